@@ -1,0 +1,22 @@
+"""Elastic training for PyTorch: grow, shrink and lose workers without stopping, with the same bytes.
+
+``elastane.join()`` is the whole entry; see `elastane.runtime.session`. It is loaded on first use, so that
+``import elastane`` (and with it the command line, the coordinator and the agent) never imports torch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elastane.runtime.session import Run as Run
+    from elastane.runtime.session import join as join
+
+__version__ = "0.1.0"
+__all__ = ["Run", "join"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name asked for
+    if name in __all__:
+        from elastane.runtime import session  # noqa: PLC0415 - torch is loaded only for who trains
+
+        return getattr(session, name)
+    raise AttributeError(f"module 'elastane' has no attribute {name!r}")

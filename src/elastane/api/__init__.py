@@ -1,0 +1,1 @@
+"""The nouns: frozen values, no I/O, imported in milliseconds."""

@@ -1,0 +1,73 @@
+"""What is written down about a run: steps in the ledger, changes in the events."""
+
+import msgspec
+
+
+class Samples(msgspec.Struct, frozen=True):
+    """The samples of one step: positions ``start`` to ``stop`` of the shuffled epoch.
+
+    ``checksum`` is the sum modulo 2**64 of a hash of every index really loaded (see
+    `elastane.protocol.sampling.sample_hash`), so that `elastane verify` can prove coverage without trusting
+    the run's own arithmetic.
+    """
+
+    epoch: int
+    start: int
+    stop: int
+    count: int
+    checksum: str
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """SHA-256 over the blocks of the state after a step: first all, then the first 8 bytes per block."""
+
+    parameters: str
+    optimizer: str
+    parameter_blocks: tuple[str, ...]
+    optimizer_blocks: tuple[str, ...]
+
+
+class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One committed step. Written once, in order, without gaps.
+
+    ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)`` pairs.
+    ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the longest over the
+    workers, and ``step``, from commit to commit.
+    """
+
+    step: int
+    generation: int
+    workers: dict[int, tuple[tuple[int, int], ...]]
+    samples: Samples
+    loss: float
+    loss_hex: str
+    time: float
+    seconds: dict[str, float]
+    grad_norm: float | None = None
+    digest: Digest | None = None
+
+
+class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change of a run.
+
+    ``kind`` is one of ``run.started``, ``worker.started``, ``worker.ready``, ``worker.joined``,
+    ``worker.left``, ``worker.died``, ``worker.hung``, ``worker.refused``, ``worker.failed``,
+    ``coordinator.started``, ``coordinator.died``, ``resize.requested``, ``drain.requested``,
+    ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``ledger.stalled``, ``run.finished``,
+    ``run.failed``, ``run.stopped``.
+
+    A ``generation.started`` event is written once the first step of the generation has committed:
+    ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its
+    usual one, ``pause_steps`` to the same in usual steps.
+    """
+
+    time: float
+    kind: str
+    who: str = ""
+    why: str = ""
+    step: int | None = None
+    generation: int | None = None
+    workers: tuple[int, ...] = ()
+    pause_ms: dict[int, float] = {}
+    pause_steps: dict[int, float] = {}
+    detail: dict[str, float | int | str] = {}

@@ -1,0 +1,58 @@
+"""The files of a run directory, by name. Outsiders may read all of them but the secret."""
+
+from pathlib import Path
+
+import msgspec
+
+
+class RunDir(msgspec.Struct, frozen=True):
+    """Where each file of a run lies.
+
+    ``ledger.jsonl`` holds one `elastane.api.records.LedgerLine` per committed step, ``events.jsonl`` one
+    `elastane.api.records.EventLine` per change.
+    """
+
+    root: Path
+
+    @property
+    def run(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model.safetensors"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def endpoint(self) -> Path:
+        """``{"host", "port"}`` of the coordinator while the run lives."""
+        return self.root / "endpoint.json"
+
+    @property
+    def secret(self) -> Path:
+        """The run's random secret, mode 0600; every connection must present it."""
+        return self.root / "secret"
+
+    @property
+    def lock(self) -> Path:
+        """Locked (flock) by the agent for as long as the run lives."""
+        return self.root / "lock"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def log(self, process: str) -> Path:
+        """The log of one process: ``coordinator``, ``spares`` or ``worker-3``."""
+        return self.logs / f"{process}.log"
