@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults
 WorkerState: TypeAlias = Literal["starting", "ready", "member", "leaving", "finished"]
 
 
-class WorkerReport(Message):
+class WorkerReport(Message, frozen=True, kw_only=True):
     """All the coordinator must know about a worker; sent on every change and twice a second.
 
     Args:
@@ -58,7 +58,7 @@ class WorkerReport(Message):
     pinned: Pinned | None = None
 
 
-class StepReport(Message):
+class StepReport(Message, frozen=True, kw_only=True):
     """One committed step as one worker saw it. Every member reports every step until it is acknowledged.
 
     Args:
@@ -74,14 +74,14 @@ class StepReport(Message):
     healthy: bool
 
 
-class Steps(Message):
+class Steps(Message, frozen=True, kw_only=True):
     """Committed steps not yet acknowledged, oldest first."""
 
     worker: WorkerId
     reports: tuple[StepReport, ...]
 
 
-class PeerLost(Message):
+class PeerLost(Message, frozen=True, kw_only=True):
     """A connection between two workers broke: ``peer`` is dead, or ``worker`` cannot reach it."""
 
     worker: WorkerId
@@ -89,7 +89,7 @@ class PeerLost(Message):
     generation: int
 
 
-class WorkerFailed(Message):
+class WorkerFailed(Message, frozen=True, kw_only=True):
     """The user's code raised, or the run cannot go on (``fatal``): the whole run ends with this traceback."""
 
     worker: WorkerId
@@ -97,7 +97,7 @@ class WorkerFailed(Message):
     fatal: bool = True
 
 
-class Happened(Message):
+class Happened(Message, frozen=True, kw_only=True):
     """An event a worker saw, for ``events.jsonl`` (an evaluation, a metric); written once per ``key``."""
 
     worker: WorkerId
@@ -105,7 +105,7 @@ class Happened(Message):
     event: EventLine
 
 
-class ModelWritten(Message):
+class ModelWritten(Message, frozen=True, kw_only=True):
     """``model.safetensors`` is complete in the run directory."""
 
     worker: WorkerId
@@ -114,27 +114,27 @@ class ModelWritten(Message):
 # -- coordinator to worker ---------------------------------------------------------------------------------
 
 
-class Propose(Message):
+class Propose(Message, frozen=True, kw_only=True):
     """Begin this generation: at once, or at the next step boundary all agree on when it is planned."""
 
     generation: Generation
 
 
-class Acknowledge(Message):
+class Acknowledge(Message, frozen=True, kw_only=True):
     """Every step up to this one is in the ledger; reports of it may be forgotten."""
 
     step: int
 
 
-class Stop(Message):
+class Stop(Message, frozen=True, kw_only=True):
     """Stop at the next commit (Ctrl-C, `elastane stop`), then finish as if it were the last step."""
 
 
-class WriteModel(Message):
+class WriteModel(Message, frozen=True, kw_only=True):
     """The run is over: write ``model.safetensors``. Asked of one worker after the other until one answers."""
 
 
-class Dismiss(Message):
+class Dismiss(Message, frozen=True, kw_only=True):
     """Exit. ``code`` 0: left or finished; otherwise the run failed or this worker is refused, for ``why``."""
 
     code: int
@@ -157,7 +157,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended: ``code`` is negative for a signal; ``hung``: killed by the agent for no progress."""
+    """How a worker ended: ``code`` is negative for a signal; ``hung``: the agent ended it for no progress."""
 
     worker: WorkerId
     pid: int
@@ -165,10 +165,20 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     hung: bool = False
 
 
-class AgentReport(Message):
+class AgentReport(Message, frozen=True, kw_only=True):
     """All the coordinator must know about the agent; sent on every change and once a second.
 
-    ``target`` lives here, in the agent, because a new coordinator must be able to learn it.
+    ``target`` and ``draining`` live here, in the agent, because a new coordinator must be able to learn them.
+
+    Args:
+        pid: of the agent.
+        target: how many workers it keeps alive.
+        term: of the coordinator it has started last.
+        workers: the living ones.
+        spares: the warm servers that workers are forked from.
+        exits: of the run so far, oldest first; of a long run only the last few hundred.
+        draining: the last `SetTarget`'s ``drain``.
+        stopping: the user asked for the end of the run.
     """
 
     pid: int
@@ -177,22 +187,24 @@ class AgentReport(Message):
     workers: tuple[ProcessInfo, ...] = ()
     spares: tuple[ProcessInfo, ...] = ()
     exits: tuple[WorkerExit, ...] = ()
+    draining: tuple[WorkerId, ...] = ()
     stopping: bool = False
 
 
-class SetTarget(Message):
-    """Coordinator to agent: run this many workers from now on. ``drain``: which of them may go when fewer."""
+class SetTarget(Message, frozen=True, kw_only=True):
+    """Coordinator to agent: run this many workers from now on. ``drain``: those on their way out."""
 
     target: int
+    drain: tuple[WorkerId, ...] = ()
 
 
-class Kill(Message):
+class Kill(Message, frozen=True, kw_only=True):
     """Coordinator to agent: end this worker's process with SIGKILL (it is outside the newest generation)."""
 
     worker: WorkerId
 
 
-class RunOver(Message):
+class RunOver(Message, frozen=True, kw_only=True):
     """Coordinator to agent: every worker is dismissed; ``code`` and ``traceback`` are the run's outcome."""
 
     code: int
@@ -203,23 +215,23 @@ class RunOver(Message):
 # -- command line to coordinator and back ------------------------------------------------------------------
 
 
-class AskResize(Message):
+class AskResize(Message, frozen=True, kw_only=True):
     workers: int
 
 
-class AskDrain(Message):
+class AskDrain(Message, frozen=True, kw_only=True):
     worker: WorkerId
 
 
-class AskStop(Message):
+class AskStop(Message, frozen=True, kw_only=True):
     """Drain the whole run at the next commit."""
 
 
-class AskStatus(Message):
+class AskStatus(Message, frozen=True, kw_only=True):
     pass
 
 
-class Answer(Message):
+class Answer(Message, frozen=True, kw_only=True):
     """To any Ask: ``ok`` or why not; ``processes`` and the rest to `AskStatus` (and after a change)."""
 
     ok: bool
@@ -235,9 +247,7 @@ class Answer(Message):
     spec: RunSpec | None = None
 
 
-FromWorker: TypeAlias = (
-    WorkerReport | Steps | PeerLost | WorkerFailed | Happened | ModelWritten
-)
+FromWorker: TypeAlias = WorkerReport | Steps | PeerLost | WorkerFailed | Happened | ModelWritten
 ToWorker: TypeAlias = Propose | Acknowledge | Stop | WriteModel | Dismiss
 FromAgent: TypeAlias = AgentReport
 ToAgent: TypeAlias = SetTarget | Kill | RunOver

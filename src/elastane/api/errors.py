@@ -1,10 +1,10 @@
 """Every error a user may meet.
 
-    ElastaneError
-    ├── BadInput            the request cannot be met; nothing was changed       (exit code 2)
-    ├── NoSuchRun           no run of that name, or it is not running            (exit code 3)
-    ├── RunFailed           the training itself failed; the traceback is shown   (exit code 1)
-    └── StateLost           every copy of some block died at once                (exit code 1)
+ElastaneError
+├── BadInput            the request cannot be met; nothing was changed       (exit code 2)
+├── NoSuchRun           no run of that name, or it is not running            (exit code 3)
+├── RunFailed           the training itself failed; the traceback is shown   (exit code 1)
+└── StateLost           every copy of some block died at once                (exit code 1)
 """
 
 

@@ -36,6 +36,7 @@ class Generation(msgspec.Struct, frozen=True):
         planned: True: begins at a step boundary, once every member of the old one voted ready for it.
             False: begins at once, because somebody died.
         why: in words, for events.
+        leaving: members of the one before that leave with this one; they hand over what only they hold.
     """
 
     number: int
@@ -43,6 +44,7 @@ class Generation(msgspec.Struct, frozen=True):
     members: tuple[Member, ...]
     planned: bool
     why: str = ""
+    leaving: tuple[Member, ...] = ()
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:

@@ -50,6 +50,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "lock"
 
     @property
+    def beats(self) -> Path:
+        """Heartbeats of the workers, see `elastane.api.heartbeat`."""
+        return self.root / "beats"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

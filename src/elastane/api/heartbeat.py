@@ -1,0 +1,30 @@
+"""The heartbeat file: progress of every worker's training thread, in memory shared through ``RunDir.beats``.
+
+The agent creates it; each worker maps it and writes its own slot, the agent reads all. A slot is a counter,
+which moves with progress and never otherwise, and the phase the worker is in.
+"""
+
+import struct
+from enum import IntEnum
+
+from elastane.api.membership import WorkerId
+
+SLOT = struct.Struct("<qq")
+"""Counter and phase, two little-endian 64-bit integers."""
+
+SLOTS = 4096
+"""Worker numbers share slots modulo this; so many generations of workers are never alive together."""
+
+
+class Phase(IntEnum):
+    """Where a worker is. Only in a step, where it owes progress to its peers, is silence soon suspicious."""
+
+    STARTING = 0
+    STEP = 1
+    USER = 2
+    FINISHED = 3
+
+
+def offset(worker: WorkerId) -> int:
+    """Where the worker's slot begins in the file, in bytes."""
+    return worker % SLOTS * SLOT.size

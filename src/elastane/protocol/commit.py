@@ -1,0 +1,47 @@
+"""Votes of all members into the outcome of a round; independent of who computed what."""
+
+import math
+from collections.abc import Mapping
+
+from elastane.protocol.mesh import Leaf, Outcome, Vote
+from elastane.protocol.tree import spans
+
+
+def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]) -> Outcome:
+    """The outcome of a round all members voted for.
+
+    Sums of numbers are rounded once (``math.fsum``), so their order does not matter.
+
+    Args:
+        round_: the round's number.
+        step: training steps committed with it.
+        leaves: one per virtual rank.
+        votes: one per member.
+    """
+    trained = [leaf for leaf in leaves.values() if leaf.weight]
+    weight = math.fsum(leaf.weight for leaf in trained)
+    loss = math.fsum(leaf.loss * leaf.weight for leaf in trained) / weight if weight else 0.0
+    untouched = (
+        frozenset.intersection(*(frozenset(leaf.untouched) for leaf in trained)) if trained else frozenset()
+    )
+    names = sorted({name for leaf in leaves.values() for name in leaf.sums})
+    norms = [norm for vote in votes.values() for norm in vote.norms.values()]
+    readiness = {vote.ready for vote in votes.values()}
+    return Outcome(
+        round=round_,
+        step=step,
+        loss=loss,
+        weight=weight,
+        samples=sum(leaf.samples for leaf in leaves.values()),
+        checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
+        untouched=tuple(sorted(untouched)),
+        sums={name: math.fsum(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
+        norm_squared=math.fsum(norms) if norms else None,
+        digests={block: pair for vote in votes.values() for block, pair in sorted(vote.digests.items())},
+        next_generation=readiness.pop() if len(readiness) == 1 else 0,
+        stop=any(vote.stop for vote in votes.values()),
+        shares={
+            worker: spans(leaf.virtual_rank for leaf in leaves.values() if leaf.worker == worker)
+            for worker in sorted({leaf.worker for leaf in leaves.values()})
+        },
+    )

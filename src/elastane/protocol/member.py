@@ -1,0 +1,822 @@
+"""One worker's side of the protocol: events in, actions out, no I/O and no clock.
+
+The shell (`elastane.runtime.reactor`, or the simulator) tells a `Member` what happened and carries out, in
+order, what it answers. `Member._advance` is the paragraph to read: it tries each transition of a round in
+turn, and repeating it never does harm, so no message order is special.
+
+A *round* is one unit of agreement: a training step, an evaluation, or the settling at the end. Rounds are
+numbered from 1 alike on every worker. A *unit* is the smallest piece of state that moves: a parameter when
+every worker keeps everything, a block when optimizer state is sharded; the last unit is the rest (buffers,
+frozen parameters, schedules), which everyone keeps current once it has it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from elastane.api.membership import Generation
+from elastane.protocol import mesh
+from elastane.protocol.commit import tally
+from elastane.protocol.ownership import Holders, hold, sources, spread
+from elastane.protocol.shares import deal, deal_missing
+from elastane.protocol.tree import members_of, spans
+
+Kind: TypeAlias = Literal["train", "evaluate", "settle"]
+FRESH = -1
+"""``committed`` of a worker without any state."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of a run that decisions depend on; equal on every worker.
+
+    Args:
+        virtual_ranks: V.
+        blocks: number of blocks gradients are summed in.
+        units: number of units, the rest included.
+        unit_bytes: size of each unit's optimizer state.
+        copies: of the optimizer state of each block; None: all.
+        fetch_bytes: optimizer state a joiner fetches at most under one step. One unit always goes.
+    """
+
+    virtual_ranks: int
+    blocks: int
+    units: int
+    unit_bytes: tuple[int, ...]
+    copies: int | None = None
+    fetch_bytes: int = 64 << 20
+
+
+# -- events ------------------------------------------------------------------------------------------------
+
+
+class Proposed(msgspec.Struct, frozen=True):
+    """The coordinator proposes a generation."""
+
+    generation: Generation
+
+
+class Entered(msgspec.Struct, frozen=True):
+    """The training thread wants to begin the next round.
+
+    Args:
+        kind: of the round. A worker without state may only enter training.
+        size: virtual ranks of the round.
+        digest: state digests are due in its votes.
+    """
+
+    kind: Kind
+    size: int
+    digest: bool = False
+
+
+class Computed(msgspec.Struct, frozen=True):
+    """A virtual rank is done."""
+
+    leaf: mesh.Leaf
+
+
+class Final(msgspec.Struct, frozen=True):
+    """My partial sums of ``blocks`` are final, as far as ``assignment`` (of `Compute`) goes."""
+
+    assignment: int
+    blocks: tuple[int, ...]
+    parts: tuple[mesh.Part, ...]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """The answer to `Measure`."""
+
+    ticket: int
+    norms: dict[int, float]
+    digests: dict[int, tuple[str, str]]
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The optimizer has run for the committed round; the state may be read again."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message from a peer."""
+
+    sender: int
+    message: mesh.AnyPeerMessage
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The connection to a peer broke."""
+
+    peer: int
+
+
+class StopAsked(msgspec.Struct, frozen=True):
+    """The run should stop at the next commit."""
+
+
+Event: TypeAlias = Proposed | Entered | Computed | Final | Measured | Applied | Received | Lost | StopAsked
+
+# -- actions -----------------------------------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send a message; connect first if need be. Payloads, if the transport has any, are the shell's."""
+
+    peer: int
+    message: mesh.AnyPeerMessage
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """Send `State` with what ``fetch`` asks for; the state is that of ``fetch.committed`` now."""
+
+    peer: int
+    fetch: mesh.Fetch
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Take over the payload of this message."""
+
+    peer: int
+    state: mesh.State
+
+
+class Reduce(msgspec.Struct, frozen=True):
+    """Sum these blocks over all parts, mine included, into my sums."""
+
+    blocks: tuple[int, ...]
+    parts: dict[int, tuple[mesh.Part, ...]]
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Copy whole sums of these blocks from a peer's sums into mine."""
+
+    peer: int
+    blocks: tuple[int, ...]
+
+
+class TakeValues(msgspec.Struct, frozen=True):
+    """Copy published values of these units from a peer."""
+
+    peer: int
+    units: tuple[int, ...]
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """A round is mine to compute in: its number, the step it belongs to, how many members there are."""
+
+    round: int
+    step: int
+    generation: int
+    workers: int
+
+
+class Compute(msgspec.Struct, frozen=True):
+    """Compute these virtual ranks too; ``assignment`` numbers the whole of what I am to compute."""
+
+    virtual_ranks: tuple[int, ...]
+    assignment: int
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """Answer `Measured`: norms of the sums of some blocks, digests of the state of others."""
+
+    ticket: int
+    norms: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The round is committed: apply it to the units I hold, then say `Applied`."""
+
+    outcome: mesh.Outcome
+    held: frozenset[int]
+    healthy: bool
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """I am not in the generation that begins now; I still serve state until dismissed."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Tell the coordinator that a peer is lost."""
+
+    peer: int
+    generation: int
+
+
+class StateIsLost(msgspec.Struct, frozen=True):
+    """Some units have no holder left."""
+
+    units: tuple[int, ...]
+
+
+Action: TypeAlias = (
+    Send
+    | Serve
+    | Load
+    | Reduce
+    | Take
+    | TakeValues
+    | Begin
+    | Compute
+    | Measure
+    | Commit
+    | Leave
+    | Report
+    | StateIsLost
+)
+
+
+class _Round:
+    """What a member knows of the round after the last committed one."""
+
+    def __init__(self) -> None:
+        self.entered: Entered | None = None
+        self.begun = False
+        self.claims: set[int] = set()
+        self.to_compute: tuple[int, ...] = ()
+        self.leaves: dict[int, mesh.Leaf] = {}
+        self.rooted: set[int] = set()
+        self.final: set[int] = set()
+        self.parts: tuple[mesh.Part, ...] = ()
+        self.announced: set[int] = set()
+        self.ready: dict[int, dict[int, tuple[mesh.Part, ...]]] = {}
+        self.votes: dict[int, mesh.Vote] = {}
+        self.dealt = False
+        self.started = False
+        self.asked = False
+        self.ticket = 0
+        self.voted = False
+
+
+class Member:
+    """The protocol state of one worker.
+
+    Args:
+        worker: its number.
+        layout: of the run.
+    """
+
+    def __init__(self, worker: int, layout: Layout) -> None:
+        self.worker = worker
+        self.layout = layout
+        self.generation: Generation | None = None
+        self.newest: Generation | None = None
+        self._planned: dict[int, Generation] = {}
+        self.committed = FRESH
+        self.outcome: mesh.Outcome | None = None
+        self.held: set[int] = set()
+        self.behind: set[int] = set(range(layout.units))
+        self.left = False
+        self.first_generation = 0
+        self._applied = True
+        self._committed_in = 0
+        self._stopping = False
+        self._next: Generation | None = None
+        self._assignment = 0
+        self._ticket = 0
+        self._round = _Round()
+        self._statuses: dict[int, dict[int, mesh.Status]] = {}
+        self._begun = False
+        self._owners: tuple[int, ...] = ()
+        self._auditors: tuple[int, ...] = ()
+        self._rooted_at: dict[int, frozenset[int]] = {}
+        self._claims_at: dict[int, frozenset[int]] = {}
+        self._known_at: frozenset[int] = frozenset()
+        self._holders: tuple[Holders, ...] = ()
+        self._donors: dict[int, frozenset[int]] = {}
+        self._wanted_values: set[int] = set()
+        self._wanted_states: set[int] = set()
+        self._fetches: list[tuple[int, mesh.Fetch]] = []
+        self._early: list[Received] = []
+        self._actions: list[Action] = []
+
+    # -- what the shell may read ---------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Training steps committed."""
+        return self.outcome.step if self.outcome else 0
+
+    @property
+    def complete(self) -> bool:
+        """It holds every unit it should."""
+        return self._should_hold() <= self.held
+
+    @property
+    def claims(self) -> frozenset[int]:
+        """Virtual ranks of the current round that are mine."""
+        return frozenset(self._round.claims)
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Action]:
+        """Take in one event; what is to be done about it, in order."""
+        self._take(event)
+        self._advance()
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Proposed(generation):
+                self._proposed(generation)
+            case Entered():
+                self._round.entered = event
+            case Computed(leaf):
+                self._round.leaves[leaf.virtual_rank] = leaf
+            case Final(assignment, blocks, parts):
+                if assignment == self._assignment:
+                    self._round.final.update(blocks)
+                    self._round.parts = parts
+            case Measured(ticket, norms, digests):
+                if ticket == self._round.ticket and self._round.asked:
+                    self._vote(norms, digests)
+            case Applied():
+                self._applied = True
+                self._publish()
+            case Received(sender, message):
+                self._received(sender, message)
+            case Lost(peer):
+                # Whoever is in a newer generation that I have not heard of will be named there again.
+                if self.generation is not None and not self.left and peer in self._concerned():
+                    self._actions.append(Report(peer, self.generation.number))
+            case StopAsked():
+                self._stopping = True
+
+    def _proposed(self, generation: Generation) -> None:
+        newest = self.newest
+        if newest is not None and (generation.number <= newest.number or generation.term < newest.term):
+            return
+        self.newest = generation
+        if self.left:
+            return
+        if self.committed == FRESH and self.worker not in generation:
+            return
+        if generation.planned and self.committed != FRESH:
+            # Kept beside older ones: a vote may already have promised one of those.
+            self._planned[generation.number] = generation
+            return
+        self._adopt(generation)
+
+    def _received(self, sender: int, message: mesh.AnyPeerMessage) -> None:
+        current = self.generation.number if self.generation else 0
+        if isinstance(message, mesh.Status):
+            # A joiner's status tells its peers that the way to it is open, before they are there themselves.
+            if message.generation >= current:
+                self._statuses.setdefault(message.generation, {})[sender] = message
+            return
+        if message.generation < current:
+            return
+        early = message.generation > current
+        match message:
+            case mesh.Ready() | mesh.Summed() | mesh.Vote():
+                early = early or not self._begun or message.round > self.committed + 1
+            case mesh.Published():
+                early = early or message.round > self.committed
+            case mesh.Fetch():
+                early = early or message.committed > self.committed
+            case mesh.State():
+                pass
+        if early:
+            self._early.append(Received(sender, message))
+            return
+        self._heard(sender, message)
+
+    def _heard(self, sender: int, message: mesh.AnyPeerMessage) -> None:
+        now = self._round
+        match message:
+            case mesh.Ready(round=round_, blocks=blocks, parts=parts):
+                if round_ == self.committed + 1:
+                    for block in blocks:
+                        now.ready.setdefault(block, {})[sender] = parts
+            case mesh.Summed(round=round_, blocks=blocks):
+                if round_ == self.committed + 1:
+                    new = tuple(block for block in blocks if block not in now.rooted)
+                    if new:
+                        now.rooted.update(new)
+                        self._actions.append(Take(sender, new))
+            case mesh.Vote(round=round_, leaves=leaves):
+                if round_ == self.committed + 1:
+                    now.votes[sender] = message
+                    now.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
+            case mesh.Published(round=round_, units=units):
+                if round_ == self.committed:
+                    new = tuple(unit for unit in units if unit in self.behind)
+                    if new:
+                        self.behind.difference_update(new)
+                        self._actions.append(TakeValues(sender, new))
+            case mesh.Fetch():
+                if message.committed == self.committed:
+                    self._fetches.append((sender, message))
+            case mesh.State():
+                self._loaded(sender, message)
+            case mesh.Status():  # taken in before, whatever its generation
+                pass
+
+    def _loaded(self, sender: int, state: mesh.State) -> None:
+        values = tuple(unit for unit in state.values if unit in self._wanted_values)
+        states = tuple(unit for unit in state.states if unit in self._wanted_states)
+        if state.committed != self.committed or not (values or states):
+            return
+        self._wanted_values.difference_update(values)
+        self._wanted_states.difference_update(states)
+        self.behind.difference_update(values)
+        self.held.update(states)
+        self._actions.append(Load(sender, state))
+
+    # -- the transitions, each harmless to try again -------------------------------------------------------
+
+    def _advance(self) -> None:
+        self._switch_generation()
+        self._begin_generation()
+        self._deal()
+        self._start_computing()
+        self._announce()
+        self._reduce()
+        self._serve()
+        self._measure()
+        self._commit()
+
+    def _switch_generation(self) -> None:
+        """A planned generation begins where the next training step does, once the last one is settled."""
+        entered = self._round.entered
+        if self._next is None or entered is None or entered.kind != "train":
+            return
+        if self._applied and (self.layout.copies is None or not self.behind):
+            self._adopt(self._next)
+
+    def _adopt(self, generation: Generation) -> None:
+        """Work in this generation from now on; whatever the older one had under way is void."""
+        self.generation = generation
+        self._next = None
+        self._planned = {n: planned for n, planned in self._planned.items() if n > generation.number}
+        self._begun = False
+        self._wanted_values.clear()
+        self._wanted_states.clear()
+        self._fetches.clear()
+        now = self._round
+        now.begun = now.dealt = now.started = now.asked = now.voted = False
+        now.announced.clear()
+        now.ready.clear()
+        now.votes.clear()
+        self._statuses = {n: s for n, s in self._statuses.items() if n >= generation.number}
+        if self.worker not in generation:
+            self.left = True
+            self._actions.append(Leave())
+        if self.first_generation == 0:
+            self.first_generation = generation.number
+        self._tell_status(generation)
+        early, self._early = self._early, []
+        for event in early:
+            self._received(event.sender, event.message)
+
+    def _tell_status(self, generation: Generation) -> None:
+        now = self._round
+        fresh = self.committed == FRESH
+        status = mesh.Status(
+            generation=generation.number,
+            worker=self.worker,
+            committed=self.committed,
+            outcome=self.outcome,
+            claims=() if fresh else spans(now.claims),
+            leaves=() if fresh else tuple(now.leaves.values()),
+            rooted=() if fresh else spans(now.rooted),
+            held=spans(self.held),
+            behind=spans(self.behind),
+        )
+        self._statuses.setdefault(generation.number, {})[self.worker] = status
+        self._actions.extend(Send(peer, status) for peer in generation.workers if peer != self.worker)
+
+    def _begin_generation(self) -> None:
+        """With everyone's status, all know the same: the round, the sums there are, who fetches what."""
+        generation = self.generation
+        if generation is None or self._begun or self.left:
+            return
+        statuses = self._statuses.get(generation.number, {})
+        told = (*generation.workers, *(member.worker for member in generation.leaving))
+        if any(worker not in statuses for worker in told):
+            return
+        self._begun = True
+        here = {worker: statuses[worker] for worker in told}
+        if all(status.committed == FRESH for status in here.values()):
+            # The first generation of all: the first member's state is where the run begins.
+            first = generation.workers[0]
+            everything = ((0, self.layout.units),)
+            here[first] = msgspec.structs.replace(here[first], committed=0, held=everything, behind=())
+            if first == self.worker:
+                self.committed, self.behind = 0, set()
+                self.held = set(range(self.layout.units))
+        newest = max(status.committed for status in here.values())
+        outcome = next(status.outcome for status in here.values() if status.committed == newest)
+        if self.committed == FRESH:
+            self.committed, self.outcome = newest, outcome
+        elif self.committed < newest and outcome is not None:
+            self._conclude(outcome)
+        now = self._round
+        now.begun = True
+        for status in here.values():
+            if status.committed == newest:
+                for leaf in status.leaves:
+                    now.leaves.setdefault(leaf.virtual_rank, leaf)
+        current = {worker: status for worker, status in here.items() if status.committed == newest}
+        self._claims_at = {worker: members_of(status.claims) for worker, status in current.items()}
+        self._rooted_at = {worker: members_of(status.rooted) for worker, status in current.items()}
+        self._known_at = frozenset(leaf.virtual_rank for s in current.values() for leaf in s.leaves)
+        self._settle_roles(generation, here, newest)
+        early, self._early = self._early, []
+        for event in early:
+            self._received(event.sender, event.message)
+
+    def _settle_roles(self, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
+        """Owners, auditors and fetches of a generation, from the statuses it began with."""
+        layout, workers = self.layout, generation.workers
+        held = {worker: members_of(status.held) for worker, status in here.items()}
+        if layout.copies is None:
+            whole = [worker for worker in workers if len(held[worker]) == layout.units]
+            self._holders = (workers,) * layout.blocks
+            owners = list(spread(layout.blocks, workers))
+            self._auditors = spread(layout.blocks, whole or workers[:1])
+        else:
+            self._holders = hold(layout.blocks, workers, layout.copies, held)
+            owners = [holders[0] for holders in self._holders]
+            self._auditors = tuple(owners)
+        for block in range(layout.blocks):
+            rooted = (worker for worker in workers if block in self._rooted_at.get(worker, ()))
+            owners[block] = next(rooted, owners[block])
+        self._owners = tuple(owners)
+        self._donors = held
+        if lost := set(range(layout.units - 1)) - set().union(*held.values()):
+            self._actions.append(StateIsLost(tuple(sorted(lost))))
+            return
+        lacking = {worker: self._lacks(status, newest, held[worker]) for worker, status in here.items()}
+        present = {worker: frozenset(range(layout.units)) - lacking[worker] for worker in here}
+        values = sources({worker: sorted(lacking[worker]) for worker in workers}, present)
+        states: dict[int, dict[int, tuple[int, ...]]] = {}
+        if layout.copies is not None:
+            missing = {
+                worker: [
+                    block
+                    for block, holders in enumerate(self._holders)
+                    if worker in holders and block not in held[worker]
+                ]
+                for worker in workers
+            }
+            states = sources(missing, held)
+        self._fetch(values.get(self.worker, {}), states.get(self.worker, {}))
+
+    def _lacks(self, status: mesh.Status, newest: int, held: frozenset[int]) -> frozenset[int]:
+        """Units whose values a worker lacks as of ``newest``; who is a round late applies it first."""
+        if status.committed == newest:
+            return members_of(status.behind)
+        rest = frozenset({self.layout.units - 1} if status.committed != FRESH else ())
+        return frozenset(range(self.layout.units)) - held - rest
+
+    def _fetch(self, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]) -> None:
+        assert self.generation is not None, "only members of a generation fetch"  # noqa: S101
+        for peer in sorted({*values, *states}):
+            fetch = mesh.Fetch(
+                generation=self.generation.number,
+                committed=self.committed,
+                values=values.get(peer, ()),
+                states=states.get(peer, ()),
+            )
+            self._wanted_values.update(fetch.values)
+            self._wanted_states.update(fetch.states)
+            self._actions.append(Send(peer, fetch))
+
+    def _deal(self) -> None:
+        """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
+        now, generation = self._round, self.generation
+        if not (self._begun and now.entered and generation) or now.dealt or self.left:
+            return
+        now.dealt = True
+        size = now.entered.size
+        speeds = {member.worker: member.speed for member in generation.members}
+        if now.begun and (any(self._claims_at.values()) or self._known_at):
+            blocks = self.layout.blocks if now.entered.kind == "train" else 0
+            rooted = frozenset[int]().union(*self._rooted_at.values())
+            # With every sum at hand, what the dead computed need not be computed again.
+            known = self._known_at if len(rooted) >= blocks else frozenset[int]()
+            dealt = deal_missing(size, {**self._claims_at, FRESH: known}, speeds)
+            mine = members_of(dealt.get(self.worker, ()))
+            self._pass_on_sums()
+        else:
+            shares = deal(size, tuple(speeds.values()))
+            mine = members_of((shares[generation.workers.index(self.worker)],))
+        new = tuple(sorted(mine - now.claims))
+        if new:
+            now.claims.update(new)
+            now.to_compute += new
+            now.final.clear()
+            self._assignment += 1
+        self._fetch_more()
+
+    def _pass_on_sums(self) -> None:
+        """Whoever has a whole sum from before the generation gives it to those who lack it."""
+        for block in sorted(self._round.rooted):
+            if self._owners[block] == self.worker:
+                self._tell_summed((block,))
+
+    def _fetch_more(self) -> None:
+        """A joiner that is to keep everything fetches a portion a step, and values of what it lacks yet."""
+        if self.layout.copies is not None or self.complete:
+            return
+        asked: list[int] = []
+        size = 0
+        for unit in sorted(set(range(self.layout.units)) - self.held - self._wanted_states):
+            size += self.layout.unit_bytes[unit]
+            if asked and size > self.layout.fetch_bytes:
+                break
+            asked.append(unit)
+        behind = sorted(self.behind - self._wanted_values)
+        donors = {worker: units for worker, units in self._donors.items() if worker != self.worker}
+        self._fetch(
+            sources({self.worker: behind}, donors).get(self.worker, {}),
+            sources({self.worker: asked}, donors).get(self.worker, {}),
+        )
+
+    def _start_computing(self) -> None:
+        """Compute once all values are those of the last committed round."""
+        now, generation = self._round, self.generation
+        if not (now.dealt and generation) or self.behind or not self._applied:
+            return
+        if not now.started:
+            now.started = True
+            workers = len(generation.members)
+            self._actions.append(Begin(self.committed + 1, self.step + 1, generation.number, workers))
+        if now.to_compute:
+            self._actions.append(Compute(now.to_compute, self._assignment))
+            now.to_compute = ()
+
+    def _announce(self) -> None:
+        """Tell the owners which of my partial sums are final."""
+        now, generation = self._round, self.generation
+        if not (now.dealt and generation):
+            return
+        old = frozenset[int]().union(*self._rooted_at.values()) if now.begun else frozenset[int]()
+        by_owner: dict[int, list[int]] = {}
+        for block in sorted(now.final - now.announced):
+            now.announced.add(block)
+            if block not in old:
+                by_owner.setdefault(self._owners[block], []).append(block)
+        for owner, blocks in by_owner.items():
+            if owner == self.worker:
+                for block in blocks:
+                    now.ready.setdefault(block, {})[self.worker] = now.parts
+            else:
+                self._tell(
+                    owner,
+                    mesh.Ready(
+                        generation=generation.number,
+                        round=self.committed + 1,
+                        blocks=tuple(blocks),
+                        parts=now.parts,
+                    ),
+                )
+
+    def _reduce(self) -> None:
+        """Sum the blocks I own once partial sums of all virtual ranks are there."""
+        now = self._round
+        if not (now.dealt and now.entered):
+            return
+        done: list[int] = []
+        for block in sorted(now.ready):
+            if self._owners[block] != self.worker or block in now.rooted:
+                continue
+            by_worker = now.ready[block]
+            count = sum(
+                stop - start for parts in by_worker.values() for p in parts for start, stop in p.spans
+            )
+            if count < now.entered.size:
+                continue
+            now.rooted.add(block)
+            self._actions.append(Reduce((block,), dict(by_worker)))
+            done.append(block)
+        if done:
+            self._tell_summed(tuple(done))
+
+    def _tell_summed(self, blocks: Sequence[int]) -> None:
+        assert self.generation is not None, "only members of a generation sum"  # noqa: S101
+        for worker in self.generation.workers:
+            theirs = tuple(
+                block
+                for block in blocks
+                if worker in self._holders[block]
+                and not (self._round.begun and block in self._rooted_at.get(worker, ()))
+            )
+            if theirs and worker != self.worker:
+                summed = mesh.Summed(
+                    generation=self.generation.number, round=self.committed + 1, blocks=theirs
+                )
+                self._tell(worker, summed)
+
+    def _serve(self) -> None:
+        """Hand out state, as long as it is that of the round asked for."""
+        if not self._applied:
+            return
+        fetches, self._fetches = self._fetches, []
+        for peer, fetch in fetches:
+            if fetch.committed == self.committed:
+                self._actions.append(Serve(peer, fetch))
+
+    def _measure(self) -> None:
+        """With all sums I need and all state I asked for, prepare the vote."""
+        now, entered = self._round, self._round.entered
+        if not (now.started and entered) or now.asked or self._wanted_values or self._wanted_states:
+            return
+        if any(rank not in now.leaves or now.leaves[rank].worker != self.worker for rank in now.claims):
+            return
+        train = entered.kind == "train"
+        needed = [block for block, holders in enumerate(self._holders) if self.worker in holders]
+        if train and any(block not in now.rooted for block in needed):
+            return
+        now.asked = True
+        self._ticket += 1
+        now.ticket = self._ticket
+        owned = tuple(block for block, owner in enumerate(self._owners) if owner == self.worker)
+        audited = tuple(block for block, auditor in enumerate(self._auditors) if auditor == self.worker)
+        self._actions.append(Measure(now.ticket, owned if train else (), audited if entered.digest else ()))
+
+    def _vote(self, norms: dict[int, float], digests: dict[int, tuple[str, str]]) -> None:
+        now, generation = self._round, self.generation
+        if not generation or not now.entered or now.voted:
+            return
+        now.voted = True
+        ready = self._ready_for() if now.entered.kind == "train" else 0
+        vote = mesh.Vote(
+            generation=generation.number,
+            round=self.committed + 1,
+            leaves=tuple(leaf for leaf in now.leaves.values() if leaf.worker == self.worker),
+            norms=norms,
+            digests=digests,
+            ready=ready,
+            stop=self._stopping,
+        )
+        now.votes[self.worker] = vote
+        for peer in generation.workers:
+            if peer != self.worker:
+                self._tell(peer, vote)
+
+    def _ready_for(self) -> int:
+        """The newest planned generation whose joiners have all been heard: the way to them is open."""
+        assert self.generation is not None, "only members of a generation vote"  # noqa: S101
+        for number in sorted(self._planned, reverse=True):
+            heard = self._statuses.get(number, {})
+            if all(w in heard for w in self._planned[number].workers if w not in self.generation):
+                return number
+        return 0
+
+    def _commit(self) -> None:
+        """All votes are here: from now on the round cannot be undone."""
+        now, generation = self._round, self.generation
+        if not (now.voted and generation and now.entered):
+            return
+        if any(worker not in now.votes for worker in generation.workers):
+            return
+        step = self.step + (now.entered.kind == "train")
+        self._conclude(tally(self.committed + 1, step, now.leaves, now.votes))
+
+    def _conclude(self, outcome: mesh.Outcome) -> None:
+        assert self.generation is not None, "only members of a generation commit"  # noqa: S101
+        trained = outcome.step > self.step
+        self.committed, self.outcome = outcome.round, outcome
+        if trained:
+            self._applied = False
+            self._committed_in = self.generation.number
+            self.held &= self._should_hold()
+            self.behind = set(range(self.layout.units - 1)) - self.held
+        self._round = _Round()
+        healthy = self.generation.number != self.first_generation
+        self._actions.append(Commit(outcome, frozenset(self.held), healthy))
+        self._next = self._planned.get(outcome.next_generation)
+        early, self._early = self._early, []
+        for event in early:
+            self._received(event.sender, event.message)
+
+    def _publish(self) -> None:
+        """Give the new values of the blocks I own to who does not compute them itself."""
+        generation = self.generation
+        if self.layout.copies is None or generation is None or generation.number != self._committed_in:
+            return
+        for worker in generation.workers:
+            units = tuple(
+                block
+                for block, holders in enumerate(self._holders)
+                if holders[0] == self.worker and worker not in holders
+            )
+            if units and worker != self.worker:
+                published = mesh.Published(generation=generation.number, round=self.committed, units=units)
+                self._tell(worker, published)
+
+    def _tell(self, peer: int, message: mesh.AnyPeerMessage) -> None:
+        self._actions.append(Send(peer, message))
+
+    def _should_hold(self) -> set[int]:
+        if self.layout.copies is None:
+            return set(range(self.layout.units))
+        return {block for block, holders in enumerate(self._holders) if self.worker in holders}
+
+    def _concerned(self) -> frozenset[int]:
+        """Peers whose loss matters: of this generation and of planned ones."""
+        generations = [*self._planned.values(), *([self.generation] if self.generation else [])]
+        return frozenset(worker for generation in generations for worker in generation.workers)

@@ -1,0 +1,85 @@
+"""Who owns each block, who backs it up, and who sends it to whom when that changes."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Holders: TypeAlias = tuple[int, ...]
+"""Workers that keep a block's optimizer state, the owner first."""
+
+
+def spread(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
+    """The worker that sums each block: even contiguous runs, in the order of the members."""
+    return tuple(workers[block * len(workers) // blocks] for block in range(blocks))
+
+
+def hold(
+    blocks: int, workers: Sequence[int], copies: int, held: Mapping[int, frozenset[int]]
+) -> tuple[Holders, ...]:
+    """Owner and backups of each block, ``min(copies, len(workers))`` different workers.
+
+    Whoever holds a block already keeps it as far as the load stays even, so a change moves little and any
+    ``copies - 1`` deaths leave a holder. No worker owns, or holds, more than its even share rounded up.
+
+    Args:
+        blocks: how many.
+        workers: members in order.
+        copies: of each block, >= 1.
+        held: what each worker holds now.
+    """
+    copies = min(copies, len(workers))
+    own_limit = -(-blocks // len(workers))
+    hold_limit = -(-blocks * copies // len(workers))
+    owned = dict.fromkeys(workers, 0)
+    kept = dict.fromkeys(workers, 0)
+    order = {worker: i for i, worker in enumerate(workers)}
+    chosen: list[list[int]] = [[] for _ in range(blocks)]
+
+    def has(worker: int, block: int) -> bool:
+        return block in held.get(worker, ())
+
+    for block in range(blocks):
+        start = block * len(workers) // blocks
+        candidates = sorted(
+            (worker for worker in workers if owned[worker] < own_limit),
+            key=lambda w: (not has(w, block), owned[w], (order[w] - start) % len(workers)),
+        )
+        owner = candidates[0]
+        owned[owner] += 1
+        kept[owner] += 1
+        chosen[block].append(owner)
+    for _ in range(copies - 1):
+        for block in range(blocks):
+            free = [worker for worker in workers if worker not in chosen[block]]
+            within = [worker for worker in free if kept[worker] < hold_limit] or free
+            first = order[chosen[block][0]]
+            backup = min(
+                within,
+                key=lambda w: (not has(w, block), kept[w], (order[w] - first) % len(workers)),
+            )
+            kept[backup] += 1
+            chosen[block].append(backup)
+    return tuple(tuple(holders) for holders in chosen)
+
+
+def sources(
+    wanted: Mapping[int, Sequence[int]], held: Mapping[int, frozenset[int]]
+) -> dict[int, dict[int, tuple[int, ...]]]:
+    """From whom each worker fetches each block it wants, with even work for the senders.
+
+    Returns:
+        Receiver to sender to blocks. A block nobody else holds is left out: its state is lost.
+    """
+    sent = dict.fromkeys(held, 0)
+    plan: dict[int, dict[int, list[int]]] = {}
+    for receiver in wanted:
+        for block in wanted[receiver]:
+            senders = [worker for worker in held if worker != receiver and block in held[worker]]
+            if not senders:
+                continue
+            sender = min(senders, key=lambda w: sent[w])
+            sent[sender] += 1
+            plan.setdefault(receiver, {}).setdefault(sender, []).append(block)
+    return {
+        receiver: {sender: tuple(blocks) for sender, blocks in by_sender.items()}
+        for receiver, by_sender in plan.items()
+    }

@@ -1,0 +1,83 @@
+"""Which samples and which random key a virtual rank has: functions of the step alone, never of a worker."""
+
+import msgspec
+
+MASK = (1 << 64) - 1
+
+
+def mix(value: int) -> int:
+    """A bijective scrambling of 64 bits: the finaliser of SplitMix64 (Steele, Lea, Flood; OOPSLA 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def sample_hash(index: int) -> int:
+    """64-bit hash of a dataset index; a ledger line sums it over the samples really loaded."""
+    return mix(index ^ 0x5EED5A3B1E0FDA7A)
+
+
+def random_key(seed: int, step: int, virtual_rank: int) -> int:
+    """Seed of every random number drawn for one virtual rank of one step, ``0 <= key < 2**63``."""
+    return mix(mix(mix(seed & MASK) ^ step) ^ virtual_rank) >> 1
+
+
+def sample_index(position: int, length: int, seed: int, epoch: int) -> int:
+    """Dataset index at ``position`` of the shuffled ``epoch``; a permutation of ``range(length)``.
+
+    A four-round Feistel network over the next power of two, walked until it lands inside (Black and Rogaway,
+    CT-RSA 2002): constant memory and, on average, under two walks at any length.
+
+    Args:
+        position: ``0 <= position < length``.
+        length: of the dataset, in samples.
+        seed: of the run.
+        epoch: from 0.
+    """
+    if not 0 <= position < length:
+        raise IndexError(f"position {position} is outside an epoch of {length} samples")
+    bits = max(2, (length - 1).bit_length())
+    low = bits // 2
+    high = bits - low
+    low_mask, high_mask = (1 << low) - 1, (1 << high) - 1
+    keys = [mix(mix(seed & MASK) ^ mix((epoch << 3) + i)) for i in range(2)]
+    value = position
+    while True:
+        left, right = value >> low, value & low_mask
+        # An unbalanced network: each round changes one half by the other, so it stays a bijection.
+        for key in keys:
+            left ^= mix(right ^ key) & high_mask
+            right ^= mix(left ^ ~key & MASK) & low_mask
+        value = (left << low) | right
+        if value < length:
+            return value
+
+
+class StepSamples(msgspec.Struct, frozen=True):
+    """Positions ``start`` to ``stop`` of one epoch: the samples of one step."""
+
+    epoch: int
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+    def of_virtual_rank(self, virtual_rank: int, microbatch: int) -> range:
+        """Positions of one virtual rank; short or empty only in the last step of an epoch."""
+        first = min(self.start + virtual_rank * microbatch, self.stop)
+        return range(first, min(first + microbatch, self.stop))
+
+
+def steps_per_epoch(length: int, global_batch: int) -> int:
+    """Steps in which every sample is seen once; the last one takes what is left."""
+    return -(-length // global_batch)
+
+
+def step_samples(step: int, length: int, global_batch: int) -> StepSamples:
+    """The samples of step ``step`` (from 1): steps tile each epoch, and never reach across two."""
+    epoch, place = divmod(step - 1, steps_per_epoch(length, global_batch))
+    start = place * global_batch
+    return StepSamples(epoch, start, min(start + global_batch, length))

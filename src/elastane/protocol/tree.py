@@ -1,0 +1,99 @@
+"""The fixed binary tree over virtual ranks in which gradients are summed.
+
+A node is an aligned range ``[k * 2**j, (k + 1) * 2**j)``, cut off at V. Its sum is the sum of its left half
+plus the sum of its right half, whoever holds them, so the bits of the root depend on V alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+Span: TypeAlias = tuple[int, int]
+"""Virtual ranks ``[start, stop)``."""
+
+
+def spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
+    """The fewest spans that hold exactly these virtual ranks, in order."""
+    found: list[list[int]] = []
+    for rank in sorted(virtual_ranks):
+        if found and found[-1][1] == rank:
+            found[-1][1] = rank + 1
+        else:
+            found.append([rank, rank + 1])
+    return tuple((start, stop) for start, stop in found)
+
+
+def members_of(some: Iterable[Span]) -> frozenset[int]:
+    """All virtual ranks in the spans."""
+    return frozenset(rank for start, stop in some for rank in range(start, stop))
+
+
+def node_above(node: Span, size: int) -> Span:
+    """The parent of ``node`` in the tree over ``range(size)``; the root is its own.
+
+    At the ragged end a node and its parent can hold the same ranks; they count as one.
+    """
+    width = 1
+    while width < node[1] - node[0]:
+        width *= 2
+    while True:
+        width *= 2
+        start = node[0] // width * width
+        above = (start, min(start + width, size))
+        if above != node or above == (0, size):
+            return above
+
+
+def sibling(node: Span, size: int) -> Span | None:
+    """The other half of the parent; None for the root."""
+    above = node_above(node, size)
+    if above == node:
+        return None
+    return (node[1], above[1]) if above[0] == node[0] else (above[0], node[0])
+
+
+def cover(virtual_ranks: Iterable[int], size: int) -> tuple[Span, ...]:
+    """The fewest nodes of the tree over ``range(size)`` that hold exactly these virtual ranks, in order."""
+    stack: list[Span] = []
+    for rank in sorted(virtual_ranks):
+        stack.append((rank, rank + 1))
+        while len(stack) > 1 and sibling(stack[-1], size) == stack[-2]:
+            right, left = stack.pop(), stack.pop()
+            stack.append((left[0], right[1]))
+    return tuple(stack)
+
+
+class Merge(msgspec.Struct, frozen=True):
+    """Add the part numbered ``source`` into the one numbered ``target``."""
+
+    target: int
+    source: int
+
+
+def merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
+    """The additions that sum ``parts``, nodes that tile ``range(size)``, in the order of the tree.
+
+    The last ``target`` holds the root. Numbers refer to the order given.
+
+    Raises:
+        ValueError: the parts do not tile the virtual ranks, or one of them is no node.
+    """
+    order = sorted(range(len(parts)), key=lambda i: parts[i])
+    plan: list[Merge] = []
+    stack: list[tuple[Span, int]] = []
+    for i in order:
+        stack.append((parts[i], i))
+        while len(stack) > 1 and sibling(stack[-1][0], size) == stack[-2][0]:
+            (right, source), (left, target) = stack.pop(), stack.pop()
+            plan.append(Merge(target, source))
+            stack.append(((left[0], right[1]), target))
+    if len(stack) != 1 or stack[0][0] != (0, size):
+        raise ValueError(f"{tuple(parts)} are not nodes that tile {size} virtual ranks")
+    return tuple(plan)
+
+
+def fold(parts: Sequence[Span]) -> tuple[Merge, ...]:
+    """The additions of ``--convergence fast``: every part into the first, in order of their first rank."""
+    first, *rest = sorted(range(len(parts)), key=lambda i: parts[i])
+    return tuple(Merge(first, i) for i in rest)
