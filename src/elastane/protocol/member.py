@@ -236,6 +236,7 @@ class _Round:
         self.to_compute: tuple[int, ...] = ()
         self.leaves: dict[int, mesh.Leaf] = {}
         self.rooted: set[int] = set()
+        self.summed: dict[int, int] = {}
         self.final: set[int] = set()
         self.parts: tuple[mesh.Part, ...] = ()
         self.announced: set[int] = set()
@@ -301,6 +302,13 @@ class Member:
     def complete(self) -> bool:
         """It holds every unit it should."""
         return self._should_hold() <= self.held
+
+    @property
+    def blocks_held(self) -> int:
+        """Blocks whose optimizer state it keeps."""
+        if self.layout.copies is None:
+            return self.layout.blocks if self.complete else 0
+        return len(self.held & set(range(self.layout.blocks)))
 
     @property
     def claims(self) -> frozenset[int]:
@@ -391,10 +399,7 @@ class Member:
                         now.ready.setdefault(block, {})[sender] = parts
             case mesh.Summed(round=round_, blocks=blocks):
                 if round_ == self.committed + 1:
-                    new = tuple(block for block in blocks if block not in now.rooted)
-                    if new:
-                        now.rooted.update(new)
-                        self._actions.append(Take(sender, new))
+                    now.summed.update(dict.fromkeys(blocks, sender))
             case mesh.Vote(round=round_, leaves=leaves):
                 if round_ == self.committed + 1:
                     now.votes[sender] = message
@@ -433,6 +438,7 @@ class Member:
         self._start_computing()
         self._announce()
         self._reduce()
+        self._take_sums()
         self._serve()
         self._measure()
         self._commit()
@@ -458,6 +464,7 @@ class Member:
         now.begun = now.dealt = now.started = now.asked = now.voted = False
         now.announced.clear()
         now.ready.clear()
+        now.summed.clear()
         now.votes.clear()
         self._statuses = {n: s for n, s in self._statuses.items() if n >= generation.number}
         if self.worker not in generation:
@@ -677,7 +684,7 @@ class Member:
     def _reduce(self) -> None:
         """Sum the blocks I own once partial sums of all virtual ranks are there."""
         now = self._round
-        if not (now.dealt and now.entered):
+        if not (now.started and now.entered):
             return
         done: list[int] = []
         for block in sorted(now.ready):
@@ -694,6 +701,20 @@ class Member:
             done.append(block)
         if done:
             self._tell_summed(tuple(done))
+
+    def _take_sums(self) -> None:
+        """Copy whole sums from their owners; not before mine of the last round have been applied."""
+        now = self._round
+        if not now.started:
+            return
+        by_sender: dict[int, list[int]] = {}
+        for block, sender in now.summed.items():
+            if block not in now.rooted:
+                by_sender.setdefault(sender, []).append(block)
+        now.summed.clear()
+        for sender, blocks in by_sender.items():
+            now.rooted.update(blocks)
+            self._actions.append(Take(sender, tuple(blocks)))
 
     def _tell_summed(self, blocks: Sequence[int]) -> None:
         assert self.generation is not None, "only members of a generation sum"  # noqa: S101

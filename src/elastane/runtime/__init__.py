@@ -1,0 +1,1 @@
+"""Inside a worker: the only floor (with recipes) that imports torch."""

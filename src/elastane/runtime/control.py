@@ -1,0 +1,170 @@
+"""A worker's line to the coordinator: reports up, proposals down, in threads of their own.
+
+Steps never wait for it. While the coordinator is away, reports gather here and go out when it is back.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import ClientConnection, connect
+
+from elastane.api import control
+from elastane.api.rundir import RunDir
+
+REPORT_S = 0.5
+FLUSH_S = 0.05
+RETRY_S = 0.05
+
+
+class Control:
+    """The line of one worker.
+
+    Args:
+        run_dir: where the endpoint and the secret lie.
+        worker: own number.
+        report: makes the current report; called from this class's thread.
+        hear: takes what the coordinator says; called from this class's thread.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        worker: int,
+        report: Callable[[], control.WorkerReport],
+        hear: Callable[[control.ToWorker], None],
+    ) -> None:
+        self._run_dir = run_dir
+        self._worker = worker
+        self._report = report
+        self._hear = hear
+        self._secret = run_dir.secret.read_text().strip()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._steps: deque[control.StepReport] = deque()
+        self._sent = 0
+        self._once: list[control.FromWorker] = []
+        self._lost: dict[int, control.PeerLost] = {}
+        self._lost_sent: set[int] = set()
+        self._changed = True
+        self._connection: ClientConnection | None = None
+        threading.Thread(target=self._listen, name="elastane-control", daemon=True).start()
+        threading.Thread(target=self._speak, name="elastane-reports", daemon=True).start()
+
+    # -- from other threads --------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Report soon."""
+        self._changed = True
+        self._wake.set()
+
+    def peer_lost(self, peer: int, generation: int) -> None:
+        """Report a broken connection at once, and again to every new coordinator."""
+        with self._lock:
+            self._lost[peer] = control.PeerLost(worker=self._worker, peer=peer, generation=generation)
+        self._wake.set()
+
+    def step(self, report: control.StepReport) -> None:
+        """Report a committed step until it is acknowledged."""
+        with self._lock:
+            self._steps.append(report)
+
+    def tell(self, message: control.FromWorker) -> None:
+        """Send this once."""
+        with self._lock:
+            self._once.append(message)
+        self._wake.set()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is said and every step acknowledged; False when time is up."""
+        deadline = time.monotonic() + timeout_s
+        self._wake.set()
+        while time.monotonic() < deadline:
+            with self._lock:
+                if not self._steps and not self._once:
+                    return True
+            time.sleep(FLUSH_S)
+        return False
+
+    # -- threads -------------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Stay connected; whatever breaks is mended by connecting again."""
+        while True:
+            try:
+                endpoint = json.loads(self._run_dir.endpoint.read_text())
+                connection = connect(
+                    f"ws://{endpoint['host']}:{endpoint['port']}",
+                    additional_headers={"Authorization": f"Bearer {self._secret}"},
+                    open_timeout=5,
+                    max_size=64 << 20,
+                    compression=None,
+                    proxy=None,
+                )
+            except (OSError, ValueError, WebSocketException):
+                time.sleep(RETRY_S)
+                continue
+            with self._lock:
+                self._sent = 0
+                self._lost_sent.clear()
+                self._changed = True
+                self._connection = connection
+            self._wake.set()
+            try:
+                for frame in connection:
+                    self._heard(control.decode_to_worker(frame))
+            except (OSError, WebSocketException, msgspec.DecodeError):
+                pass  # the loop connects again, and says everything again
+            with self._lock:
+                self._connection = None
+            connection.close_socket()
+
+    def _heard(self, message: control.ToWorker) -> None:
+        if isinstance(message, control.Acknowledge):
+            with self._lock:
+                while self._steps and self._steps[0].line.step <= message.step:
+                    self._steps.popleft()
+                    self._sent = max(0, self._sent - 1)
+            return
+        self._hear(message)
+
+    def _speak(self) -> None:
+        last_report = 0.0
+        while True:
+            self._wake.wait(FLUSH_S)
+            self._wake.clear()
+            with self._lock:
+                connection = self._connection
+            if connection is None:
+                continue
+            now = time.monotonic()
+            messages: list[control.FromWorker] = []
+            with self._lock:
+                due = self._changed or now - last_report >= REPORT_S
+                self._changed = False
+                # A new coordinator must know who speaks before anything else is said.
+                if due:
+                    last_report = now
+                    messages.append(self._report())
+                messages += [lost for peer, lost in self._lost.items() if peer not in self._lost_sent]
+                once = list(self._once)
+                messages += once
+                unsent = list(self._steps)[self._sent :]
+                if unsent:
+                    messages.append(control.Steps(worker=self._worker, reports=tuple(unsent)))
+                lost_now = set(self._lost)
+            try:
+                for message in messages:
+                    connection.send(control.encode(message), text=True)
+            except (OSError, WebSocketException):
+                self._changed = True
+                continue  # said again on the next connection
+            with self._lock:
+                if connection is self._connection:
+                    self._sent += len(unsent)
+                    self._lost_sent |= lost_now
+                self._once = self._once[len(once) :]

@@ -1,0 +1,269 @@
+"""Partial sums of gradients: a binary counter over virtual ranks, kept in shared slots, filled by hooks.
+
+The gradient of a virtual rank is copied into a free slot, or added to the slot of its sibling in the tree;
+full siblings are merged. A worker with an aligned power of two ends with one slot and holds at most
+``log2 V + 1`` on the way. Slot 0 is where whole sums end up, and the gradient the optimizer sees.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from elastane.protocol.mesh import Part
+from elastane.protocol.tree import Span, fold, merges, sibling, spans
+from elastane.runtime.layout import ModelLayout
+from elastane.runtime.memory import Arena
+
+Announce = Callable[[tuple[int, ...]], None]
+
+
+class Gradients:
+    """The slots of one worker.
+
+    Args:
+        layout: of the model.
+        exact: sum in the fixed tree; otherwise everything into one slot as it comes.
+
+    Attributes:
+        lock: held while a slot is written; the training thread adds gradients while the reactor thread
+            takes over sums that peers have finished.
+        rooted: blocks of slot 0 that hold whole sums and must not be added to.
+    """
+
+    def __init__(self, layout: ModelLayout, *, exact: bool) -> None:
+        self.layout = layout
+        self.exact = exact
+        self.lock = threading.RLock()
+        self.rooted: set[int] = set()
+        self._arenas: list[Arena] = [Arena("slot-0", layout.sections)]
+        self._nodes: dict[Span, int] = {}
+        self._size = 0
+        self._views: list[list[torch.Tensor]] = []
+        self._leaf: _Leaf | None = None
+        self._touched: set[int] = set()
+        self.as_gradients = self._parameter_views(0)
+        for number, parameter in enumerate(layout.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+
+    @property
+    def sums(self) -> tuple[torch.Tensor, ...]:
+        """Sections of slot 0."""
+        return self._arenas[0].tensors
+
+    @property
+    def sums_fd(self) -> int:
+        return self._arenas[0].fd
+
+    def slot(self, fd: int) -> tuple[torch.Tensor, ...]:
+        """Sections of one of my slots, by the number peers know it by."""
+        return next(arena.tensors for arena in self._arenas if arena.fd == fd)
+
+    def begin_round(self, size: int) -> None:
+        """Forget all sums: the round before has committed, so nobody reads them any more."""
+        self.rooted.clear()
+        self._nodes.clear()
+        self._size = size
+
+    def parts(self) -> tuple[Part, ...]:
+        """What I hold, as announced to owners."""
+        if not self.exact:
+            ranks = (rank for start, stop in self._nodes for rank in range(start, stop))
+            return (Part(spans(ranks), self._arenas[0].fd),)
+        return tuple(Part((node,), self._arenas[slot].fd) for node, slot in sorted(self._nodes.items()))
+
+    # -- one virtual rank ----------------------------------------------------------------------------------
+
+    def begin_leaf(self, rank: int, announce: Announce | None) -> None:
+        """The next backward pass is that of ``rank``; ``announce`` final blocks if it is my last."""
+        leaf = (rank, rank + 1)
+        if self.exact:
+            other = sibling(leaf, self._size)
+            add = other is not None and other in self._nodes
+            slot = self._nodes[other] if add and other is not None else self._free_slot()
+            after = dict(self._nodes)
+            plan: list[tuple[int, int]] = []
+            node, place = leaf, slot
+            if add and other is not None:
+                del after[other]
+                node = (min(leaf[0], other[0]), max(leaf[1], other[1]))
+            while (other := sibling(node, self._size)) is not None and other in after:
+                there = after.pop(other)
+                # Whole sums end up in slot 0, so the lower slot survives.
+                target, source = min(place, there), max(place, there)
+                plan.append((target, source))
+                node, place = (min(node[0], other[0]), max(node[1], other[1])), target
+            after[node] = place
+        else:
+            add, slot, plan = bool(self._nodes), 0, []
+            after = {**self._nodes, leaf: 0}
+        self._nodes = after
+        self._leaf = _Leaf(self, slot, add, tuple(plan), announce)
+        self._touched.clear()
+
+    def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[int, ...]:
+        """Complete the leaf: zeros for parameters without a gradient, and what its buffers added.
+
+        Returns:
+            The parameters that got no gradient.
+        """
+        leaf = self._leaf
+        assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
+        untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
+        for number in untouched:
+            # An added zero, not nothing: -0.0 + 0.0 is 0.0, wherever the leaf is computed.
+            leaf.add(number, None)
+        leaf.finish(list(buffers))
+        self._leaf = None
+        return untouched
+
+    def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
+        def accumulated(parameter: torch.Tensor) -> None:
+            gradient, parameter.grad = parameter.grad, None
+            if self._leaf is not None and gradient is not None:
+                self._touched.add(number)
+                self._leaf.add(number, gradient)
+
+        return accumulated
+
+    # -- slots ---------------------------------------------------------------------------------------------
+
+    def _free_slot(self) -> int:
+        used = set(self._nodes.values())
+        slot = next(number for number in range(len(used) + 1) if number not in used)
+        while slot >= len(self._arenas):
+            self._arenas.append(Arena(f"slot-{slot}", self.layout.sections))
+        return slot
+
+    def _parameter_views(self, slot: int) -> list[torch.Tensor]:
+        while len(self._views) <= slot:
+            tensors = self._arenas[len(self._views)].tensors
+            self._views.append([place.view(tensors) for place in self.layout.places])
+        return self._views[slot]
+
+    # -- sums (reactor thread) -----------------------------------------------------------------------------
+
+    def reduce(self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]) -> None:
+        """Sum all parts of ``block`` in the order of the tree into slot 0.
+
+        Args:
+            block: its number.
+            parts: for each, its virtual ranks, its elements, and whether I may write there.
+        """
+        nodes = [part[0][0] for part in parts]
+        plan = merges(nodes, self._size) if self.exact else fold(nodes)
+        held = [part[1] for part in parts]
+        mine = [part[2] for part in parts]
+        with self.lock:
+            for merge in plan:
+                if mine[merge.target]:
+                    held[merge.target].add_(held[merge.source])
+                elif mine[merge.source]:
+                    # Addition of two numbers commutes to the bit.
+                    held[merge.target] = held[merge.source].add_(held[merge.target])
+                    mine[merge.target] = True
+                else:
+                    held[merge.target] = held[merge.target] + held[merge.source]
+                    mine[merge.target] = True
+            root = held[plan[-1].target] if plan else held[0]
+            sums = self.layout.block(self.sums, block)
+            if root.data_ptr() != sums.data_ptr():
+                sums.copy_(root)
+            self.rooted.add(block)
+
+    def take(self, block: int, sums: torch.Tensor) -> None:
+        """Take over a whole sum from a peer."""
+        with self.lock:
+            self.layout.block(self.sums, block).copy_(sums)
+            self.rooted.add(block)
+
+
+class _Leaf:
+    """One virtual rank on its way into the slots."""
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        slot: int,
+        add: bool,
+        plan: tuple[tuple[int, int], ...],
+        announce: Announce | None,
+    ) -> None:
+        self._gradients = gradients
+        self._layout = gradients.layout
+        self._slot = slot
+        self._add = add
+        self._plan = plan
+        self._announce = announce
+        self._views = gradients._parameter_views(slot)  # noqa: SLF001 - the other half of Gradients
+        self._missing = [len(pieces) for pieces in self._layout.pieces]
+
+    def add(self, number: int, gradient: torch.Tensor | None) -> None:
+        gradients = self._gradients
+        with gradients.lock:
+            if gradients.rooted.isdisjoint(self._layout.blocks_of[number]):
+                self._write(self._views[number], gradient)
+            else:
+                self._write_around(number, gradient)
+            if self._announce is not None:
+                self._count_down(number)
+
+    def _write(self, target: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        if gradient is None:
+            if self._add:
+                target.add_(0)
+            else:
+                target.zero_()
+        elif self._add:
+            target.add_(gradient)
+        else:
+            target.copy_(gradient)
+
+    def _write_around(self, number: int, gradient: torch.Tensor | None) -> None:
+        """Some of the parameter's blocks are whole sums already: leave those alone."""
+        place = self._layout.places[number]
+        flat = None
+        if gradient is not None:
+            flat = torch.empty(place.stop - place.start, dtype=gradient.dtype)
+            flat.as_strided(place.shape, place.stride).copy_(gradient)
+        target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
+        for block in self._layout.blocks_of[number]:
+            if block in self._gradients.rooted:
+                continue
+            for piece in self._layout.pieces[block]:
+                if piece.parameter == number:
+                    cut = slice(piece.start, piece.stop)
+                    self._write(target[cut], None if flat is None else flat[cut])
+
+    def _count_down(self, number: int) -> None:
+        done = []
+        for block in self._layout.blocks_of[number]:
+            self._missing[block] -= 1
+            if self._missing[block] == 0:
+                self._merge(block)
+                done.append(block)
+        if done and self._announce is not None:
+            self._announce(tuple(done))
+
+    def _merge(self, block: int) -> None:
+        if block in self._gradients.rooted:
+            return
+        arenas = self._gradients._arenas  # noqa: SLF001 - the other half of Gradients
+        for target, source in self._plan:
+            into = self._layout.block(arenas[target].tensors, block)
+            into.add_(self._layout.block(arenas[source].tensors, block))
+
+    def finish(self, buffers: list[torch.Tensor]) -> None:
+        gradients = self._gradients
+        tensors = gradients._arenas[self._slot].tensors  # noqa: SLF001 - the other half of Gradients
+        blocks = range(len(self._layout.blocks))
+        of_buffers = [block for block in blocks if self._layout.is_buffers(block)]
+        with gradients.lock:
+            if gradients.rooted.isdisjoint(of_buffers):
+                for place, change in zip(self._layout.buffer_places, buffers, strict=True):
+                    self._write(place.view(tensors), change)
+            merged = of_buffers if self._announce is not None else blocks
+            for block in merged:
+                self._merge(block)
+            if self._announce is not None and of_buffers:
+                self._announce(tuple(of_buffers))

@@ -1,0 +1,203 @@
+"""The flat layout of a model: where each parameter and buffer lies, and how blocks cut it."""
+
+import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+import torch
+from torch import nn
+
+from elastane.api.errors import BadInput
+from elastane.protocol.blocks import Block, cut
+from elastane.runtime.memory import Section, raw_bytes
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One tensor of the model: elements ``[start, stop)`` of a section, in its own memory order.
+
+    Args:
+        name: of the parameter or buffer in the model.
+        section: number of the flat buffer.
+        start: first element.
+        stop: one past the last.
+        shape: of the tensor.
+        stride: of the tensor, dense.
+    """
+
+    name: str
+    section: int
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def view(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The tensor inside an arena's sections."""
+        return tensors[self.section].as_strided(self.shape, self.stride, self.start)
+
+    def flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The same elements, 1-D, in memory order."""
+        return tensors[self.section][self.start : self.stop]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The part of a parameter that lies in one block: elements ``[start, stop)`` of the parameter."""
+
+    parameter: int
+    start: int
+    stop: int
+
+
+def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The tensor's own strides when it has no gaps (contiguous, channels last), else contiguous ones."""
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d]), reverse=True)
+    expected = 1
+    for dim in reversed(order):
+        if tensor.shape[dim] > 1 and tensor.stride(dim) != expected:
+            return tuple(torch.empty(tensor.shape, device="meta").stride())
+        expected *= tensor.shape[dim]
+    return tuple(tensor.stride())
+
+
+class ModelLayout:
+    """Trained parameters first, a section per data type and parameter group, then buffers by data type.
+
+    Args:
+        model: any module; parameters shared between modules count once.
+        optimizer: its parameter groups decide what is trained.
+
+    Attributes:
+        parameters: trained parameters, in order; tied ones once.
+        places: where each lies.
+        groups: the parameter group of each.
+        buffers: ``(module, name)`` of every buffer that training may change.
+        buffer_places: where each lies.
+        sections: of parameters and buffers.
+        parameter_sections: how many of them are of parameters.
+        blocks: fixed slices of the sections.
+        pieces: per block, the parts of parameters in it; empty for blocks of buffers.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        self.sections: list[Section] = []
+        self.parameters: list[nn.Parameter] = []
+        self.places: list[Place] = []
+        self.groups: list[int] = []
+        self._place_parameters(names, optimizer)
+        self.parameter_sections = len(self.sections)
+        self.buffers: list[tuple[nn.Module, str]] = []
+        self.buffer_places: list[Place] = []
+        self._place_buffers(model)
+        self.frozen = [p for p in names if all(p is not trained for trained in self.parameters)]
+        self.blocks: tuple[Block, ...] = cut([section.elements for section in self.sections])
+        self.pieces = tuple(tuple(self._pieces(block)) for block in self.blocks)
+        self.blocks_of = self._blocks_of_parameters()
+
+    def _place_parameters(self, names: dict[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
+        for number, group in enumerate(optimizer.param_groups):
+            by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    by_dtype.setdefault(parameter.dtype, []).append(parameter)
+            for dtype, parameters in by_dtype.items():
+                place = 0
+                for parameter in parameters:
+                    if parameter.device.type != "cpu":
+                        raise BadInput(
+                            f"parameter {names.get(parameter, '?')} is on {parameter.device}",
+                            means="this version trains on CPU",
+                            do="keep the model on the CPU",
+                        )
+                    if parameter not in names:
+                        raise BadInput(
+                            "the optimizer has a parameter that the model does not",
+                            means="Elastane could not give it to a worker that joins",
+                            do="pass the module that holds every trained parameter to run.prepare",
+                        )
+                    stop = place + parameter.numel()
+                    self.parameters.append(parameter)
+                    self.groups.append(number)
+                    shape, stride = tuple(parameter.shape), _dense_stride(parameter)
+                    section = len(self.sections)
+                    self.places.append(Place(names[parameter], section, place, stop, shape, stride))
+                    place = stop
+                self.sections.append(Section(dtype, place))
+        if not self.parameters:
+            raise BadInput(
+                "the optimizer trains no parameter",
+                means="none of its parameters requires a gradient",
+                do="check requires_grad and the parameters given to the optimizer",
+            )
+
+    def _place_buffers(self, model: nn.Module) -> None:
+        seen: set[int] = set()
+        by_dtype: dict[torch.dtype, list[tuple[nn.Module, str, str]]] = {}
+        for prefix, module in model.named_modules():
+            for name, buffer in module.named_buffers(prefix="", recurse=False):
+                constant = name in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no accessor
+                kind = buffer.is_floating_point() or buffer.dtype in (torch.int64, torch.int32)
+                # Non-persistent buffers are caches by torch's own definition: every worker has them anyway.
+                if constant or not kind or buffer.numel() == 0 or id(buffer) in seen:
+                    continue
+                seen.add(id(buffer))
+                full = f"{prefix}.{name}" if prefix else name
+                by_dtype.setdefault(buffer.dtype, []).append((module, name, full))
+        for dtype, buffers in by_dtype.items():
+            place = 0
+            for module, name, full in buffers:
+                buffer = module.get_buffer(name)
+                stop = place + buffer.numel()
+                shape, stride = tuple(buffer.shape), _dense_stride(buffer)
+                self.buffers.append((module, name))
+                self.buffer_places.append(Place(full, len(self.sections), place, stop, shape, stride))
+                place = stop
+            self.sections.append(Section(dtype, place))
+
+    def _pieces(self, block: Block) -> Iterator[Piece]:
+        for number, place in enumerate(self.places):
+            start, stop = max(place.start, block.start), min(place.stop, block.stop)
+            if place.section == block.section and start < stop:
+                yield Piece(number, start - place.start, stop - place.start)
+
+    def _blocks_of_parameters(self) -> tuple[tuple[int, ...], ...]:
+        found: list[list[int]] = [[] for _ in self.parameters]
+        for block, pieces in enumerate(self.pieces):
+            for piece in pieces:
+                found[piece.parameter].append(block)
+        return tuple(tuple(blocks) for blocks in found)
+
+    @property
+    def elements(self) -> int:
+        """Trained elements."""
+        return sum(section.elements for section in self.sections[: self.parameter_sections])
+
+    def block(self, tensors: tuple[torch.Tensor, ...], number: int) -> torch.Tensor:
+        """Block ``number`` inside an arena's sections, 1-D."""
+        block = self.blocks[number]
+        return tensors[block.section][block.start : block.stop]
+
+    def is_buffers(self, block: int) -> bool:
+        return self.blocks[block].section >= self.parameter_sections
+
+    def digest(self) -> str:
+        """SHA-256 of names, shapes, data types and block borders, and of the values nobody trains."""
+        described = [
+            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.places),
+            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_places),
+            *((b.section, b.start, b.stop) for b in self.blocks),
+        ]
+        digest = hashlib.sha256(repr(described).encode())
+        for parameter in self.frozen:
+            digest.update(raw_bytes(parameter))
+        return digest.hexdigest()
+
+
+def check_dense(layout: ModelLayout) -> None:
+    """Places tile their sections; a mistake here would train the wrong elements, silently."""
+    for section in range(len(layout.sections)):
+        places = [p for p in (*layout.places, *layout.buffer_places) if p.section == section]
+        borders = [(p.start, p.stop) for p in places]
+        if any(left[1] != right[0] for left, right in pairwise(borders)):
+            raise AssertionError(f"section {section} has gaps: {borders}")

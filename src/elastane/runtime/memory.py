@@ -1,0 +1,92 @@
+"""Arenas: memory that holds one tensor per section and that peers on this machine can read.
+
+An arena is a memfd: a peer opens it through ``/proc/PID/fd/FD``, the kernel frees it with its last user, and
+nothing is left behind by a ``kill -9``. What a dead worker had shared stays readable to who has mapped it.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+PAGE = 4096
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One flat buffer: a data type and a length in elements."""
+
+    dtype: torch.dtype
+    elements: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.dtype.itemsize
+
+
+def _views(memory: mmap.mmap, sections: Sequence[Section]) -> tuple[torch.Tensor, ...]:
+    views, offset = [], 0
+    for section in sections:
+        views.append(torch.frombuffer(memory, dtype=section.dtype, count=section.elements, offset=offset))
+        offset += -(-section.nbytes // PAGE) * PAGE
+    return tuple(views)
+
+
+def _size(sections: Sequence[Section]) -> int:
+    return sum(-(-section.nbytes // PAGE) * PAGE for section in sections)
+
+
+class Arena:
+    """My own arena.
+
+    Args:
+        name: shown in ``/proc/PID/maps``.
+        sections: each at least one element long.
+
+    Attributes:
+        tensors: one 1-D tensor per section, page-aligned, zero at first.
+        fd: of the memfd; peers are told this number.
+    """
+
+    def __init__(self, name: str, sections: Sequence[Section]) -> None:
+        self.fd = os.memfd_create(f"elastane-{name}")
+        os.ftruncate(self.fd, max(_size(sections), PAGE))
+        self.tensors = _views(mmap.mmap(self.fd, 0), sections)
+
+
+class PeerArenas:
+    """Arenas of peers, mapped on first use.
+
+    Args:
+        sections: the same on every worker.
+    """
+
+    def __init__(self, sections: Sequence[Section]) -> None:
+        self._sections = sections
+        self._mapped: dict[tuple[int, int], tuple[torch.Tensor, ...]] = {}
+
+    def tensors(self, pid: int, fd: int) -> tuple[torch.Tensor, ...]:
+        """The sections of the arena that process ``pid`` knows as ``fd``.
+
+        Raises:
+            OSError: the process is gone and the arena was never mapped.
+        """
+        if (pid, fd) not in self._mapped:
+            # O_RDWR: torch has no read-only tensors. Nobody writes to a peer's arena.
+            opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+            try:
+                self._mapped[pid, fd] = _views(mmap.mmap(opened, 0), self._sections)
+            finally:
+                os.close(opened)
+        return self._mapped[pid, fd]
+
+    def forget(self, pid: int) -> None:
+        """Unmap what a process shared; it is gone."""
+        self._mapped = {key: views for key, views in self._mapped.items() if key[0] != pid}
+
+
+def raw_bytes(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor, without a copy when it is dense."""
+    flat = tensor.detach().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""Who runs the optimizer on what: the user's own on whole parameters, or a copy of it on blocks.
+
+``WholeOptimizer`` serves any optimizer that updates each parameter by itself. ``ShardedOptimizer`` serves the
+elementwise ones: it runs the very same class, with the same implementation, on the pieces of parameters that
+lie in the blocks a worker holds.
+"""
+
+import copy
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import optim
+
+from elastane.api.errors import BadInput
+from elastane.runtime.layout import ModelLayout, Piece
+from elastane.runtime.memory import Arena
+
+ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
+    optim.ASGD,
+    optim.Adadelta,
+    optim.Adagrad,
+    optim.Adam,
+    optim.AdamW,
+    optim.Adamax,
+    optim.NAdam,
+    optim.RAdam,
+    optim.RMSprop,
+    optim.Rprop,
+    optim.SGD,
+)
+
+
+def _refuse_closures(optimizer: optim.Optimizer) -> None:
+    if isinstance(optimizer, optim.LBFGS):
+        raise BadInput(
+            "LBFGS evaluates the loss several times a step",
+            means="a step of Elastane has one forward and one backward pass per virtual rank",
+            do="use an optimizer whose step() needs no closure",
+        )
+
+
+class WholeOptimizer:
+    """Every worker keeps everything; a unit is a parameter."""
+
+    def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout) -> None:
+        _refuse_closures(optimizer)
+        self._optimizer = optimizer
+        self._layout = layout
+        self.units = len(layout.parameters)
+        self._views: list[torch.Tensor] | None = None
+
+    @property
+    def unit_bytes(self) -> tuple[int, ...]:
+        """About how much optimizer state each unit has: twice its values, as Adam's."""
+        return (*(2 * p.numel() * p.element_size() for p in self._layout.parameters), 0)
+
+    def apply(
+        self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
+    ) -> None:
+        """One step of the user's optimizer, with views of the sums as gradients."""
+        if self._views is None:
+            self._views = [place.view(sums) for place in self._layout.places]
+        due = [n for n in range(self.units) if n in held and n not in untouched]
+        gradients = [self._views[n] for n in due]
+        if scale != 1.0:
+            torch._foreach_mul_(gradients, scale)  # noqa: SLF001 - what clip_grad_norm_ uses
+        for n, gradient in zip(due, gradients, strict=True):
+            self._layout.parameters[n].grad = gradient
+        self._optimizer.step()
+        for n in due:
+            self._layout.parameters[n].grad = None
+
+    def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
+        return True
+
+    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self._layout.places[unit].flat(tensors)
+
+    def state_of(self, unit: int) -> dict[str, Any]:
+        return dict(self._optimizer.state.get(self._layout.parameters[unit], {}))
+
+    def set_state(self, unit: int, state: dict[str, Any]) -> None:
+        self._optimizer.state[self._layout.parameters[unit]] = {
+            key: entry.clone() if isinstance(entry, torch.Tensor) else entry for key, entry in state.items()
+        }
+
+    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
+        parameter = self._layout.parameters[piece.parameter]
+        place = self._layout.places[piece.parameter]
+        found = {}
+        for key, entry in self._optimizer.state.get(parameter, {}).items():
+            if isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim():
+                dense = torch.empty(place.stop - place.start, dtype=entry.dtype)
+                if entry.stride() == place.stride:
+                    dense = entry.as_strided((entry.numel(),), (1,), entry.storage_offset())
+                else:
+                    dense.as_strided(place.shape, place.stride).copy_(entry)
+                found[key] = dense[piece.start : piece.stop]
+            else:
+                found[key] = entry
+        return found
+
+
+class ShardedOptimizer:
+    """A unit is a block, kept by its owner and its backups.
+
+    Raises:
+        BadInput: the optimizer is not elementwise, so its result would depend on how blocks are cut.
+    """
+
+    def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout, arena: Arena) -> None:
+        if type(optimizer) not in ELEMENTWISE:
+            raise BadInput(
+                f"--copies N cannot shard {type(optimizer).__name__}",
+                means="it is not known to update each element by itself, so shards would change its result",
+                do="use --copies all, or one of " + ", ".join(kind.__name__ for kind in ELEMENTWISE),
+            )
+        self._user = optimizer
+        self._layout = layout
+        self.units = len(layout.blocks)
+        self._pieces: dict[int, list[torch.Tensor]] = {
+            block: [layout.places[p.parameter].flat(arena.tensors)[p.start : p.stop] for p in pieces]
+            for block, pieces in enumerate(layout.pieces)
+        }
+        self._optimizer = copy.copy(optimizer)
+        # A learning-rate scheduler wraps step() of the user's object, which must not be ours.
+        self._optimizer.__dict__.pop("step", None)
+        self._optimizer.state = defaultdict(dict)
+
+    @property
+    def unit_bytes(self) -> tuple[int, ...]:
+        return (*(8 * block.elements for block in self._layout.blocks), 0)
+
+    def apply(
+        self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
+    ) -> None:
+        """One step on the pieces of the held blocks; state of blocks no longer held is freed."""
+        groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
+        gradients = []
+        for block in sorted(held):
+            if block >= self.units:
+                continue
+            for piece, values in zip(self._layout.pieces[block], self._pieces[block], strict=True):
+                if piece.parameter in untouched:
+                    continue
+                gradient = self._layout.places[piece.parameter].flat(sums)[piece.start : piece.stop]
+                values.grad = gradient
+                gradients.append(gradient)
+                groups[self._layout.groups[piece.parameter]].append(values)
+        for block in range(self.units):
+            if block not in held:
+                for values in self._pieces[block]:
+                    self._optimizer.state.pop(values, None)
+        if scale != 1.0 and gradients:
+            torch._foreach_mul_(gradients, scale)  # noqa: SLF001 - what clip_grad_norm_ uses
+        self._optimizer.param_groups = [
+            {**group, "params": pieces} for group, pieces in zip(self._user.param_groups, groups, strict=True)
+        ]
+        self._optimizer.step()
+        for pieces in groups:
+            for values in pieces:
+                values.grad = None
+
+    def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:
+        return block in held
+
+    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return self._layout.block(tensors, unit)
+
+    def state_of(self, unit: int) -> dict[str, Any]:
+        return {
+            f"{i}/{key}": entry
+            for i, values in enumerate(self._pieces[unit])
+            for key, entry in self._optimizer.state.get(values, {}).items()
+        }
+
+    def set_state(self, unit: int, state: dict[str, Any]) -> None:
+        for key, entry in state.items():
+            piece, name = key.split("/", 1)
+            kept = entry.clone() if isinstance(entry, torch.Tensor) else entry
+            self._optimizer.state[self._pieces[unit][int(piece)]][name] = kept
+
+    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
+        number = self._layout.pieces[block].index(piece)
+        return dict(self._optimizer.state.get(self._pieces[block][number], {}))

@@ -1,0 +1,341 @@
+"""The thread that drives a `Member`: hears peers and the coordinator, carries out what the member decides.
+
+The training thread only computes. It posts what it has done and is handed directives; sums, copies and votes
+happen here, under its backward pass. Alone (plain ``python``) there are no peers and no thread: `post` runs
+everything at once.
+"""
+
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import Protocol, TypeAlias
+
+import msgspec
+import torch
+
+from elastane.api.errors import StateLost
+from elastane.api.membership import Generation
+from elastane.protocol import member as core
+from elastane.protocol import mesh as wire
+from elastane.runtime.gradients import Gradients
+from elastane.runtime.memory import PeerArenas, raw_bytes
+from elastane.runtime.mesh import Buffer, Mesh
+from elastane.runtime.state import TrainingState
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The reactor cannot go on; raise this in the training thread."""
+
+    error: BaseException
+
+
+Directive: TypeAlias = core.Begin | core.Compute | core.Commit | core.Leave | Failed
+
+
+class Upstream(Protocol):
+    """What the reactor tells the coordinator."""
+
+    def peer_lost(self, peer: int, generation: int) -> None: ...
+    def changed(self) -> None: ...
+
+
+class Reactor:
+    """One worker's protocol, carried out.
+
+    Args:
+        member: the decisions.
+        gradients: slots and sums.
+        state: values and optimizer state.
+        measure_norms: whether votes carry norms (for clipping).
+        mesh: to the peers; None alone.
+        upstream: the way to the coordinator; None alone.
+        shared: peers read each other's arenas; otherwise payloads travel with the messages.
+
+    Attributes:
+        directives: for the training thread.
+    """
+
+    def __init__(
+        self,
+        member: core.Member,
+        gradients: Gradients,
+        state: TrainingState,
+        *,
+        measure_norms: bool,
+        mesh: Mesh | None = None,
+        upstream: Upstream | None = None,
+        shared: bool = True,
+    ) -> None:
+        self.member = member
+        self.directives: SimpleQueue[Directive] = SimpleQueue()
+        self._gradients = gradients
+        self._state = state
+        self._measure_norms = measure_norms
+        self._mesh = mesh
+        self._upstream = upstream
+        self._shared = shared
+        self._peers = PeerArenas(gradients.layout.sections)
+        self._events: deque[core.Event] = deque()
+        self._addresses: dict[int, tuple[str, int]] = {}
+        # Per peer: its pid and the descriptors of its sums and values.
+        self._known: dict[int, tuple[int, int, int]] = {}
+        self._payloads: dict[tuple[int, wire.AnyPeerMessage], bytearray] = {}
+        self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
+        self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
+        self._values: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._entered: core.Entered | None = None
+        self._round = 0
+        self._busy = threading.Lock()
+        if mesh is not None:
+            mesh.sums_fd, mesh.values_fd = gradients.sums_fd, state.arena.fd
+            threading.Thread(target=self._run, name="elastane-reactor", daemon=True).start()
+
+    # -- events in -----------------------------------------------------------------------------------------
+
+    def post(self, event: core.Event) -> None:
+        """Tell the member something; from any thread."""
+        self._events.append(event)
+        if self._mesh is not None:
+            self._mesh.wake()
+        # Alone, an event posted from within an action is taken in by the call that is under way.
+        elif self._busy.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._busy.release()
+
+    def _run(self) -> None:
+        assert self._mesh is not None, "the thread runs only with peers"  # noqa: S101
+        try:
+            while True:
+                self._mesh.poll(None, self._received, self._lost)
+                self._drain()
+        # The one place where anything that breaks in this thread becomes the run's failure.
+        except BaseException as error:  # noqa: BLE001
+            self.directives.put(Failed(error))
+
+    def _drain(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, core.Final):
+                event = self._gathered(event)
+            self._handle(event)
+
+    def _gathered(self, final: core.Final) -> core.Final:
+        """Blocks that became final in one go are announced in one message."""
+        blocks = final.blocks
+        while self._events and isinstance(following := self._events[0], core.Final):
+            if (following.assignment, following.parts) != (final.assignment, final.parts):
+                break
+            blocks += following.blocks
+            self._events.popleft()
+        return msgspec.structs.replace(final, blocks=blocks)
+
+    def _received(self, sender: int, message: wire.AnyPeerMessage, payload: bytearray) -> None:
+        try:
+            self._keep(sender, message, payload)
+        except OSError:
+            # Its process is gone, and what it announced with it; the broken connection will say so.
+            return
+        self._handle(core.Received(sender, message))
+
+    def _lost(self, peer: int) -> None:
+        self._handle(core.Lost(peer))
+
+    def _handle(self, event: core.Event) -> None:
+        match event:
+            case core.Entered():
+                self._entered = event
+            case core.Proposed(generation):
+                self._meet(generation)
+            case _:
+                pass
+        before = self.member.generation
+        for action in self.member.handle(event):
+            self._act(action)
+        if self._upstream is not None and self.member.generation is not before:
+            self._upstream.changed()
+
+    def _meet(self, generation: Generation) -> None:
+        """Connect to everyone in a generation, before it begins."""
+        if self._mesh is None:
+            return
+        for peer in (*generation.members, *generation.leaving):
+            self._addresses[peer.worker] = (peer.host, peer.port)
+            if self.member.worker in generation or any(
+                self.member.worker == leaver.worker for leaver in generation.leaving
+            ):
+                self._mesh.dial(peer.worker, peer.host, peer.port)
+
+    # -- actions out ---------------------------------------------------------------------------------------
+
+    def _act(self, action: core.Action) -> None:  # noqa: C901, PLR0912 - one case per action
+        match action:
+            case core.Send(peer, message):
+                self._send(peer, message, self._payload(message))
+            case core.Serve(peer, fetch):
+                state = wire.State(
+                    generation=fetch.generation,
+                    committed=fetch.committed,
+                    values=fetch.values,
+                    states=fetch.states,
+                )
+                self._send(peer, state, [self._state.pack(fetch.values, fetch.states)])
+            case core.Load(peer, state):
+                self._state.unpack(self._payloads.pop((peer, state)))
+            case core.Reduce(blocks, parts):
+                for block in blocks:
+                    self._reduce(block, parts)
+            case core.Take(peer, blocks):
+                for block in blocks:
+                    self._gradients.take(block, self._sum_at(peer, block))
+            case core.TakeValues(peer, units):
+                for unit in units:
+                    mine = self._state.unit_values(unit, self._state.arena.tensors)
+                    mine.copy_(self._values_at(peer, unit))
+            case core.Begin():
+                self._begin(action)
+                self.directives.put(action)
+            case core.Compute() | core.Leave():
+                self.directives.put(action)
+            case core.Commit():
+                self._forget(action.outcome.round)
+                self.directives.put(action)
+            case core.Measure(ticket, norms, digests):
+                self._events.appendleft(self._measured(ticket, norms, digests))
+            case core.Report(peer, generation):
+                if self._upstream is not None:
+                    self._upstream.peer_lost(peer, generation)
+            case core.StateIsLost(units):
+                self.directives.put(Failed(_state_lost(units)))
+
+    def _begin(self, begin: core.Begin) -> None:
+        assert self._entered is not None, "a round begins once it is entered"  # noqa: S101
+        if begin.round != self._round:
+            self._round = begin.round
+            self._gradients.begin_round(self._entered.size)
+            self._state.rebase()
+
+    def _measured(self, ticket: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> core.Measured:
+        layout = self._gradients.layout
+        squares: dict[int, float] = {}
+        if self._measure_norms:
+            for block in norms:
+                if not layout.is_buffers(block):
+                    sums = layout.block(self._gradients.sums, block)
+                    norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
+                    squares[block] = norm * norm
+        return core.Measured(ticket, squares, {block: self._state.digest(block) for block in digests})
+
+    def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:
+        layout = self._gradients.layout
+        gathered = []
+        for worker, theirs in parts.items():
+            if worker == self.member.worker:
+                held = [layout.block(self._gradients.slot(part.slot), block) for part in theirs]
+            elif self._shared:
+                pid, _, _ = self._known[worker]
+                held = [layout.block(self._peers.tensors(pid, part.slot), block) for part in theirs]
+            else:
+                held = self._parts.pop((worker, self._generation, self._round, block))
+            writable = worker == self.member.worker or not self._shared
+            gathered += [(p.spans, tensor, writable) for p, tensor in zip(theirs, held, strict=True)]
+        self._gradients.reduce(block, gathered)
+
+    def _sum_at(self, peer: int, block: int) -> torch.Tensor:
+        if self._shared:
+            pid, sums, _ = self._known[peer]
+            return self._gradients.layout.block(self._peers.tensors(pid, sums), block)
+        return self._sums.pop((peer, self._generation, self._round, block))
+
+    def _values_at(self, peer: int, unit: int) -> torch.Tensor:
+        if self._shared:
+            pid, _, values = self._known[peer]
+            return self._state.unit_values(unit, self._peers.tensors(pid, values))
+        return self._values.pop((peer, self.member.committed, unit))
+
+    @property
+    def _generation(self) -> int:
+        return self.member.generation.number if self.member.generation else 0
+
+    # -- payloads ------------------------------------------------------------------------------------------
+
+    def _send(self, peer: int, message: wire.AnyPeerMessage, payload: list[Buffer] | None) -> None:
+        assert self._mesh is not None, "nothing is sent alone"  # noqa: S101
+        if peer in self._addresses:
+            self._mesh.dial(peer, *self._addresses[peer])
+        self._mesh.send(peer, message, payload)
+
+    def _payload(self, message: wire.AnyPeerMessage) -> list[Buffer] | None:
+        """What travels with a message when peers cannot read each other's memory."""
+        if self._shared:
+            return None
+        layout = self._gradients.layout
+        match message:
+            case wire.Ready(blocks=blocks, parts=parts):
+                slots = [self._gradients.slot(part.slot) for part in parts]
+                return [raw_bytes(layout.block(slot, block)) for block in blocks for slot in slots]
+            case wire.Summed(blocks=blocks):
+                return [raw_bytes(layout.block(self._gradients.sums, block)) for block in blocks]
+            case wire.Published(units=units):
+                tensors = self._state.arena.tensors
+                return [raw_bytes(self._state.unit_values(unit, tensors)) for unit in units]
+            case _:
+                return None
+
+    def _keep(self, sender: int, message: wire.AnyPeerMessage, payload: bytearray) -> None:
+        """Keep what came with a message, or make sure that what it points to can be read.
+
+        Raises:
+            OSError: the sender is dead.
+        """
+        match message:
+            case wire.State():
+                self._payloads[sender, message] = payload
+            case wire.Ready() | wire.Summed() | wire.Published() if self._shared:
+                assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
+                pid, sums, values = self._known.setdefault(sender, self._mesh.arenas(sender))
+                slots = [part.slot for part in message.parts] if isinstance(message, wire.Ready) else [sums]
+                for fd in [values] if isinstance(message, wire.Published) else slots:
+                    self._peers.tensors(pid, fd)
+            case wire.Ready(generation=generation, round=round_, blocks=blocks, parts=parts):
+                cuts = iter(self._cut(payload, [b for b in blocks for _ in parts]))
+                for block in blocks:
+                    self._parts[sender, generation, round_, block] = [next(cuts) for _ in parts]
+            case wire.Summed(generation=generation, round=round_, blocks=blocks):
+                for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
+                    self._sums[sender, generation, round_, block] = sums_
+            case wire.Published(round=round_, units=units):
+                for unit, values_ in zip(units, self._cut(payload, list(units)), strict=True):
+                    self._values[sender, round_, unit] = values_
+            case _:
+                pass
+
+    def _cut(self, payload: bytearray, blocks: list[int]) -> list[torch.Tensor]:
+        layout = self._gradients.layout
+        tensors, offset = [], 0
+        for number in blocks:
+            block = layout.blocks[number]
+            dtype = layout.sections[block.section].dtype
+            tensors.append(torch.frombuffer(payload, dtype=dtype, count=block.elements, offset=offset))
+            offset += block.elements * dtype.itemsize
+        return tensors
+
+    def _forget(self, committed: int) -> None:
+        """Drop what can no longer be asked for."""
+        self._parts = {key: kept for key, kept in self._parts.items() if key[2] > committed}
+        self._sums = {key: kept for key, kept in self._sums.items() if key[2] > committed}
+        self._values = {key: kept for key, kept in self._values.items() if key[1] >= committed}
+        self._payloads = {
+            key: kept
+            for key, kept in self._payloads.items()
+            if isinstance(key[1], wire.State) and key[1].committed >= committed
+        }
+
+
+def _state_lost(units: tuple[int, ...]) -> StateLost:
+    return StateLost(
+        f"all copies of {len(units)} blocks of optimizer state were lost at once",
+        means="every worker that held them died before another could take them over",
+        do="start the run again, with more --copies or fewer simultaneous losses",
+    )

@@ -1,0 +1,218 @@
+"""What a worker says about itself and what it is told: the seam between training and the coordinator."""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from queue import SimpleQueue
+from statistics import median
+
+import msgspec
+
+from elastane.api import control
+from elastane.api.records import Digest, EventLine, LedgerLine, Samples
+from elastane.api.spec import Pinned
+from elastane.protocol import member as core
+from elastane.runtime.control import Control
+from elastane.runtime.data import Plan
+from elastane.runtime.gradients import Gradients
+from elastane.runtime.mesh import Mesh
+from elastane.runtime.reactor import Reactor
+from elastane.runtime.rounds import Round
+from elastane.runtime.settings import Settings
+from elastane.runtime.state import TrainingState
+
+
+class Reporter:
+    """One worker's line to the rest of the run; silent when it trains alone.
+
+    Attributes:
+        written: ``WriteModel`` requests, for the main thread once its script has ended.
+    """
+
+    def __init__(self, here: Settings) -> None:
+        self.worker = here.worker
+        self.alone = here.run_dir is None
+        self.written: SimpleQueue[control.WriteModel] = SimpleQueue()
+        self._spec = here.spec
+        self._control: Control | None = None
+        self._mesh: Mesh | None = None
+        self._reactor: Reactor | None = None
+        self._member: core.Member | None = None
+        self._pinned: Pinned | None = None
+        self._ready = False
+        self._compute: deque[float] = deque(maxlen=10)
+        self._held_back: list[control.StepReport] = []
+        self._committed_at = time.perf_counter()
+        self.state: TrainingState | None = None
+        self.finished = False
+        if here.run_dir is not None:
+            secret = bytes.fromhex(here.run_dir.secret.read_text().strip())
+            self._mesh = Mesh(here.worker, secret)
+            self._control = Control(here.run_dir, here.worker, self._report, self._hear)
+            global _here  # noqa: PLW0603 - the worker's main thread outlives the user's script
+            _here = self
+
+    def connect(
+        self,
+        member: core.Member,
+        gradients: Gradients,
+        state: TrainingState,
+        pinned: Pinned,
+        *,
+        measure_norms: bool,
+    ) -> Reactor:
+        """Begin to take part; `ready` must follow before anybody counts on it."""
+        self._member, self._pinned, self.state = member, pinned, state
+        self._reactor = Reactor(
+            member,
+            gradients,
+            state,
+            measure_norms=measure_norms,
+            mesh=self._mesh,
+            upstream=self._control,
+            shared=self._spec.transport == "shared",
+        )
+        return self._reactor
+
+    # -- up ------------------------------------------------------------------------------------------------
+
+    def ready(self) -> None:
+        """The rehearsal is over."""
+        self._ready = True
+        if self._control is not None:
+            self._control.changed()
+
+    def end(self) -> None:
+        """The script has ended; all that is left is to be dismissed."""
+        self.finished = True
+        if self._control is not None:
+            self._control.changed()
+
+    def tell(self, message: control.FromWorker) -> None:
+        """Say something once."""
+        if self._control is not None:
+            self._control.tell(message)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until all is said."""
+        if self._control is not None:
+            self._control.flush(timeout_s)
+
+    def happened(self, key: str, event: EventLine) -> None:
+        """An event all workers see alike; written once."""
+        stamped = msgspec.structs.replace(event, time=time.time())
+        self.tell(control.Happened(worker=self.worker, key=key, event=stamped))
+
+    def committed(self, round_: Round, plan: Plan, norm: float | None, digest_every: int) -> None:
+        """Report a committed training step; with a digest due, once the digest is known."""
+        if self._control is None or round_.commit is None:
+            return
+        outcome = round_.outcome
+        now = time.perf_counter()
+        step_s, self._committed_at = now - self._committed_at, now
+        if round_.computed:
+            self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
+        samples = plan.samples(outcome.step)
+        line = LedgerLine(
+            step=outcome.step,
+            generation=round_.begin.generation if round_.begin else 0,
+            workers=outcome.shares,
+            samples=Samples(
+                samples.epoch, samples.start, samples.stop, outcome.samples, f"{outcome.checksum:016x}"
+            ),
+            loss=outcome.loss,
+            loss_hex=outcome.loss.hex(),
+            time=time.time(),
+            seconds={**round_.seconds, "step": step_s},
+            grad_norm=norm,
+        )
+        report = control.StepReport(
+            worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
+        )
+        self._held_back.append(report)
+        if outcome.step % digest_every and outcome.step < plan.steps and not outcome.stop:
+            self._release()
+
+    def digested(self, step: int, digest: Digest) -> None:
+        """The digest of the state after ``step`` is known."""
+        for i, report in enumerate(self._held_back):
+            if report.line.step == step:
+                line = msgspec.structs.replace(report.line, digest=digest)
+                self._held_back[i] = msgspec.structs.replace(report, line=line)
+        self._release()
+
+    def settled(self) -> None:
+        """No digest is awaited any more."""
+        self._release()
+
+    def _release(self) -> None:
+        held, self._held_back = self._held_back, []
+        for report in held:
+            if self._control is not None:
+                self._control.step(report)
+
+    def _report(self) -> control.WorkerReport:
+        member, mesh = self._member, self._mesh
+        host, port = (mesh.host, mesh.port) if mesh else ("", 0)
+        mine = control.WorkerReport(
+            worker=self.worker, pid=os.getpid(), host=host, port=port, state=self._state()
+        )
+        if member is None:
+            return mine
+        return msgspec.structs.replace(
+            mine,
+            generation=member.generation.number if member.generation and not member.left else 0,
+            newest=member.newest,
+            step=member.step,
+            complete=member.committed != core.FRESH and member.complete,
+            virtual_ranks=len(member.claims),
+            blocks=member.blocks_held,
+            compute_s=median(self._compute) if self._compute else 0.0,
+            pinned=self._pinned,
+        )
+
+    def _state(self) -> control.WorkerState:
+        if self._member is not None and self._member.left:
+            return "leaving"
+        if self.finished:
+            return "finished"
+        if self._member is not None and self._member.committed != core.FRESH:
+            return "member"
+        return "ready" if self._ready else "starting"
+
+    # -- down ----------------------------------------------------------------------------------------------
+
+    def _hear(self, message: control.ToWorker) -> None:
+        match message:
+            case control.Propose(generation=generation):
+                if self._reactor is not None:
+                    self._reactor.post(core.Proposed(generation))
+            case control.Stop():
+                if self._reactor is not None:
+                    self._reactor.post(core.StopAsked())
+            case control.WriteModel():
+                self.written.put(message)
+            case control.Dismiss(code=code, why=why):
+                if code:
+                    print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
+                # From this thread, whatever the script is doing: the process has nothing left to decide.
+                threading.Thread(target=_exit, args=(self, code), daemon=True).start()
+            case control.Acknowledge():
+                pass  # the line itself keeps account
+
+
+_here: Reporter | None = None
+
+
+def here() -> Reporter | None:
+    """The reporter of this process, once its script has joined."""
+    return _here
+
+
+def _exit(reporter: Reporter, code: int) -> None:
+    reporter.flush(2.0 if code == 0 else 0.2)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

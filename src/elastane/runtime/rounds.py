@@ -1,0 +1,104 @@
+"""The training thread's side of a round: enter it, compute what is dealt, return with its outcome."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from queue import Empty
+
+from elastane.api.heartbeat import Phase
+from elastane.protocol import member as core
+from elastane.protocol.mesh import Leaf, Outcome
+from elastane.runtime.heartbeat import Heartbeat
+from elastane.runtime.reactor import Directive, Failed, Reactor
+
+BEAT_S = 0.1
+
+
+class Left(BaseException):
+    """This worker has left the run: the script is unwound and ends. Not an error."""
+
+
+class Round:
+    """One round as the training thread lives it.
+
+    Iterating yields virtual ranks until the round has committed; more may come when somebody dies.
+
+    Args:
+        reactor: whom to tell, and who tells.
+        heartbeat: moved while computing and while waiting.
+        kind: of the round.
+        size: its virtual ranks.
+        digest: state digests are due.
+
+    Attributes:
+        begin: number, step and generation, known from the first virtual rank on.
+        commit: what was decided; None until then.
+        last: the virtual rank at hand is the last one dealt so far.
+        seconds: time spent per phase.
+    """
+
+    def __init__(
+        self, reactor: Reactor, heartbeat: Heartbeat, kind: core.Kind, size: int, *, digest: bool
+    ) -> None:
+        self._reactor = reactor
+        self._heartbeat = heartbeat
+        self._entered = core.Entered(kind, size, digest)
+        self._todo: deque[int] = deque()
+        self.assignment = 0
+        self.begin: core.Begin | None = None
+        self.commit: core.Commit | None = None
+        self.seconds = {"deal": 0.0, "compute": 0.0, "reduce": 0.0, "apply": 0.0}
+        self.computed = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self._heartbeat.beat(Phase.STEP)
+        self._reactor.post(self._entered)
+        while self.commit is None:
+            directive = self._directive(wait=not self._todo)
+            self._heartbeat.beat(Phase.STEP)
+            match directive:
+                case None:
+                    yield self._todo.popleft()
+                case core.Begin():
+                    self.begin = directive
+                case core.Compute(virtual_ranks, assignment):
+                    self._todo.extend(virtual_ranks)
+                    self.assignment = assignment
+                case core.Commit():
+                    self.commit = directive
+                case core.Leave():
+                    raise Left
+                case Failed(error):
+                    raise error
+
+    @property
+    def last(self) -> bool:
+        return not self._todo
+
+    @property
+    def outcome(self) -> Outcome:
+        assert self.commit is not None, "asked for after the round"  # noqa: S101
+        return self.commit.outcome
+
+    def done(self, leaf: Leaf) -> None:
+        """The virtual rank at hand is computed."""
+        self.computed += 1
+        self._reactor.post(core.Computed(leaf))
+
+    def _directive(self, *, wait: bool) -> Directive | None:
+        """The next directive; while there is work and none has come, None."""
+        if not wait:
+            try:
+                return self._reactor.directives.get_nowait()
+            except Empty:
+                return None
+        begun = time.perf_counter()
+        while True:
+            try:
+                directive = self._reactor.directives.get(timeout=BEAT_S)
+            except Empty:
+                # Waiting for a peer is progress of mine: the one who hangs is the one to be found.
+                self._heartbeat.beat(Phase.STEP)
+                continue
+            self.seconds["reduce"] += time.perf_counter() - begun
+            return directive

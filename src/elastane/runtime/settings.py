@@ -1,0 +1,36 @@
+"""Where and how this process takes part: as a worker of a run, or alone."""
+
+from pathlib import Path
+
+import msgspec
+
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `elastane.join` needs to know.
+
+    Args:
+        spec: of the run; its defaults when alone, so that both give the same bytes.
+        worker: own number.
+        run_dir: None alone.
+    """
+
+    spec: RunSpec
+    worker: int = 0
+    run_dir: RunDir | None = None
+
+
+_settings = Settings(spec=RunSpec(name="alone", script=""))
+
+
+def current() -> Settings:
+    """The settings of this process."""
+    return _settings
+
+
+def take_part(run_dir: Path, worker: int, spec: RunSpec) -> None:
+    """This process is a worker of a run; called before its script begins."""
+    global _settings  # noqa: PLW0603 - a process takes part in one run, decided before the script runs
+    _settings = Settings(spec=spec, worker=worker, run_dir=RunDir(run_dir))

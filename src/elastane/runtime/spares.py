@@ -1,0 +1,140 @@
+"""The warm server: imports what every worker needs once, then forks workers that start at once.
+
+``{"start": 3}`` on standard input forks worker 3; ``{"ready": true}``, ``{"started": 3, "pid": p}`` and
+``{"exited": 3, "pid": p, "code": c}`` come back on standard output. It only imports and never computes:
+threads do not survive a fork, and a forked worker that believes in them would wait for ever.
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from elastane.api.rundir import RunDir
+
+MODULES = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "elastane.runtime.worker")
+READ_BYTES = 65536
+LOST = 1
+
+
+class WarmServer:
+    """One loop over three descriptors: requests, ended workers, the agent's lifeline.
+
+    Args:
+        run_dir: of the run.
+        lifeline: read end of a pipe that nobody writes; its end is the agent's end.
+    """
+
+    def __init__(self, run_dir: Path, lifeline: int) -> None:
+        self._run_dir = run_dir
+        self._lifeline = lifeline
+        # The protocol keeps its own copy of standard output: whatever prints must not get into it.
+        self._answers = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        self._requests = b""
+        self._workers: dict[int, int] = {}
+
+    def serve(self) -> None:
+        """Until the agent closes standard input or dies."""
+        children, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._wakeup = (children, wake)
+        self._say({"ready": True})
+        requests = sys.stdin.fileno()
+        while True:
+            readable, _, _ = select.select((requests, self._lifeline, children), (), ())
+            if children in readable:
+                os.read(children, READ_BYTES)
+                self._reap()
+            if self._lifeline in readable:
+                return
+            if requests in readable and not self._take_requests(requests):
+                return
+
+    def _take_requests(self, fd: int) -> bool:
+        data = os.read(fd, READ_BYTES)
+        *lines, self._requests = (self._requests + data).split(b"\n")
+        for line in lines:
+            self._start(json.loads(line)["start"])
+        return bool(data)
+
+    def _start(self, worker: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(self._become(worker))
+        self._workers[pid] = worker
+        self._say({"started": worker, "pid": pid})
+
+    def _reap(self) -> None:
+        # One wake-up may stand for several ended children.
+        for pid in list(self._workers):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                self._say({"exited": self._workers.pop(pid), "pid": pid, "code": code})
+
+    def _say(self, message: dict[str, int | bool]) -> None:
+        os.write(self._answers, json.dumps(message).encode() + b"\n")
+
+    def _become(self, worker: int) -> int:
+        """In the forked process: the worker, to its end; returns its exit code."""
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._become_quiet(worker)
+        try:
+            return _main(self._run_dir, worker, self._lifeline)
+        except SystemExit as exit_:
+            return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        except BaseException:  # noqa: BLE001 - the one place where a failure becomes an exit code
+            traceback.print_exc()
+            return LOST
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+    def _become_quiet(self, worker: int) -> None:
+        """Output goes to the worker's log, input is empty, the server's own descriptors are closed."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = os.open(RunDir(self._run_dir).log(f"worker-{worker}"), flags, 0o644)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for fd in (log, nothing, self._answers, *self._wakeup):
+            os.close(fd)
+
+
+def _main(run_dir: Path, worker: int, lifeline: int) -> int:
+    from elastane.runtime import worker as runtime_worker  # noqa: PLC0415 - imported by the server already
+
+    return runtime_worker.main(run_dir, worker, lifeline)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--lifeline", type=int, required=True)
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = WarmServer(options.run_dir, options.lifeline)
+    for module in MODULES:
+        importlib.import_module(module)
+    # What is imported stays shared between all workers: a collection would touch, and so copy, every page.
+    gc.collect()
+    gc.freeze()
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()

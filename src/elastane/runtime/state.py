@@ -1,0 +1,230 @@
+"""What must survive: values, buffers, optimizer state, schedules; moved in units, digested in blocks."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from elastane.api.errors import BadInput
+from elastane.protocol.mesh import Outcome
+from elastane.runtime.layout import ModelLayout
+from elastane.runtime.memory import Arena, raw_bytes
+from elastane.runtime.optimizers import ShardedOptimizer, WholeOptimizer
+
+Keeper = WholeOptimizer | ShardedOptimizer
+
+
+class TrainingState:
+    """The state of one worker's copy of the run.
+
+    A unit is a parameter (every worker keeps everything) or a block (sharded); the last one is the rest.
+
+    Args:
+        model: its parameters and buffers are moved into one arena, in place.
+        optimizer: the user's.
+        scheduler: the user's, stepped once after every training step.
+        layout: of the model.
+        copies: of the optimizer state; None: all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scheduler: LRScheduler | None,
+        layout: ModelLayout,
+        copies: int | None,
+    ) -> None:
+        self.model = model
+        self.layout = layout
+        self.scheduler = scheduler
+        self.optimizer = optimizer
+        self.arena = Arena("values", layout.sections)
+        self._move_in()
+        self.keeper: Keeper = (
+            WholeOptimizer(optimizer, layout)
+            if copies is None
+            else ShardedOptimizer(optimizer, layout, self.arena)
+        )
+        self.units = self.keeper.units + 1
+        self._base = [buffer.clone() for buffer in self._buffers]
+
+    def _move_in(self) -> None:
+        tensors = self.arena.tensors
+        with torch.no_grad():
+            for parameter, place in zip(self.layout.parameters, self.layout.places, strict=True):
+                view = place.view(tensors)
+                view.copy_(parameter)
+                parameter.data = view
+            self._buffers = []
+            for (module, name), place in zip(self.layout.buffers, self.layout.buffer_places, strict=True):
+                view = place.view(tensors)
+                view.copy_(module.get_buffer(name))
+                self._buffers.append(view)
+        self._restore_buffers()
+
+    def _restore_buffers(self) -> None:
+        # A module may have replaced its buffer by a new tensor instead of writing into it.
+        for (module, name), view in zip(self.layout.buffers, self._buffers, strict=True):
+            module._buffers[name] = view  # noqa: SLF001 - setattr would register the same, slower
+
+    # -- one virtual rank ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def buffer_changes(self) -> list[torch.Tensor]:
+        """What the last forward pass added to the buffers, which are put back as they were."""
+        changes = []
+        for (module, name), view, base in zip(self.layout.buffers, self._buffers, self._base, strict=True):
+            changes.append(module.get_buffer(name) - base)
+            view.copy_(base)
+        self._restore_buffers()
+        return changes
+
+    # -- a committed step ----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def apply(
+        self,
+        outcome: Outcome,
+        sums: tuple[torch.Tensor, ...],
+        held: frozenset[int],
+        *,
+        scale: float,
+        virtual_ranks: int,
+    ) -> None:
+        """Run the optimizer on the units held.
+
+        Args:
+            outcome: of the step.
+            sums: sections of the summed gradients.
+            held: units to update.
+            scale: factor of every gradient (clipping, weights).
+            virtual_ranks: how many had samples; buffers take the mean of their changes.
+        """
+        untouched = frozenset(outcome.untouched)
+        self.keeper.apply(sums, held, untouched, scale)
+        self._apply_buffers(sums, held, virtual_ranks)
+        if self.scheduler is not None:
+            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
+            self.scheduler.step()
+
+    def _apply_buffers(self, sums: tuple[torch.Tensor, ...], held: frozenset[int], count: int) -> None:
+        for number, block in enumerate(self.layout.blocks):
+            if not self.layout.is_buffers(number) or not self.keeper.keeps_buffers(number, held):
+                continue
+            values = self.layout.block(self.arena.tensors, number)
+            change = sums[block.section][block.start : block.stop]
+            if change.is_floating_point():
+                values.add_(change / count)
+            else:
+                values.add_(torch.div(change, count, rounding_mode="floor"))
+        self.rebase()
+
+    def rebase(self) -> None:
+        """Buffers as they are now are those every virtual rank of the next step begins with."""
+        for base, view in zip(self._base, self._buffers, strict=True):
+            base.copy_(view)
+
+    # -- moving --------------------------------------------------------------------------------------------
+
+    def pack(self, values: Iterable[int], states: Iterable[int]) -> bytes:
+        """Units as safetensors bytes: values of some, optimizer state of others."""
+        tensors: dict[str, torch.Tensor] = {}
+        plain: dict[str, Any] = {}
+        for unit in values:
+            if unit == self.units - 1:
+                plain["rest"] = self._rest()
+                tensors |= {f"buffer/{i}": buffer.contiguous() for i, buffer in enumerate(self._buffers)}
+            else:
+                tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
+        for unit in states:
+            if unit != self.units - 1:
+                for key, entry in self.keeper.state_of(unit).items():
+                    if isinstance(entry, torch.Tensor):
+                        tensors[f"state/{unit}/{key}"] = entry.contiguous()
+                    else:
+                        plain[f"state/{unit}/{key}"] = entry
+        return safetensors.torch.save(tensors, {"plain": json.dumps(plain)})
+
+    @torch.no_grad()
+    def unpack(self, payload: bytes | bytearray) -> None:
+        """Take over what `pack` made of another worker's state."""
+        tensors = safetensors.torch.load(bytes(payload))
+        length = int.from_bytes(payload[:8], "little")
+        header = json.loads(bytes(payload[8 : 8 + length]))
+        plain = json.loads(header["__metadata__"]["plain"])
+        states: dict[int, dict[str, Any]] = {}
+        for key, entry in (*tensors.items(), *plain.items()):
+            kind, *where = key.split("/", 2)
+            if kind == "value":
+                self.unit_values(int(where[0]), self.arena.tensors).copy_(entry)
+            elif kind == "buffer":
+                self._buffers[int(where[0])].copy_(entry)
+            elif kind == "state":
+                states.setdefault(int(where[0]), {})[where[1]] = entry
+            else:
+                self._take_rest(entry)
+        for unit, state in states.items():
+            self.keeper.set_state(unit, state)
+        self.rebase()
+
+    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """The values of a unit, 1-D, in an arena of this layout."""
+        return self.keeper.unit_values(unit, tensors)
+
+    def _rest(self) -> dict[str, Any]:
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        schedule = self.scheduler.state_dict() if self.scheduler is not None else None
+        try:
+            return json.loads(json.dumps({"groups": groups, "schedule": schedule}, default=_number))  # type: ignore[no-any-return]
+        except TypeError as error:
+            raise BadInput(
+                f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
+                means="only numbers, strings, lists and None travel; nothing is unpickled",
+                do="keep other objects out of param_groups and out of the scheduler's state",
+            ) from error
+
+    def _take_rest(self, rest: dict[str, Any]) -> None:
+        for group, values in zip(self.optimizer.param_groups, rest["groups"], strict=True):
+            for key, value in values.items():
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+        if self.scheduler is not None and rest["schedule"] is not None:
+            mine = self.scheduler.state_dict()
+            # Functions (LambdaLR's lambdas) are the script's own and equal everywhere; numbers travel.
+            travelled = {key: value for key, value in rest["schedule"].items() if value is not None}
+            self.scheduler.load_state_dict({**mine, **travelled})
+
+    # -- digests -------------------------------------------------------------------------------------------
+
+    def digest(self, block: int) -> tuple[str, str]:
+        """SHA-256 of the values and of the optimizer state of a block, whoever keeps it and however."""
+        values, states = hashlib.sha256(), hashlib.sha256()
+        values.update(raw_bytes(self.layout.block(self.arena.tensors, block)))
+        for piece in self.layout.pieces[block]:
+            for key, entry in sorted(self.keeper.piece_state(block, piece).items()):
+                states.update(key.encode())
+                states.update(raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode())
+        return values.hexdigest(), states.hexdigest()
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """The model's state dict with every name, for ``model.safetensors``; tied names share one tensor."""
+        return {name: tensor.detach().contiguous() for name, tensor in self.model.state_dict().items()}
+
+
+def _number(value: object) -> float | int | None:
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if callable(value):
+        return None
+    raise TypeError(f"{type(value).__name__} {value!r}")

@@ -1,0 +1,118 @@
+"""A worker process: runs the user's script as if it were called by ``python``, then waits to be dismissed."""
+
+import os
+import runpy
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import msgspec
+import safetensors.torch
+import torch
+
+from elastane.api import control
+from elastane.api.errors import ElastaneError
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.runtime import reporting, settings
+from elastane.runtime.rounds import Left
+from elastane.runtime.state import TrainingState
+
+SAY_S = 5.0
+
+
+def main(run_dir: Path, worker: int, lifeline: int) -> int:
+    """Take part in a run as its worker number ``worker``.
+
+    Args:
+        run_dir: of the run.
+        worker: own number.
+        lifeline: read end of a pipe; when it closes the agent is gone, and so is this process.
+
+    Returns:
+        Exit code: 0 unless the script failed.
+    """
+    threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
+    files = RunDir(run_dir)
+    spec = msgspec.json.decode(files.run.read_bytes(), type=RunRecord).spec
+    settings.take_part(run_dir, worker, spec)
+    sys.argv = [spec.script, *spec.args]
+    sys.path.insert(0, str(Path(spec.script).resolve().parent))
+    try:
+        runpy.run_path(spec.script, run_name="__main__")
+    except Left:
+        pass
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            return _failed(f"the script ended with SystemExit({ended.code!r})\n")
+    # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
+    except BaseException as error:  # noqa: BLE001
+        return _failed(_own_traceback(error))
+    reporter = reporting.here()
+    if reporter is None or reporter.state is None:
+        return _failed("the script ended without training: it never entered the loop over run.steps(...)\n")
+    reporter.end()
+    return _wait_for_dismissal(reporter, files)
+
+
+def _wait_for_dismissal(reporter: reporting.Reporter, files: RunDir) -> int:
+    """Serve state, write the model if asked, until `control.Dismiss` ends the process."""
+    while True:
+        reporter.written.get()
+        assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
+        try:
+            write_model(reporter.state, files.model)
+        except OSError as error:
+            return _failed(
+                f"the model could not be written to {files.model}: {error}\n"
+                "  means: the training is complete and its ledger too, but the weights are not saved\n"
+                "  do:    free space under the run directory and run again\n"
+            )
+        reporter.tell(control.ModelWritten(worker=reporter.worker))
+
+
+def write_model(state: TrainingState, path: Path) -> None:
+    """Write ``model.safetensors``, whole or not at all; equal states give equal bytes."""
+    tensors: dict[str, torch.Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[object, str] = {}
+    for name, tensor in state.model_tensors().items():
+        where = (tensor.data_ptr(), tensor.shape) if tensor.numel() else (name, tensor.shape)
+        if where in first:
+            aliases[name] = first[where]
+        else:
+            first[where] = name
+            tensors[name] = tensor.clone()
+    partial = path.with_suffix(".partial")
+    safetensors.torch.save_file(tensors, partial, metadata={"format": "pt", **aliases})
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _own_traceback(error: BaseException) -> str:
+    """The traceback from the user's script on, without ours above it."""
+    frames = traceback.TracebackException.from_exception(error)
+    while (
+        frames.stack
+        and "runpy" in frames.stack[0].filename
+        or (frames.stack and frames.stack[0].filename == __file__)
+    ):
+        frames.stack.pop(0)
+    text = "".join(frames.format())
+    return f"{error}\n" if isinstance(error, ElastaneError) and not error.__cause__ else text
+
+
+def _failed(text: str) -> int:
+    sys.stderr.write(text)
+    reporter = reporting.here()
+    if reporter is not None:
+        reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text))
+        reporter.flush(SAY_S)
+    return 1
+
+
+def _follow(lifeline: int) -> None:
+    os.read(lifeline, 1)
+    os._exit(0)
