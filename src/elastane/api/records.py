@@ -1,5 +1,7 @@
 """What is written down about a run: steps in the ledger, changes in the events."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -32,8 +34,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)`` pairs.
     ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the longest over the
-    workers, and ``step``, from commit to commit. ``loss`` reads back as None when it was not finite, for which
-    JSON has no number; ``loss_hex`` says what it was.
+    workers, and ``step``, from commit to commit. ``loss`` reads back as None when it was not
+    finite, for which JSON has no number; ``loss_hex`` says what it was.
     """
 
     step: int
@@ -59,9 +61,9 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its
-    usual one, ``pause_steps`` to the same in usual steps. ``workers`` are then its members, in a
-    ``worker.*``
-    event the one it is about. ``key`` is that of the `elastane.api.control.Happened` it came from.
+    usual one, ``pause_steps`` to the same in usual steps. ``workers`` are then its members; in a
+    ``worker.*`` event, the one it is about. ``key`` is that of the `elastane.api.control.Happened` it came
+    from. A number in ``detail`` reads back as None when it was not finite.
     """
 
     time: float
@@ -74,4 +76,4 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pause_ms: dict[int, float] = {}
     pause_steps: dict[int, float] = {}
     key: str = ""
-    detail: dict[str, float | int | str] = {}
+    detail: Mapping[str, float | int | str | None] = {}

@@ -18,33 +18,14 @@ import msgspec
 from elastane.api.membership import Generation
 from elastane.protocol import mesh
 from elastane.protocol.commit import tally
-from elastane.protocol.ownership import Holders, hold, sources, spread
+from elastane.protocol.layout import FRESH as FRESH
+from elastane.protocol.layout import Layout as Layout
+from elastane.protocol.ownership import Holders, sources
+from elastane.protocol.roles import rooted_at, settle, with_origin
 from elastane.protocol.shares import deal, deal_missing
 from elastane.protocol.tree import members_of, spans
 
 Kind: TypeAlias = Literal["train", "evaluate", "settle"]
-FRESH = -1
-"""``committed`` of a worker without any state."""
-
-
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """The constants of a run that decisions depend on; equal on every worker.
-
-    Args:
-        virtual_ranks: V.
-        blocks: number of blocks gradients are summed in.
-        units: number of units, the rest included.
-        unit_bytes: size of each unit's optimizer state.
-        copies: of the optimizer state of each block; None: all.
-        fetch_bytes: optimizer state a joiner fetches at most under one step. One unit always goes.
-    """
-
-    virtual_ranks: int
-    blocks: int
-    units: int
-    unit_bytes: tuple[int, ...]
-    copies: int | None = None
-    fetch_bytes: int = 64 << 20
 
 
 # -- events ------------------------------------------------------------------------------------------------
@@ -62,12 +43,10 @@ class Entered(msgspec.Struct, frozen=True):
     Args:
         kind: of the round. A worker without state may only enter training.
         size: virtual ranks of the round.
-        digest: state digests are due in its votes.
     """
 
     kind: Kind
     size: int
-    digest: bool = False
 
 
 class Computed(msgspec.Struct, frozen=True):
@@ -277,7 +256,7 @@ class Member:
         self._ticket = 0
         self._round = _Round()
         self._statuses: dict[int, dict[int, mesh.Status]] = {}
-        self._begun = False
+        self._begun = self._hopeless = False
         self._owners: tuple[int, ...] = ()
         self._auditors: tuple[int, ...] = ()
         self._rooted_at: dict[int, frozenset[int]] = {}
@@ -299,9 +278,14 @@ class Member:
         return self.outcome.step if self.outcome else 0
 
     @property
+    def works_in(self) -> int:
+        """Number of the generation it works in; 0 until it has taken part in one."""
+        return 0 if self.generation is None or self.committed == FRESH else self.generation.number
+
+    @property
     def complete(self) -> bool:
-        """It holds every unit it should."""
-        return self._should_hold() <= self.held
+        """It works in its generation, holds every unit it should and waits for nobody's state."""
+        return self._begun and not self._wanted_values and self._should_hold() <= self.held
 
     @property
     def blocks_held(self) -> int:
@@ -356,11 +340,12 @@ class Member:
         if newest is not None and (generation.number <= newest.number or generation.term < newest.term):
             return
         self.newest = generation
-        if self.left:
+        leaving = any(leaver.worker == self.worker for leaver in generation.leaving)
+        if self.left and not leaving:
             return
         if self.committed == FRESH and self.worker not in generation:
             return
-        if generation.planned and self.committed != FRESH:
+        if generation.planned and self.committed != FRESH and not self.left:
             # Kept beside older ones: a vote may already have promised one of those.
             self._planned[generation.number] = generation
             return
@@ -456,7 +441,7 @@ class Member:
         self.generation = generation
         self._next = None
         self._planned = {n: planned for n, planned in self._planned.items() if n > generation.number}
-        self._begun = False
+        self._begun = self._hopeless = False
         self._wanted_values.clear()
         self._wanted_states.clear()
         self._fetches.clear()
@@ -467,15 +452,32 @@ class Member:
         now.summed.clear()
         now.votes.clear()
         self._statuses = {n: s for n, s in self._statuses.items() if n >= generation.number}
-        if self.worker not in generation:
-            self.left = True
-            self._actions.append(Leave())
         if self.first_generation == 0:
             self.first_generation = generation.number
-        self._tell_status(generation)
+        if self._told(generation):
+            self._tell_status(generation)
+        else:
+            self._leave()
+        self._recall_early()
+
+    def _leave(self) -> None:
+        if not self.left:
+            self.left = True
+            self._actions.append(Leave())
+
+    def _recall_early(self) -> None:
+        """What came too early may be due now."""
         early, self._early = self._early, []
         for event in early:
             self._received(event.sender, event.message)
+
+    @staticmethod
+    def _all_told(generation: Generation) -> tuple[int, ...]:
+        """Everyone whose status a generation waits for."""
+        return (*generation.workers, *(leaver.worker for leaver in generation.leaving))
+
+    def _told(self, generation: Generation) -> bool:
+        return self.worker in self._all_told(generation)
 
     def _tell_status(self, generation: Generation) -> None:
         now = self._round
@@ -489,94 +491,63 @@ class Member:
             leaves=() if fresh else tuple(now.leaves.values()),
             rooted=() if fresh else spans(now.rooted),
             held=spans(self.held),
+            keeps=() if self.left else spans(self.held & self._should_hold()),
             behind=spans(self.behind),
         )
         self._statuses.setdefault(generation.number, {})[self.worker] = status
-        self._actions.extend(Send(peer, status) for peer in generation.workers if peer != self.worker)
+        told = self._all_told(generation)
+        self._actions.extend(Send(peer, status) for peer in told if peer != self.worker)
 
     def _begin_generation(self) -> None:
         """With everyone's status, all know the same: the round, the sums there are, who fetches what."""
         generation = self.generation
-        if generation is None or self._begun or self.left:
+        if generation is None or self._begun or not self._told(generation):
             return
         statuses = self._statuses.get(generation.number, {})
-        told = (*generation.workers, *(member.worker for member in generation.leaving))
+        told = self._all_told(generation)
         if any(worker not in statuses for worker in told):
             return
-        self._begun = True
-        here = {worker: statuses[worker] for worker in told}
-        if all(status.committed == FRESH for status in here.values()):
-            # The first generation of all: the first member's state is where the run begins.
-            first = generation.workers[0]
-            everything = ((0, self.layout.units),)
-            here[first] = msgspec.structs.replace(here[first], committed=0, held=everything, behind=())
-            if first == self.worker:
-                self.committed, self.behind = 0, set()
-                self.held = set(range(self.layout.units))
+        here = with_origin(
+            self.layout, generation.workers, {worker: statuses[worker] for worker in told}
+        )
         newest = max(status.committed for status in here.values())
         outcome = next(status.outcome for status in here.values() if status.committed == newest)
         if self.committed == FRESH:
             self.committed, self.outcome = newest, outcome
-        elif self.committed < newest and outcome is not None:
+        elif self.committed < newest and outcome is not None and not self.left:
             self._conclude(outcome)
+            # Who needs the new values fetches them: this generation's owners may not have them yet.
+            self._committed_in = 0
+        mine = here[self.worker]
+        if mine.committed == newest:
+            self.held, self.behind = set(members_of(mine.held)), set(members_of(mine.behind))
+        if self.worker in generation:
+            self._resume(generation, here, newest)
+        else:
+            self._leave()
+        self._begun = True
+        self._recall_early()
+
+    def _resume(self, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
+        """Go on with the round after ``newest``, from what all members together have of it."""
         now = self._round
         now.begun = True
-        for status in here.values():
-            if status.committed == newest:
-                for leaf in status.leaves:
-                    now.leaves.setdefault(leaf.virtual_rank, leaf)
-        current = {worker: status for worker, status in here.items() if status.committed == newest}
+        current = {w: here[w] for w in generation.workers if here[w].committed == newest}
         self._claims_at = {worker: members_of(status.claims) for worker, status in current.items()}
-        self._rooted_at = {worker: members_of(status.rooted) for worker, status in current.items()}
-        self._known_at = frozenset(leaf.virtual_rank for s in current.values() for leaf in s.leaves)
-        self._settle_roles(generation, here, newest)
-        early, self._early = self._early, []
-        for event in early:
-            self._received(event.sender, event.message)
-
-    def _settle_roles(self, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
-        """Owners, auditors and fetches of a generation, from the statuses it began with."""
-        layout, workers = self.layout, generation.workers
-        held = {worker: members_of(status.held) for worker, status in here.items()}
-        if layout.copies is None:
-            whole = [worker for worker in workers if len(held[worker]) == layout.units]
-            self._holders = (workers,) * layout.blocks
-            owners = list(spread(layout.blocks, workers))
-            self._auditors = spread(layout.blocks, whole or workers[:1])
-        else:
-            self._holders = hold(layout.blocks, workers, layout.copies, held)
-            owners = [holders[0] for holders in self._holders]
-            self._auditors = tuple(owners)
-        for block in range(layout.blocks):
-            rooted = (worker for worker in workers if block in self._rooted_at.get(worker, ()))
-            owners[block] = next(rooted, owners[block])
-        self._owners = tuple(owners)
-        self._donors = held
-        if lost := set(range(layout.units - 1)) - set().union(*held.values()):
-            self._actions.append(StateIsLost(tuple(sorted(lost))))
+        self._rooted_at = {worker: rooted_at(status, newest) for worker, status in current.items()}
+        known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
+        # Two may know a virtual rank from two workers; all must name the same one.
+        own = {rank: leaf for rank, leaf in now.leaves.items() if leaf.worker == self.worker}
+        now.leaves = {**known, **own}
+        self._known_at = frozenset(known)
+        roles = settle(self.layout, generation, here)
+        self._holders, self._owners, self._auditors = roles.holders, roles.owners, roles.auditors
+        self._donors = roles.donors
+        if roles.lost:
+            self._hopeless = True
+            self._actions.append(StateIsLost(roles.lost))
             return
-        lacking = {worker: self._lacks(status, newest, held[worker]) for worker, status in here.items()}
-        present = {worker: frozenset(range(layout.units)) - lacking[worker] for worker in here}
-        values = sources({worker: sorted(lacking[worker]) for worker in workers}, present)
-        states: dict[int, dict[int, tuple[int, ...]]] = {}
-        if layout.copies is not None:
-            missing = {
-                worker: [
-                    block
-                    for block, holders in enumerate(self._holders)
-                    if worker in holders and block not in held[worker]
-                ]
-                for worker in workers
-            }
-            states = sources(missing, held)
-        self._fetch(values.get(self.worker, {}), states.get(self.worker, {}))
-
-    def _lacks(self, status: mesh.Status, newest: int, held: frozenset[int]) -> frozenset[int]:
-        """Units whose values a worker lacks as of ``newest``; who is a round late applies it first."""
-        if status.committed == newest:
-            return members_of(status.behind)
-        rest = frozenset({self.layout.units - 1} if status.committed != FRESH else ())
-        return frozenset(range(self.layout.units)) - held - rest
+        self._fetch(roles.values.get(self.worker, {}), roles.states.get(self.worker, {}))
 
     def _fetch(self, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]) -> None:
         assert self.generation is not None, "only members of a generation fetch"  # noqa: S101
@@ -594,7 +565,9 @@ class Member:
     def _deal(self) -> None:
         """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
         now, generation = self._round, self.generation
-        if not (self._begun and now.entered and generation) or now.dealt or self.left:
+        if not (self._begun and now.entered and generation) or now.dealt:
+            return
+        if self._hopeless or self.worker not in generation:
             return
         now.dealt = True
         size = now.entered.size
@@ -606,7 +579,6 @@ class Member:
             known = self._known_at if len(rooted) >= blocks else frozenset[int]()
             dealt = deal_missing(size, {**self._claims_at, FRESH: known}, speeds)
             mine = members_of(dealt.get(self.worker, ()))
-            self._pass_on_sums()
         else:
             shares = deal(size, tuple(speeds.values()))
             mine = members_of((shares[generation.workers.index(self.worker)],))
@@ -616,6 +588,8 @@ class Member:
             now.to_compute += new
             now.final.clear()
             self._assignment += 1
+        if now.begun:
+            self._pass_on_sums()
         self._fetch_more()
 
     def _pass_on_sums(self) -> None:
@@ -630,7 +604,7 @@ class Member:
             return
         asked: list[int] = []
         size = 0
-        for unit in sorted(set(range(self.layout.units)) - self.held - self._wanted_states):
+        for unit in sorted(set(self.layout.everything) - self.held - self._wanted_states):
             size += self.layout.unit_bytes[unit]
             if asked and size > self.layout.fetch_bytes:
                 break
@@ -732,13 +706,17 @@ class Member:
                 self._tell(worker, summed)
 
     def _serve(self) -> None:
-        """Hand out state, as long as it is that of the round asked for."""
+        """Hand out state once I have it, as long as it is that of the round asked for."""
         if not self._applied:
             return
         fetches, self._fetches = self._fetches, []
         for peer, fetch in fetches:
-            if fetch.committed == self.committed:
+            if fetch.committed != self.committed:
+                continue
+            if self.held.issuperset(fetch.states) and self.behind.isdisjoint(fetch.values):
                 self._actions.append(Serve(peer, fetch))
+            else:
+                self._fetches.append((peer, fetch))
 
     def _measure(self) -> None:
         """With all sums I need and all state I asked for, prepare the vote."""
@@ -756,7 +734,15 @@ class Member:
         now.ticket = self._ticket
         owned = tuple(block for block, owner in enumerate(self._owners) if owner == self.worker)
         audited = tuple(block for block, auditor in enumerate(self._auditors) if auditor == self.worker)
-        self._actions.append(Measure(now.ticket, owned if train else (), audited if entered.digest else ()))
+        due = self._digest_due(entered.kind)
+        self._actions.append(Measure(now.ticket, owned if train else (), audited if due else ()))
+
+    def _digest_due(self, kind: Kind) -> bool:
+        """Votes carry digests of the state before the round; a joiner must know it like all others."""
+        every = self.layout.digest_every
+        return kind == "settle" or (
+            kind == "train" and every > 0 and self.step > 0 and self.step % every == 0
+        )
 
     def _vote(self, norms: dict[int, float], digests: dict[int, tuple[str, str]]) -> None:
         now, generation = self._round, self.generation
@@ -805,14 +791,13 @@ class Member:
             self._applied = False
             self._committed_in = self.generation.number
             self.held &= self._should_hold()
-            self.behind = set(range(self.layout.units - 1)) - self.held
+            self.behind = set(self.layout.everything) - {self.layout.rest} - self.held
+            # An evaluation in between does not change what a training round has agreed on.
+            self._next = self._planned.get(outcome.next_generation)
         self._round = _Round()
         healthy = self.generation.number != self.first_generation
         self._actions.append(Commit(outcome, frozenset(self.held), healthy))
-        self._next = self._planned.get(outcome.next_generation)
-        early, self._early = self._early, []
-        for event in early:
-            self._received(event.sender, event.message)
+        self._recall_early()
 
     def _publish(self) -> None:
         """Give the new values of the blocks I own to who does not compute them itself."""
@@ -834,10 +819,10 @@ class Member:
 
     def _should_hold(self) -> set[int]:
         if self.layout.copies is None:
-            return set(range(self.layout.units))
+            return set(self.layout.everything)
         return {block for block, holders in enumerate(self._holders) if self.worker in holders}
 
     def _concerned(self) -> frozenset[int]:
         """Peers whose loss matters: of this generation and of planned ones."""
         generations = [*self._planned.values(), *([self.generation] if self.generation else [])]
-        return frozenset(worker for generation in generations for worker in generation.workers)
+        return frozenset(worker for generation in generations for worker in self._all_told(generation))

@@ -93,6 +93,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         leaves: all it knows of that round, its own and from votes.
         rooted: blocks whose whole sum it has.
         held: units whose optimizer state it holds as of ``committed``.
+        keeps: those of them it will still hold if the round after has been committed with its vote.
         behind: units whose values it lacks as of ``committed``.
     """
 
@@ -103,6 +104,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     leaves: tuple[Leaf, ...] = ()
     rooted: tuple[Span, ...] = ()
     held: tuple[Span, ...] = ()
+    keeps: tuple[Span, ...] = ()
     behind: tuple[Span, ...] = ()
 
 

@@ -214,7 +214,7 @@ class Reactor:
         if begin.round != self._round:
             self._round = begin.round
             self._gradients.begin_round(self._entered.size)
-            self._state.rebase()
+            self._state.restore_buffers()
 
     def _measured(self, ticket: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> core.Measured:
         layout = self._gradients.layout

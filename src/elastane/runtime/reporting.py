@@ -163,10 +163,10 @@ class Reporter:
             return mine
         return msgspec.structs.replace(
             mine,
-            generation=member.generation.number if member.generation and not member.left else 0,
+            generation=member.works_in,
             newest=member.newest,
             step=member.step,
-            complete=member.committed != core.FRESH and member.complete,
+            complete=member.complete,
             virtual_ranks=len(member.claims),
             blocks=member.blocks_held,
             compute_s=median(self._compute) if self._compute else 0.0,

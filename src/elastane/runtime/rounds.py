@@ -28,7 +28,6 @@ class Round:
         heartbeat: moved while computing and while waiting.
         kind: of the round.
         size: its virtual ranks.
-        digest: state digests are due.
 
     Attributes:
         begin: number, step and generation, known from the first virtual rank on.
@@ -37,12 +36,10 @@ class Round:
         seconds: time spent per phase.
     """
 
-    def __init__(
-        self, reactor: Reactor, heartbeat: Heartbeat, kind: core.Kind, size: int, *, digest: bool
-    ) -> None:
+    def __init__(self, reactor: Reactor, heartbeat: Heartbeat, kind: core.Kind, size: int) -> None:
         self._reactor = reactor
         self._heartbeat = heartbeat
-        self._entered = core.Entered(kind, size, digest)
+        self._entered = core.Entered(kind, size)
         self._todo: deque[int] = deque()
         self.assignment = 0
         self.begin: core.Begin | None = None

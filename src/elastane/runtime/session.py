@@ -62,7 +62,6 @@ class Run:
         self._reporter = Reporter(here)
         self._parts: _Parts | None = None
         self._plan: Plan | None = None
-        self._digested = 0
         self._prints = 0
         self._finished = False
 
@@ -138,7 +137,7 @@ class Run:
                 means="each worker needs at least one virtual rank of every step",
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )
-        parts.start(self._reporter, self._pinned(parts, plan))
+        parts.start(self._reporter, self._pinned(parts, plan), self._spec.digest_every)
         deck = Deck(dataset, plan, collate)
         while not self._finished:
             step = Step(self, parts, plan, deck)
@@ -191,14 +190,12 @@ class Run:
 
     def _round(self, parts: "_Parts", kind: core.Kind, size: int) -> Round:
         assert parts.reactor is not None, "rounds come after start"  # noqa: S101
-        due = parts.step > self._digested and parts.step % self._spec.digest_every == 0
-        return Round(parts.reactor, self._heartbeat, kind, size, digest=due or kind == "settle")
+        return Round(parts.reactor, self._heartbeat, kind, size)
 
     def _committed(self, parts: "_Parts", outcome: Outcome) -> None:
         """Take note of what every kind of round may bring."""
         if len(outcome.digests) == len(parts.layout.blocks):
             parts.digest = _digest(outcome)
-            self._digested = parts.step
             self._reporter.digested(parts.step, parts.digest)
         self._prints = 0
 
@@ -231,7 +228,7 @@ class Run:
             optimizer=parts.optimizer,
             versions={
                 "elastane": elastane.__version__,
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),
                 "python": platform.python_version(),
                 "device": torch.backends.cpu.get_cpu_capability(),
             },
@@ -469,7 +466,7 @@ class _Parts:
         self.weighted = False
         self.digest: Digest | None = None
 
-    def start(self, reporter: Reporter, pinned: Pinned) -> None:
+    def start(self, reporter: Reporter, pinned: Pinned, digest_every: int) -> None:
         """Begin to take part: from now on the coordinator may count on this worker."""
         layout = core.Layout(
             virtual_ranks=pinned.virtual_ranks,
@@ -477,6 +474,7 @@ class _Parts:
             units=self.state.units,
             unit_bytes=self.state.keeper.unit_bytes,
             copies=pinned.copies,
+            digest_every=digest_every,
         )
         member = core.Member(reporter.worker, layout)
         clip = self.clip_grad_norm is not None

@@ -116,9 +116,9 @@ class WarmServer:
 
 
 def _main(run_dir: Path, worker: int, lifeline: int) -> int:
-    from elastane.runtime import worker as runtime_worker  # noqa: PLC0415 - imported by the server already
+    from elastane.runtime.worker import main as take_part  # noqa: PLC0415 - imported by the server already
 
-    return runtime_worker.main(run_dir, worker, lifeline)
+    return take_part(run_dir, worker, lifeline)
 
 
 def main() -> None:
@@ -128,6 +128,8 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = WarmServer(options.run_dir, options.lifeline)
+    # NumPy's BLAS starts its threads when imported, before anybody could fork.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:
         importlib.import_module(module)
     # What is imported stays shared between all workers: a collection would touch, and so copy, every page.

@@ -41,6 +41,7 @@ class TrainingState:
         copies: int | None,
     ) -> None:
         self.model = model
+        self.copies = copies
         self.layout = layout
         self.scheduler = scheduler
         self.optimizer = optimizer
@@ -52,7 +53,6 @@ class TrainingState:
             else ShardedOptimizer(optimizer, layout, self.arena)
         )
         self.units = self.keeper.units + 1
-        self._base = [buffer.clone() for buffer in self._buffers]
 
     def _move_in(self) -> None:
         tensors = self.arena.tensors
@@ -61,28 +61,33 @@ class TrainingState:
                 view = place.view(tensors)
                 view.copy_(parameter)
                 parameter.data = view
-            self._buffers = []
-            for (module, name), place in zip(self.layout.buffers, self.layout.buffer_places, strict=True):
-                view = place.view(tensors)
-                view.copy_(module.get_buffer(name))
-                self._buffers.append(view)
-        self._restore_buffers()
+            self._buffers = [place.view(tensors) for place in self.layout.buffer_places]
+            # The model works on copies: the arena keeps what was committed, readable at any moment, while a
+            # forward pass changes the copies.
+            self._working = [module.get_buffer(name) for module, name in self.layout.buffers]
+            for committed, working in zip(self._buffers, self._working, strict=True):
+                committed.copy_(working)
 
-    def _restore_buffers(self) -> None:
-        # A module may have replaced its buffer by a new tensor instead of writing into it.
-        for (module, name), view in zip(self.layout.buffers, self._buffers, strict=True):
-            module._buffers[name] = view  # noqa: SLF001 - setattr would register the same, slower
+    @torch.no_grad()
+    def restore_buffers(self) -> None:
+        """Give the model its buffers as they were committed; the training thread must not be computing."""
+        for (module, name), committed, working in zip(
+            self.layout.buffers, self._buffers, self._working, strict=True
+        ):
+            working.copy_(committed)
+            # A module may have replaced its buffer by a new tensor instead of writing into it.
+            module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def buffer_changes(self) -> list[torch.Tensor]:
         """What the last forward pass added to the buffers, which are put back as they were."""
-        changes = []
-        for (module, name), view, base in zip(self.layout.buffers, self._buffers, self._base, strict=True):
-            changes.append(module.get_buffer(name) - base)
-            view.copy_(base)
-        self._restore_buffers()
+        changes = [
+            module.get_buffer(name) - committed
+            for (module, name), committed in zip(self.layout.buffers, self._buffers, strict=True)
+        ]
+        self.restore_buffers()
         return changes
 
     # -- a committed step ----------------------------------------------------------------------------------
@@ -123,12 +128,7 @@ class TrainingState:
                 values.add_(change / count)
             else:
                 values.add_(torch.div(change, count, rounding_mode="floor"))
-        self.rebase()
-
-    def rebase(self) -> None:
-        """Buffers as they are now are those every virtual rank of the next step begins with."""
-        for base, view in zip(self._base, self._buffers, strict=True):
-            base.copy_(view)
+        self.restore_buffers()
 
     # -- moving --------------------------------------------------------------------------------------------
 
@@ -139,7 +139,9 @@ class TrainingState:
         for unit in values:
             if unit == self.units - 1:
                 plain["rest"] = self._rest()
-                tensors |= {f"buffer/{i}": buffer.contiguous() for i, buffer in enumerate(self._buffers)}
+                if self.copies is None:
+                    # Sharded, buffers lie in blocks like everything else.
+                    tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self._buffers)}
             else:
                 tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
         for unit in states:
@@ -171,7 +173,6 @@ class TrainingState:
                 self._take_rest(entry)
         for unit, state in states.items():
             self.keeper.set_state(unit, state)
-        self.rebase()
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The values of a unit, 1-D, in an arena of this layout."""

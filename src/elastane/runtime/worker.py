@@ -20,6 +20,7 @@ from elastane.runtime.rounds import Left
 from elastane.runtime.state import TrainingState
 
 SAY_S = 5.0
+DEAD_THREAD = 70
 
 
 def main(run_dir: Path, worker: int, lifeline: int) -> int:
@@ -33,6 +34,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     Returns:
         Exit code: 0 unless the script failed.
     """
+    threading.excepthook = _thread_died
     threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
     files = RunDir(run_dir)
     spec = msgspec.json.decode(files.run.read_bytes(), type=RunRecord).spec
@@ -111,6 +113,13 @@ def _failed(text: str) -> int:
         reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text))
         reporter.flush(SAY_S)
     return 1
+
+
+def _thread_died(args: threading.ExceptHookArgs) -> None:
+    """A worker that can no longer report or reduce must not linger: dead, it is replaced."""
+    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
+    sys.stderr.flush()
+    os._exit(DEAD_THREAD)
 
 
 def _follow(lifeline: int) -> None:

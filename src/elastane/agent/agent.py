@@ -1,0 +1,317 @@
+"""The agent: keeps a coordinator, a warm server and as many workers alive as the coordinator wants."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from dataclasses import replace
+
+import msgspec
+
+from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, is_hung, observed
+from elastane.agent.link import Link
+from elastane.agent.processes import Child, Commands, Watch, start_coordinator, start_spares
+from elastane.agent.restarts import Deaths
+from elastane.agent.staff import Staff, ended, hired, started
+from elastane.agent.warm import Exited, Ready, Started, WarmServer
+from elastane.api.control import (
+    AgentReport,
+    Kill,
+    ProcessInfo,
+    RunOver,
+    SetTarget,
+    ToAgent,
+    WorkerExit,
+)
+from elastane.api.membership import WorkerId
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+
+LOOPBACK = "127.0.0.1"
+BACKLOG = 512
+FAREWELL_S = {0: 10.0, 1: 3.0, 130: 10.0}
+GRACE_S = 2.0
+EXIT_CODE_S = 0.5
+LAST_WORDS_S = 0.2
+KILLED = -int(signal.SIGKILL)
+
+
+class Agent:
+    """Runs one run to its end.
+
+    Args:
+        run_dir: with ``run.json``, ``secret`` and ``logs/`` in place and the lock taken.
+        spec: of the run.
+        commands: how processes are started.
+    """
+
+    def __init__(self, run_dir: RunDir, spec: RunSpec, commands: Commands | None = None) -> None:
+        self._run_dir = run_dir
+        self._spec = spec
+        self._commands = commands or Commands()
+        self._staff = Staff(target=spec.start)
+        self._term = 0
+        self._stopping = False
+        self._coordinator: Child | None = None
+        self._warm: WarmServer | None = None
+        self._watches: dict[WorkerId, Watch] = {}
+        self._codes: dict[WorkerId, asyncio.Future[int]] = {}
+        self._pulses: dict[WorkerId, Pulse] = {}
+        self._hung: set[WorkerId] = set()
+        self._over: RunOver | None = None
+        self._finished = asyncio.Event()
+        self._killed = asyncio.Event()
+        self._news = asyncio.Event()
+
+    # -- what the command line calls ------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """The run stops at the next commit, and the model is written."""
+        self._stopping = True
+        self._news.set()
+
+    def kill(self) -> None:
+        """Everything ends now."""
+        self._killed.set()
+        self._finish(RunOver(code=130, why="killed by the user"))
+
+    async def run(self) -> RunOver:
+        """Returns how the run ended; every process it started has ended by then.
+
+        Raises:
+            OSError: a file, a socket or a process could not be made.
+        """
+        self._group = asyncio.TaskGroup()
+        self._beats = Beats(self._run_dir.beats)
+        self._lifeline, lifeline_end = os.pipe()
+        try:
+            with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening:
+                return await self._run_on(listening)
+        finally:
+            # Whoever is left, if anybody, reads the end of the run here.
+            os.close(lifeline_end)
+            os.close(self._lifeline)
+            self._beats.close()
+
+    # -- the parts ------------------------------------------------------------------------------------------
+
+    async def _run_on(self, listening: socket.socket) -> RunOver:
+        address = listening.getsockname()
+        secret = self._run_dir.secret.read_text().strip()
+        link = Link(address, secret, self._report, self._hear, self._news)
+        self._run_dir.endpoint.write_bytes(msgspec.json.encode({"host": address[0], "port": address[1]}))
+        try:
+            async with self._group as group:
+                keeping = [
+                    group.create_task(self._keep_coordinator(listening.fileno())),
+                    group.create_task(link.run()),
+                    group.create_task(self._watch_beats()),
+                ]
+                group.create_task(self._keep_warm_server())
+                self._hire()
+                over = await self._outcome()
+                await self._say_farewell(over)
+                for task in keeping:
+                    task.cancel()
+        finally:
+            self._run_dir.endpoint.unlink(missing_ok=True)
+        return over
+
+    async def _outcome(self) -> RunOver:
+        while self._over is None:
+            await self._finished.wait()
+        return self._over
+
+    async def _keep_coordinator(self, socket_fd: int) -> None:
+        deaths = Deaths(within_s=10)
+        while True:
+            self._term += 1
+            child = start_coordinator(
+                self._commands,
+                self._run_dir,
+                socket_fd=socket_fd,
+                lifeline=self._lifeline,
+                term=self._term,
+            )
+            try:
+                code = await child.ended()
+            except asyncio.CancelledError:
+                await child.end(GRACE_S)
+                raise
+            finally:
+                child.kill()
+                child.close()
+            deaths = deaths.another(time.monotonic())
+            if deaths.too_many:
+                self._give_up("coordinator", code, deaths)
+                return
+
+    async def _keep_warm_server(self) -> None:
+        deaths = Deaths(within_s=60)
+        while True:
+            child = start_spares(
+                self._commands, self._run_dir, lifeline=self._lifeline, threads=self._spec.threads
+            )
+            self._warm = WarmServer(child)
+            try:
+                for worker in self._staff.asked:
+                    self._warm.ask(worker)
+                listening = self._group.create_task(self._listen_to(self._warm))
+                code = await child.ended()
+                # A worker may have inherited its output, and keep it open.
+                await asyncio.wait((listening,), timeout=LAST_WORDS_S)
+                listening.cancel()
+            finally:
+                child.kill()
+                await child.ended()
+                child.close()
+                self._warm = None
+                self._orphan()
+            deaths = deaths.another(time.monotonic())
+            if self._over is None and deaths.too_many:
+                self._give_up("spares", code, deaths)
+            if self._over is not None:
+                return
+
+    async def _listen_to(self, warm: WarmServer) -> None:
+        async for said in warm.lines():
+            self._hear_warm_server(said)
+
+    def _give_up(self, process: str, code: int, deaths: Deaths) -> None:
+        what = f"the {process} process died {len(deaths.times)} times within {deaths.within_s:.0f} s"
+        log = self._run_dir.log(process)
+        last = (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        why = f"{what}, the last time with exit code {code}; {log} ends with: {last}"
+        self._finish(RunOver(code=1, why=why))
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def _hire(self) -> None:
+        if self._over is not None or self._stopping:
+            return
+        self._staff, numbers = hired(self._staff)
+        for worker in numbers:
+            self._beats.clear(worker)
+            if self._warm is not None:
+                self._warm.ask(worker)
+
+    def _hear_warm_server(self, said: Started | Exited | Ready) -> None:
+        match said:
+            case Ready():
+                if self._warm is not None:
+                    self._warm.state = "ready"
+            case Started(worker, pid):
+                self._staff = started(self._staff, worker, pid)
+                self._codes[worker] = asyncio.get_running_loop().create_future()
+                self._group.create_task(self._watch_worker(worker, pid))
+            case Exited(worker, _, code):
+                future = self._codes.get(worker)
+                if future is not None and not future.done():
+                    future.set_result(code)
+        self._news.set()
+
+    async def _watch_worker(self, worker: WorkerId, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            watch = self._watches[worker] = Watch(pid)
+            try:
+                if not self._killed.is_set():
+                    await watch.ended()
+            finally:
+                watch.send(signal.SIGKILL)
+                watch.close()
+        code = await self._exit_code(worker)
+        self._watches.pop(worker, None)
+        self._pulses.pop(worker, None)
+        self._codes.pop(worker, None)
+        self._staff = ended(
+            self._staff, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung)
+        )
+        self._hire()
+        self._news.set()
+
+    async def _exit_code(self, worker: WorkerId) -> int:
+        """Only its parent, the warm server, learns it; without one, a worker counts as killed."""
+        try:
+            async with asyncio.timeout(EXIT_CODE_S):
+                return await self._codes[worker]
+        except TimeoutError:
+            return KILLED
+
+    def _orphan(self) -> None:
+        """Nobody will ever tell the exit codes of those whose warm server has died."""
+        for code in self._codes.values():
+            if not code.done():
+                code.set_result(KILLED)
+
+    async def _watch_beats(self) -> None:
+        while True:
+            now = time.monotonic()
+            for worker, watch in self._watches.items():
+                counter, phase = self._beats.read(worker)
+                pulse = self._pulses[worker] = observed(self._pulses.get(worker), counter, phase, now)
+                if is_hung(pulse, now):
+                    self._hung.add(worker)
+                    watch.send(signal.SIGKILL)
+            await asyncio.sleep(READ_EVERY_S)
+
+    # -- the coordinator ------------------------------------------------------------------------------------
+
+    def _hear(self, message: ToAgent) -> None:
+        match message:
+            case SetTarget(target=target, drain=drain):
+                self._staff = replace(self._staff, target=target, draining=drain)
+                self._hire()
+                self._news.set()
+            case Kill(worker=worker):
+                if worker in self._watches:
+                    self._watches[worker].send(signal.SIGKILL)
+            case RunOver():
+                self._finish(message)
+
+    def _report(self) -> AgentReport:
+        warm = self._warm
+        return AgentReport(
+            pid=os.getpid(),
+            target=self._staff.target,
+            term=self._term,
+            workers=tuple(
+                ProcessInfo(role="worker", pid=pid, worker=worker)
+                for worker, pid in sorted(self._staff.living.items())
+            ),
+            spares=() if warm is None else (ProcessInfo(role="spare", pid=warm.child.pid, state=warm.state),),
+            exits=self._staff.exits,
+            draining=self._staff.draining,
+            stopping=self._stopping,
+        )
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def _finish(self, over: RunOver) -> None:
+        if self._over is None:
+            self._over = over
+        self._finished.set()
+
+    async def _say_farewell(self, over: RunOver) -> None:
+        """Dismissed workers leave by themselves; whoever has not after a while is ended."""
+        waiting = [asyncio.create_task(self._all_left()), asyncio.create_task(self._killed.wait())]
+        grace_s = FAREWELL_S.get(over.code, GRACE_S)
+        await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self._killed.set()
+        for watch in self._watches.values():
+            watch.send(signal.SIGKILL)
+        if self._warm is not None:
+            # What it has said until its end is still heard: a worker it forked just now is ended too.
+            self._warm.child.kill()
+
+    async def _all_left(self) -> None:
+        for watch in list(self._watches.values()):
+            await watch.ended()
+
+
+async def run_agent(run_dir: RunDir, spec: RunSpec) -> RunOver:
+    """One run from its start to its end, without anybody who might interrupt it."""
+    return await Agent(run_dir, spec).run()

@@ -1,0 +1,69 @@
+"""The agent's connection to whichever coordinator serves the run now."""
+
+import asyncio
+from collections.abc import Callable
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from elastane.api.control import AgentReport, ToAgent, decode_to_agent, encode
+
+REPORT_EVERY_S = 1.0
+RETRY_S = 0.02
+
+
+class Link:
+    """Reports on every change and once a second; a report is whole, so nothing else is ever repeated.
+
+    Args:
+        address: host and port.
+        secret: of the run.
+        report: makes the report of this moment.
+        hear: takes what the coordinator says.
+        changed: set when there is something new to report.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        secret: str,
+        report: Callable[[], AgentReport],
+        hear: Callable[[ToAgent], None],
+        changed: asyncio.Event,
+    ) -> None:
+        host, port = address
+        self._uri = f"ws://{host}:{port}"
+        self._headers = {"Authorization": f"Bearer {secret}"}
+        self._report = report
+        self._hear = hear
+        self._changed = changed
+
+    async def run(self) -> None:
+        """For ever: a coordinator that dies is followed by the next one on the same socket."""
+        while True:
+            try:
+                async with connect(
+                    self._uri, additional_headers=self._headers, proxy=None, compression=None, close_timeout=1
+                ) as connection:
+                    await self._talk(connection)
+            except (OSError, TimeoutError, WebSocketException):
+                await asyncio.sleep(RETRY_S)
+
+    async def _talk(self, connection: ClientConnection) -> None:
+        reporting = asyncio.create_task(self._keep_reporting(connection))
+        try:
+            async for frame in connection:
+                self._hear(decode_to_agent(frame))
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+
+    async def _keep_reporting(self, connection: ClientConnection) -> None:
+        while True:
+            self._changed.clear()
+            await connection.send(encode(self._report()), text=True)
+            try:
+                async with asyncio.timeout(REPORT_EVERY_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue

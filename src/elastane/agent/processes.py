@@ -1,0 +1,142 @@
+"""Processes the agent starts and watches, by pidfd: it tells of an end at once, and of the right one."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastane.api.rundir import RunDir
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """How the two kinds of process are started, up to their options.
+
+    ``-P`` keeps the working directory out of their module path: a user's ``logging.py`` is not ours.
+    """
+
+    coordinator: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.coordinator")
+    spares: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.runtime.spares")
+
+
+class Watch:
+    """Knows the end of a process, its own child or not.
+
+    Raises:
+        ProcessLookupError: it has ended and been forgotten already.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._ended = asyncio.Event()
+        self._closed = False
+        asyncio.get_running_loop().add_reader(self._pidfd, self._end)
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._ended.set()
+
+    async def ended(self) -> None:
+        await self._ended.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Signals the process, if it still lives and is still watched."""
+        if self._closed:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def close(self) -> None:
+        if not self._ended.is_set():
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+        self._closed = True
+        os.close(self._pidfd)
+
+
+class Child:
+    """A process of the agent's own, in a session of its own so that Ctrl-C does not reach it.
+
+    Args:
+        command: with options.
+        log: its standard error, and its output too unless ``pipes``.
+        pass_fds: file descriptors it inherits.
+        pipes: its standard input and output are pipes to the agent.
+        threads: for numerical libraries in it; None leaves the environment as it is.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        pass_fds: Sequence[int],
+        pipes: bool = False,
+        threads: int | None = None,
+    ) -> None:
+        settings = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
+        with log.open("ab") as stream:
+            self.process = subprocess.Popen(  # noqa: S603 - our own modules
+                command,
+                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipes else stream,
+                stderr=stream,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                env=os.environ | settings,
+                bufsize=0,
+            )
+        self._watch = Watch(self.process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def ended(self) -> int:
+        """Its exit code, negative for a signal."""
+        await self._watch.ended()
+        return self.process.wait()
+
+    async def end(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL when it has not ended after ``grace_s`` seconds."""
+        self._watch.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.ended()
+        except TimeoutError:
+            self.kill()
+            await self.ended()
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self._watch.send(signal.SIGKILL)
+
+    def close(self) -> None:
+        """After its end."""
+        self._watch.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def start_coordinator(
+    commands: Commands, run_dir: RunDir, *, socket_fd: int, lifeline: int, term: int
+) -> Child:
+    options = ("--fd", str(socket_fd), "--lifeline", str(lifeline), "--term", str(term))
+    command = (*commands.coordinator, "--run-dir", str(run_dir.root), *options)
+    return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline))
+
+
+def start_spares(commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int) -> Child:
+    command = (*commands.spares, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
+    return Child(command, run_dir.log("spares"), pass_fds=(lifeline,), pipes=True, threads=threads)

@@ -1,0 +1,51 @@
+"""Which workers should run and which do. Pure: the agent makes it so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from elastane.api.control import WorkerExit
+from elastane.api.membership import WorkerId
+
+REMEMBERED_EXITS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Desired and actual workers.
+
+    Args:
+        target: how many should live.
+        draining: those asked to leave, as the coordinator said.
+        following: number of the next worker; none is used twice.
+        asked: workers a warm server was asked for and that have not started yet.
+        living: process ids.
+        exits: latest ones, oldest first.
+    """
+
+    target: int
+    draining: tuple[WorkerId, ...] = ()
+    following: WorkerId = 0
+    asked: tuple[WorkerId, ...] = ()
+    living: Mapping[WorkerId, int] = field(default_factory=dict)
+    exits: tuple[WorkerExit, ...] = ()
+
+
+def hired(staff: Staff) -> tuple[Staff, tuple[WorkerId, ...]]:
+    """Asks for as many workers as are missing; a surplus is the coordinator's to dismiss."""
+    missing = max(0, staff.target - len(staff.living) - len(staff.asked))
+    numbers = tuple(range(staff.following, staff.following + missing))
+    return replace(staff, following=staff.following + missing, asked=staff.asked + numbers), numbers
+
+
+def started(staff: Staff, worker: WorkerId, pid: int) -> Staff:
+    asked = tuple(other for other in staff.asked if other != worker)
+    return replace(staff, asked=asked, living={**staff.living, worker: pid})
+
+
+def ended(staff: Staff, ending: WorkerExit) -> Staff:
+    """Counts the end of a worker; the first word about it is the one that is kept."""
+    if any(known.worker == ending.worker for known in staff.exits):
+        return staff
+    living = {worker: pid for worker, pid in staff.living.items() if worker != ending.worker}
+    asked = tuple(other for other in staff.asked if other != ending.worker)
+    return replace(staff, asked=asked, living=living, exits=(*staff.exits, ending)[-REMEMBERED_EXITS:])

@@ -1,0 +1,1 @@
+"""How other terminals reach a live run."""

@@ -1,0 +1,40 @@
+"""From what a user types to a run directory."""
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+
+from elastane.api.errors import NoSuchRun
+from elastane.api.rundir import RunDir
+
+
+def runs_home() -> Path:
+    """Where runs are found by name: ``$ELASTANE_HOME/runs``, by default below ``~/.elastane``."""
+    home = os.environ.get("ELASTANE_HOME")
+    return (Path(home) if home else Path.home() / ".elastane") / "runs"
+
+
+def find_run(name_or_dir: str) -> RunDir:
+    """The run of this name, or in this directory; a directory wins.
+
+    Raises:
+        NoSuchRun: neither holds a ``run.json``.
+    """
+    for candidate in (Path(name_or_dir), runs_home() / name_or_dir):
+        run_dir = RunDir(candidate.resolve())
+        if run_dir.run.is_file():
+            return run_dir
+    known = known_names()
+    near = get_close_matches(name_or_dir, known, n=1)
+    raise NoSuchRun(
+        f"there is no run {name_or_dir!r}",
+        means=f"neither a run directory nor a name in {runs_home()}; known: {', '.join(known) or 'none'}",
+        do=f"did you mean {near[0]}?" if near else "elastane list",
+    )
+
+
+def known_names() -> list[str]:
+    """Names of all runs below the home, sorted."""
+    if not runs_home().is_dir():
+        return []
+    return sorted(entry.name for entry in runs_home().iterdir() if RunDir(entry).run.is_file())

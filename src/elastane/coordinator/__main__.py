@@ -1,0 +1,44 @@
+"""``python -m elastane.coordinator``: started by the agent, on a socket that is listening already."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+
+from elastane.api.rundir import RunDir
+from elastane.coordinator.server import Coordinator
+
+
+async def run(coordinator: Coordinator, listening: socket.socket, lifeline: int | None) -> None:
+    """Serves until SIGTERM, or until the agent at the other end of the lifeline is no more."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    if lifeline is not None:
+        loop.add_reader(lifeline, ended.set)
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(coordinator.serve(listening))
+        await ended.wait()
+        serving.cancel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="listening socket")
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--term", type=int, required=True)
+    parser.add_argument("--lifeline", type=int, help="read end of the agent's pipe")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    # Ctrl-C reaches the whole foreground process group; the agent alone decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_blocking(options.fd, False)
+    listening = socket.socket(fileno=options.fd)
+    asyncio.run(run(Coordinator(RunDir(options.run_dir), options.term), listening, options.lifeline))
+
+
+if __name__ == "__main__":
+    main()

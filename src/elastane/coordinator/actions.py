@@ -1,0 +1,68 @@
+"""What the coordinator hears and what it then wants done, as values."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from elastane.api.control import Answer, Ask, FromAgent, FromWorker, ToAgent, ToWorker
+from elastane.api.membership import WorkerId
+from elastane.api.records import EventLine
+from elastane.api.spec import Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of the command line; the `Reply` carries the same token."""
+
+    token: int
+    ask: Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """A worker's connection ended. It may come back; only the agent knows whether it lives."""
+
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; a few times per second."""
+
+
+Heard: TypeAlias = FromWorker | FromAgent | Asked | Disconnected | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send to a worker, if it is connected; what is lost is said again after its next report."""
+
+    worker: WorkerId
+    message: ToWorker
+
+
+@dataclass(frozen=True, slots=True)
+class TellAgent:
+    message: ToAgent
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Append to ``events.jsonl``."""
+
+    event: EventLine
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Write what the script turned out to be into ``run.json``."""
+
+    pinned: Pinned
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    token: int
+    answer: Answer
+
+
+Action: TypeAlias = Tell | TellAgent | Record | Pin | Reply

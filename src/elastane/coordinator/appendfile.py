@@ -1,0 +1,75 @@
+"""A file of JSON lines that only grows, and survives a full disk and a torn last line."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+OpenFile: TypeAlias = Callable[[Path], int]
+
+
+def open_to_append(path: Path) -> int:
+    """File descriptor to read and write; the file is created if need be.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+class AppendFile:
+    """Writes whole lines in order; those the disk refuses wait in memory for the next `flush`.
+
+    Args:
+        path: of the file. A last line without its end, left by a crash in the middle of a write, is cut off.
+        open_file: opens it; returns a file descriptor.
+        write: as `os.write`.
+
+    Raises:
+        OSError: it cannot even be opened and read.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_file: OpenFile = open_to_append,
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
+        self._fd = open_file(path)
+        self._write = write
+        self._waiting: list[bytes] = []
+        self.lines = path.read_bytes().split(b"\n")[:-1]
+        self._end = sum(len(line) + 1 for line in self.lines)
+        os.ftruncate(self._fd, self._end)
+
+    @property
+    def waiting(self) -> int:
+        """Lines not yet on disk."""
+        return len(self._waiting)
+
+    def append(self, line: bytes) -> None:
+        """Takes one line, without its end; `flush` writes it."""
+        self._waiting.append(line + b"\n")
+
+    def flush(self) -> OSError | None:
+        """Writes what waits, line by line; returns why it could not, None when all is written."""
+        while self._waiting:
+            line = self._waiting[0]
+            try:
+                self._put(line)
+            except OSError as error:
+                return error
+            self._end += len(line)
+            del self._waiting[0]
+        return None
+
+    def _put(self, line: bytes) -> None:
+        # A full disk may have taken half of the line: every attempt begins at the end of the last whole one.
+        os.ftruncate(self._fd, self._end)
+        os.lseek(self._fd, self._end, os.SEEK_SET)
+        rest = memoryview(line)
+        while rest:
+            rest = rest[self._write(self._fd, bytes(rest)) :]
+
+    def close(self) -> None:
+        os.close(self._fd)

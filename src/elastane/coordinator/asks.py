@@ -1,0 +1,91 @@
+"""What the command line may ask for, and why it may not."""
+
+from dataclasses import replace
+from typing import assert_never
+
+from elastane.api.control import Ask, AskDrain, AskResize, AskStatus, AskStop, Stop
+from elastane.api.membership import WorkerId
+from elastane.coordinator.actions import Asked
+from elastane.coordinator.roster import Roster
+from elastane.coordinator.status import status
+from elastane.coordinator.turn import Turn
+
+
+def answer(turn: Turn, asked: Asked) -> None:
+    """Does what is asked, or says in a sentence why not; nothing is changed then."""
+    refusal = refused(turn.roster, asked.ask)
+    if not refusal:
+        _do(turn, asked.ask)
+    turn.reply(asked.token, status(turn.roster, ok=not refusal, why=refusal))
+
+
+def refused(roster: Roster, ask: Ask) -> str:
+    """Why a request cannot be met; empty when it can."""
+    if isinstance(ask, AskStatus):
+        return ""
+    if roster.over is not None:
+        return f"the run is over: {roster.over.why}"
+    if isinstance(ask, AskStop):
+        return ""
+    if roster.stopping or roster.finishing is not None:
+        return "the run is about to end: it makes its last step"
+    if roster.target is None:
+        return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
+    if isinstance(ask, AskDrain):
+        return _drain_refused(roster, ask.worker, roster.target)
+    low, high = roster.spec.min_workers, roster.spec.max_workers
+    if not low <= ask.workers <= high:
+        return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
+    return ""
+
+
+def _drain_refused(roster: Roster, worker: WorkerId, target: int) -> str:
+    if worker not in roster.started or worker in roster.dismissed:
+        present = ", ".join(str(number) for number in roster.started)
+        return f"there is no worker {worker} in this run now; there is {present or 'none at all'}"
+    if target <= 1 and worker not in roster.draining:
+        return f"worker {worker} is the only one wanted; `elastane stop` ends the run"
+    return ""
+
+
+def _do(turn: Turn, ask: Ask) -> None:
+    match ask:
+        case AskStatus():
+            pass
+        case AskResize(workers=workers):
+            _resize(turn, workers)
+        case AskDrain(worker=worker):
+            _drain(turn, worker)
+        case AskStop():
+            request_stop(turn)
+        case _:
+            assert_never(ask)
+
+
+def _resize(turn: Turn, workers: int) -> None:
+    roster = turn.roster
+    if workers == roster.target:
+        return
+    turn.record("resize.requested", who="user", why=f"from {roster.target} to {workers} workers")
+    # Whoever asks for more wants the failed ones tried again.
+    turn.roster = replace(roster, failed_joins=0)
+    turn.set_target(workers, roster.draining)
+
+
+def _drain(turn: Turn, worker: WorkerId) -> None:
+    roster = turn.roster
+    if worker in roster.draining or roster.target is None:
+        return
+    turn.record("drain.requested", who="user", why=f"worker {worker} is to leave", workers=(worker,))
+    turn.set_target(roster.target - 1, roster.draining | {worker})
+
+
+def request_stop(turn: Turn) -> None:
+    """The end of the run at the next commit; members hear it now, and after each of their reports."""
+    roster = turn.roster
+    if roster.stopping:
+        return
+    turn.record("drain.requested", who="user", why="the run is to stop after the step it is in")
+    turn.roster = replace(roster, stopping=True)
+    for worker in sorted(roster.living(roster.needed)):
+        turn.tell(worker, Stop())

@@ -1,0 +1,136 @@
+"""Everybody's connection to the coordinator: authenticated, one JSON message per frame, never in the way.
+
+Sending only puts a message in the connection's outbox, so that a peer which does not read holds up nobody.
+"""
+
+import asyncio
+import hmac
+from http import HTTPStatus
+
+import msgspec
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from elastane.api.control import (
+    AgentReport,
+    AskDrain,
+    AskResize,
+    AskStatus,
+    AskStop,
+    Message,
+    ToCoordinator,
+    decode_to_coordinator,
+    encode,
+)
+from elastane.api.membership import WorkerId
+from elastane.coordinator.actions import Asked, Disconnected, Heard
+
+MOST_UNREAD = 1024
+POLICY_VIOLATION = 1008
+NOT_UNDERSTOOD = 1007
+REASON_BYTES = 120
+
+
+class Outbox:
+    """What is still to be sent on one connection."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue(MOST_UNREAD)
+
+    def put(self, message: Message) -> None:
+        if self._messages.full():
+            # It has not read for minutes. Reports repeat all that matters once it is back.
+            self.connection.transport.abort()
+        else:
+            self._messages.put_nowait(encode(message))
+
+    async def send(self) -> None:
+        """Sends for as long as the connection lasts."""
+        while True:
+            await self.connection.send(await self._messages.get(), text=True)
+            self._messages.task_done()
+
+    async def sent(self) -> None:
+        """Returns when all messages put so far are on their way."""
+        await self._messages.join()
+
+
+class Connections:
+    """Who is connected now, and the one inbox for what all of them say.
+
+    Args:
+        secret: of the run; every connection presents it as a bearer token.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self.inbox: asyncio.Queue[Heard] = asyncio.Queue()
+        self.workers: dict[WorkerId, Outbox] = {}
+        self.agent: Outbox | None = None
+        self.asking: dict[int, Outbox] = {}
+        self._bearer = f"Bearer {secret}".encode()
+        self._asked = 0
+
+    def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Answers 401 to whoever does not know the secret; compares in constant time."""
+        presented = request.headers.get("Authorization", "").encode()
+        if hmac.compare_digest(presented, self._bearer):
+            return None
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "this run's secret is needed: see RUN/secret\n")
+
+    async def serve(self, connection: ServerConnection) -> None:
+        """Hears one connection to its end."""
+        outbox = Outbox(connection)
+        async with asyncio.TaskGroup() as group:
+            sending = group.create_task(_until_closed(outbox))
+            try:
+                await self._hear(connection, outbox)
+            finally:
+                sending.cancel()
+                self._forget(outbox)
+
+    async def _hear(self, connection: ServerConnection, outbox: Outbox) -> None:
+        speaker: WorkerId | None = None
+        try:
+            async for frame in connection:
+                message = decode_to_coordinator(frame)
+                named = getattr(message, "worker", None) if not isinstance(message, AskDrain) else None
+                if named is not None and speaker not in (None, named):
+                    reason = f"this connection is worker {speaker}'s; a message of worker {named} came"
+                    await connection.close(POLICY_VIOLATION, reason)
+                    return
+                speaker = named if speaker is None else speaker
+                self._take(message, named, outbox)
+        except msgspec.MsgspecError as error:
+            reason = f"not understood: {error}".encode()[:REASON_BYTES].decode(errors="ignore")
+            await connection.close(NOT_UNDERSTOOD, reason)
+        except ConnectionClosed:
+            return
+
+    def _take(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
+        if isinstance(message, AskResize | AskDrain | AskStatus | AskStop):
+            self._asked += 1
+            self.asking[self._asked] = outbox
+            self.inbox.put_nowait(Asked(self._asked, message))
+            return
+        if isinstance(message, AgentReport):
+            self.agent = outbox
+        elif worker is not None:
+            self.workers[worker] = outbox
+        self.inbox.put_nowait(message)
+
+    def _forget(self, outbox: Outbox) -> None:
+        for worker in [worker for worker, known in self.workers.items() if known is outbox]:
+            del self.workers[worker]
+            self.inbox.put_nowait(Disconnected(worker))
+        if self.agent is outbox:
+            self.agent = None
+        self.asking = {token: known for token, known in self.asking.items() if known is not outbox}
+
+
+async def _until_closed(outbox: Outbox) -> None:
+    try:
+        await outbox.send()
+    except ConnectionClosed:
+        return

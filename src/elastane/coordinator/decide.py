@@ -1,0 +1,376 @@
+"""The coordinator's judgement: what was heard in, what is to be done out.
+
+The shell calls `heard` for everything that arrives and carries out the actions; the simulator does the same
+with messages that are lost, late, doubled and out of order. Whatever is said is therefore said again after
+the next report that shows it has not been heard, and everything may be heard twice.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+import msgspec
+
+from elastane.api.control import (
+    AgentReport,
+    Dismiss,
+    Happened,
+    Kill,
+    ModelWritten,
+    PeerLost,
+    Propose,
+    Steps,
+    Stop,
+    WorkerExit,
+    WorkerFailed,
+    WorkerReport,
+)
+from elastane.api.membership import WorkerId
+from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Record, Tick
+from elastane.coordinator.asks import answer, request_stop
+from elastane.coordinator.ending import end_when_done, fail_run
+from elastane.coordinator.joining import admit, count_failed_join, dismiss_leavers, dismiss_surplus
+from elastane.coordinator.pauses import complete, observed
+from elastane.coordinator.roster import Roster
+from elastane.coordinator.succession import begin, plan, replace_the_dead
+from elastane.coordinator.turn import Turn
+
+LISTEN_S = 1.0
+LAST_WORD_S = 0.5
+LARGEST_EXIT_CODE = 127
+ENDS = ("worker.died", "worker.hung", "worker.left", "worker.refused", "worker.failed")
+STATES = ("starting", "ready", "member", "leaving", "finished")
+
+
+def heard(roster: Roster, event: Heard, now: float) -> tuple[Roster, tuple[Action, ...]]:
+    """The roster after one event, and what is to be done, in order.
+
+    Args:
+        roster: before it.
+        event: a message, or that time has passed.
+        now: wall clock in seconds; also the time of the events recorded.
+    """
+    turn = Turn(roster, now)
+    if roster.over is not None:
+        _say_it_is_over(turn, event)
+    elif roster.listening and isinstance(event, Asked | PeerLost | WorkerFailed):
+        # Judged once it is known who takes part.
+        turn.roster = replace(roster, waiting=(*roster.waiting, event))
+    else:
+        _hear(turn, event)
+    if turn.roster.listening:
+        _stop_listening(turn)
+    if not turn.roster.listening:
+        _advance(turn)
+    return turn.roster, tuple(turn.actions)
+
+
+def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of message
+    match event:
+        case WorkerReport():
+            _hear_worker(turn, event)
+        case AgentReport():
+            _hear_agent(turn, event)
+        case Steps():
+            _hear_steps(turn, event)
+        case PeerLost():
+            _hear_peer_lost(turn, event)
+        case WorkerFailed():
+            _hear_failure(turn, event)
+        case Happened():
+            _hear_happening(turn, event)
+        case ModelWritten():
+            turn.roster = replace(turn.roster, model_written=True)
+        case Asked():
+            answer(turn, event)
+        case Disconnected(worker):
+            turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
+        case Tick():
+            pass
+        case _:
+            assert_never(event)
+
+
+def _advance(turn: Turn) -> None:
+    """What follows from the roster as it is now, whatever was heard last."""
+    for rule in (
+        _judge_suspects,
+        end_when_done,
+        replace_the_dead,
+        begin,
+        plan,
+        dismiss_leavers,
+        dismiss_surplus,
+        _record_starts,
+    ):
+        if turn.roster.over is not None:
+            return
+        if turn.roster.suspects and rule is not _judge_suspects:
+            # A member that ends by itself ends the run; nobody is regrouped for that.
+            return
+        rule(turn)
+
+
+def _say_it_is_over(turn: Turn, event: Heard) -> None:
+    roster = turn.roster
+    if roster.over is None:
+        return
+    if isinstance(event, AgentReport):
+        turn.roster = replace(roster, agent=event)
+        turn.tell_agent(roster.over)
+    elif isinstance(event, WorkerReport):
+        farewell = Dismiss(code=1 if roster.over.code == 1 else 0, why=roster.over.why)
+        turn.tell(event.worker, roster.dismissed.get(event.worker, farewell))
+    elif isinstance(event, Asked):
+        answer(turn, event)
+
+
+# -- a new coordinator listens first -----------------------------------------------------------------------
+
+
+def _stop_listening(turn: Turn) -> None:
+    roster = turn.roster
+    everybody = roster.agent is not None and all(worker in roster.reports for worker in roster.started)
+    if not everybody and turn.now - roster.began < LISTEN_S:
+        return
+    turn.roster = replace(roster, listening=False, waiting=())
+    if roster.agent is not None:
+        _hear_exits(turn, roster.agent)
+    for event in roster.waiting:
+        if turn.roster.over is not None:
+            _say_it_is_over(turn, event)
+        else:
+            _hear(turn, event)
+
+
+# -- workers -----------------------------------------------------------------------------------------------
+
+
+def _hear_worker(turn: Turn, report: WorkerReport) -> None:
+    worker = report.worker
+    known = turn.roster.reports.get(worker)
+    if known is not None and outdated(known, report):
+        return
+    _remember(turn, report)
+    roster = turn.roster
+    if worker in roster.exits:
+        return
+    turn.note("worker.started", worker)
+    if worker in roster.excluded:
+        turn.tell_agent(Kill(worker=worker))
+        turn.dismiss(worker, 1, "its peers lost it and went on without it")
+    elif worker in roster.dismissed:
+        turn.tell(worker, roster.dismissed[worker])
+    elif report.pinned is None or admit(turn, worker, report.pinned):
+        _repeat_the_unheard(turn, report)
+
+
+def outdated(known: WorkerReport, report: WorkerReport) -> bool:
+    """A report that was overtaken by a later one of the same worker; all of these only grow."""
+    return _age(report) < _age(known)
+
+
+def _age(report: WorkerReport) -> tuple[int, int, int, int, bool]:
+    newest = 0 if report.newest is None else report.newest.number
+    return report.step, report.generation, newest, STATES.index(report.state), report.complete
+
+
+def _remember(turn: Turn, report: WorkerReport) -> None:
+    roster, worker = turn.roster, report.worker
+    newest = report.newest
+    joined = report.generation > 0 and worker not in roster.joined
+    roster = replace(
+        roster,
+        reports={**roster.reports, worker: report},
+        connected=roster.connected | {worker},
+        joined=roster.joined | {worker} if report.generation > 0 else roster.joined,
+        held=roster.held | {worker} if report.complete else roster.held,
+        highest=max(roster.highest, report.generation, 0 if newest is None else newest.number),
+        step=max(roster.step, report.step),
+        failed_joins=0 if joined else roster.failed_joins,
+    )
+    if newest is not None:
+        roster = _with_generation(roster, report)
+    turn.roster = roster
+    if report.state == "ready":
+        turn.note("worker.ready", worker)
+    if joined and worker not in roster.exits:
+        turn.note("worker.joined", worker, f"member since generation {report.generation}")
+
+
+def _with_generation(roster: Roster, report: WorkerReport) -> Roster:
+    """Learns of a generation from somebody who heard of it: of an earlier coordinator's, as a rule."""
+    heard_of, newest = report.newest, roster.newest
+    if heard_of is None:
+        return roster
+    if newest is None or (heard_of.number > newest.number and newest.term < roster.term):
+        newest = heard_of if heard_of.term < roster.term else newest
+    known = roster.generations.get(heard_of.number)
+    foreign = newest is not None and heard_of.number >= newest.number and heard_of != newest
+    return replace(
+        roster,
+        newest=newest,
+        contested=roster.contested or foreign,
+        generations=roster.generations
+        if known is not None
+        else {**roster.generations, heard_of.number: heard_of},
+    )
+
+
+def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
+    roster, worker = turn.roster, report.worker
+    newest = roster.newest
+    if newest is None:
+        return
+    known = 0 if report.newest is None else report.newest.number
+    concerned = worker in newest or report.newest is not None
+    if concerned and newest.term == roster.term and known < newest.number:
+        turn.tell(worker, Propose(generation=newest))
+    if roster.stopping and worker in roster.needed and report.state != "finished":
+        turn.tell(worker, Stop())
+
+
+def _hear_steps(turn: Turn, steps: Steps) -> None:
+    roster = turn.roster
+    recorded, early, loss, times = roster.recorded, set(roster.early), roster.loss, roster.times
+    for report in steps.reports:
+        times = observed(times, report)
+        if report.line.step > max(early, default=recorded):
+            loss = report.line.loss
+        if report.line.step > recorded:
+            early.add(report.line.step)
+    while recorded + 1 in early:
+        recorded += 1
+        early.discard(recorded)
+    step = max(roster.step, recorded, max(early, default=0))
+    turn.roster = replace(
+        roster, recorded=recorded, early=frozenset(early), loss=loss, times=times, step=step
+    )
+
+
+def _record_starts(turn: Turn) -> None:
+    roster = turn.roster
+    done, times = complete(roster.times, roster.living(roster.needed))
+    turn.roster = replace(roster, times=times)
+    for first in done:
+        turn.record_start(first)
+
+
+def _hear_peer_lost(turn: Turn, lost: PeerLost) -> None:
+    roster = turn.roster
+    involved = roster.living(roster.needed)
+    known = lost.worker in involved and lost.peer in involved and lost.worker != lost.peer
+    if known and lost.generation >= roster.oldest_at_work and roster.finishing is None:
+        turn.exclude(lost.peer, f"worker {lost.worker} lost its connection to it")
+
+
+def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
+    roster, worker = turn.roster, failure.worker
+    if worker in roster.failed or worker in roster.dismissed:
+        return
+    turn.roster = replace(roster, failed={**roster.failed, worker: failure})
+    last_line = failure.traceback.strip().rpartition("\n")[2]
+    why = f"worker {worker} failed: {last_line}"
+    others = roster.newest is not None and any(
+        other in roster.joined for other in roster.living(roster.newest.workers) if other != worker
+    )
+    if failure.fatal and (worker in roster.joined or not others):
+        turn.note("worker.failed", worker, last_line)
+        fail_run(turn, why, traceback=failure.traceback, who=f"worker {worker}")
+        return
+    turn.note("worker.failed", worker, last_line)
+    turn.dismiss(worker, 1, why)
+
+
+def _hear_happening(turn: Turn, happened: Happened) -> None:
+    if happened.key not in turn.roster.keys:
+        turn.roster = replace(turn.roster, keys=turn.roster.keys | {happened.key})
+        turn.actions.append(Record(msgspec.structs.replace(happened.event, key=happened.key)))
+
+
+# -- the agent ---------------------------------------------------------------------------------------------
+
+
+def _hear_agent(turn: Turn, report: AgentReport) -> None:
+    roster = turn.roster
+    turn.roster = roster = replace(roster, agent=report)
+    if roster.target is None:
+        turn.roster = replace(roster, target=report.target, draining=frozenset(report.draining))
+    elif report.target != roster.target or set(report.draining) != set(roster.living(roster.draining)):
+        turn.tell_target()
+    if not roster.listening:
+        _hear_exits(turn, report)
+    for process in report.workers:
+        if process.worker is None or process.worker in turn.roster.exits:
+            continue
+        turn.note("worker.started", process.worker, pid=process.pid)
+        if process.worker in turn.roster.excluded:
+            turn.tell_agent(Kill(worker=process.worker))
+    if report.stopping:
+        request_stop(turn)
+
+
+def _hear_exits(turn: Turn, report: AgentReport) -> None:
+    for ended in report.exits:
+        if turn.roster.over is None and ended.worker not in turn.roster.exits:
+            _hear_exit(turn, ended)
+
+
+def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
+    roster, worker = turn.roster, ended.worker
+    needed = worker in roster.needed
+    turn.roster = replace(
+        roster,
+        exits={**roster.exits, worker: ended},
+        connected=roster.connected - {worker},
+        draining=roster.draining - {worker},
+    )
+    if worker not in roster.reports and _ended_before(roster, worker):
+        return
+    how = how_it_ended(ended)
+    told = roster.dismissed.get(worker)
+    if told is not None and told.code == 0:
+        turn.note("worker.left", worker, told.why)
+    elif worker not in roster.joined:
+        if told is None and worker not in roster.failed:
+            turn.note("worker.hung" if ended.hung else "worker.died", worker, f"{how} before it joined")
+        count_failed_join(turn, worker, how)
+    elif ended.code == 0 and not needed and worker not in roster.excluded:
+        # Sent home by an earlier coordinator.
+        turn.note("worker.left", worker)
+    elif worker not in roster.failed and told is None:
+        if worker not in roster.excluded:
+            turn.note("worker.hung" if ended.hung else "worker.died", worker, how)
+        if by_itself(ended) and roster.finishing is None:
+            turn.roster = replace(turn.roster, suspects={**roster.suspects, worker: turn.now})
+
+
+def _ended_before(roster: Roster, worker: WorkerId) -> bool:
+    """An earlier coordinator has written its end down, and drawn the conclusions."""
+    return any((kind, worker) in roster.noted for kind in ENDS)
+
+
+def how_it_ended(ended: WorkerExit) -> str:
+    if ended.hung:
+        return "no progress, ended by the agent"
+    return f"killed by signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+
+
+def by_itself(ended: WorkerExit) -> bool:
+    return not ended.hung and 0 <= ended.code <= LARGEST_EXIT_CODE
+
+
+def _judge_suspects(turn: Turn) -> None:
+    """A member's process that ended by itself: its own message why may still be on its way."""
+    roster = turn.roster
+    suspects = {worker: since for worker, since in roster.suspects.items() if worker not in roster.failed}
+    turn.roster = replace(roster, suspects=suspects)
+    for worker, since in sorted(suspects.items()):
+        if turn.now - since >= LAST_WORD_S:
+            code = roster.exits[worker].code
+            fail_run(
+                turn,
+                f"the script ended in worker {worker} (exit code {code}) before the run's last step: "
+                f"see logs/worker-{worker}.log",
+                who=f"worker {worker}",
+            )
+            return

@@ -1,0 +1,70 @@
+"""How a run ends: finished, stopped or failed, once and for all."""
+
+from dataclasses import replace
+
+from elastane.api.control import RunOver, WriteModel
+from elastane.coordinator.history import STOPPED_BY_USER
+from elastane.coordinator.turn import Turn
+
+ASK_AGAIN_S = 2.0
+LATE_REPORTS_S = 5.0
+
+
+def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
+    """Writes the outcome and sends everybody home: the agent first, so that it replaces nobody who goes."""
+    detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
+    for first in turn.roster.times.open:
+        turn.record_start(first)
+    turn.record(kind, who=who, why=over.why, detail=detail)
+    turn.roster = replace(turn.roster, over=over)
+    turn.tell_agent(over)
+    for worker in turn.roster.started:
+        turn.dismiss(
+            worker, min(over.code, 1) if over.code != STOPPED_BY_USER else 0, over.why or "the run is over"
+        )
+
+
+def fail_run(turn: Turn, why: str, *, traceback: str = "", who: str = "coordinator") -> None:
+    end_run(turn, "run.failed", RunOver(code=1, why=why, traceback=traceback), who=who)
+
+
+def end_when_done(turn: Turn) -> None:
+    """After the last step: one worker writes the model, the next one if that dies, then the run is over."""
+    roster = turn.roster
+    at_work = roster.at_work
+    if at_work is None:
+        return
+    living = roster.living(at_work.workers)
+    reports = [roster.reports.get(worker) for worker in living]
+    if roster.finishing is None:
+        if not living or any(report is None or report.state != "finished" for report in reports):
+            return
+        roster = turn.roster = replace(roster, finishing=turn.now)
+    finishing = turn.now if roster.finishing is None else roster.finishing
+    # The last steps may still be on their way into the ledger.
+    if roster.recorded < roster.step and turn.now - finishing < LATE_REPORTS_S:
+        return
+    if roster.model_written:
+        finish_run(turn)
+    elif not living:
+        fail_run(
+            turn,
+            f"every worker died after the last step, {roster.step}, before the model was written: "
+            "run it again; the ledger shows that all steps were made",
+        )
+    elif roster.writer is None or roster.writer[0] != living[0] or turn.now - roster.writer[1] >= ASK_AGAIN_S:
+        turn.roster = replace(roster, writer=(living[0], turn.now))
+        turn.tell(living[0], WriteModel())
+
+
+def finish_run(turn: Turn) -> None:
+    roster = turn.roster
+    if roster.pinned is not None and roster.step < roster.pinned.steps:
+        stop_run(turn)
+    else:
+        end_run(turn, "run.finished", RunOver(code=0, why=f"all {roster.step} steps are made"))
+
+
+def stop_run(turn: Turn) -> None:
+    step = turn.roster.step
+    end_run(turn, "run.stopped", RunOver(code=STOPPED_BY_USER, why=f"stopped after step {step}"), who="user")

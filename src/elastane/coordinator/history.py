@@ -1,0 +1,53 @@
+"""What earlier coordinators of the run have written down, as far as a new one must know it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from elastane.api.control import RunOver
+from elastane.api.membership import WorkerId
+from elastane.api.records import EventLine
+
+Noted: TypeAlias = frozenset[tuple[str, WorkerId]]
+
+STOPPED_BY_USER = 130
+OUTCOMES = {"run.finished": 0, "run.failed": 1, "run.stopped": STOPPED_BY_USER}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A summary of ``events.jsonl``.
+
+    Args:
+        noted: ``worker.*`` events already written, by kind and worker.
+        keys: of `elastane.api.control.Happened`, already written.
+        generation: highest number in any event.
+        generation_started: highest number in a ``generation.started``.
+        over: the outcome, once it has been written.
+    """
+
+    noted: Noted = frozenset()
+    keys: frozenset[str] = frozenset()
+    generation: int = 0
+    generation_started: int = 0
+    over: RunOver | None = None
+
+
+def history_of(events: Iterable[EventLine]) -> History:
+    noted: set[tuple[str, WorkerId]] = set()
+    keys: set[str] = set()
+    generation = started = 0
+    over = None
+    for event in events:
+        if event.kind.startswith("worker."):
+            noted.update((event.kind, worker) for worker in event.workers)
+        if event.key:
+            keys.add(event.key)
+        generation = max(generation, event.generation or 0)
+        if event.kind == "generation.started":
+            started = max(started, event.generation or 0)
+        if event.kind in OUTCOMES:
+            over = RunOver(
+                code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
+            )
+    return History(frozenset(noted), frozenset(keys), generation, started, over)

@@ -1,0 +1,82 @@
+"""Processes that never become members: refused, failed, or not wanted any more."""
+
+from dataclasses import replace
+
+import msgspec
+
+from elastane.api.membership import WorkerId
+from elastane.api.spec import Pinned
+from elastane.coordinator.ending import fail_run
+from elastane.coordinator.turn import Turn
+
+TRIES = 3
+
+
+def differences(pinned: Pinned, other: Pinned) -> str:
+    """The fields that differ, with both values; empty when none does."""
+    before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
+    return "; ".join(
+        f"{name} is {after[name]!r}, the run's is {before[name]!r}"
+        for name in before
+        if before[name] != after[name]
+    )
+
+
+def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
+    """The first worker that has loaded the script pins the run; one that loaded another thing is refused."""
+    if turn.roster.pinned is None:
+        turn.pin(pinned)
+        return True
+    differing = differences(turn.roster.pinned, pinned)
+    if not differing:
+        return True
+    why = f"worker {worker} does not fit this run: {differing}"
+    turn.note("worker.refused", worker, why)
+    turn.dismiss(worker, 1, why)
+    return False
+
+
+def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
+    """After three in a row, the run goes on with those it has; without any, it fails."""
+    roster = turn.roster
+    if roster.stopping or roster.finishing is not None:
+        return
+    tried = roster.failed_joins + 1
+    turn.roster = replace(roster, failed_joins=tried)
+    if tried < TRIES:
+        return
+    newest = roster.newest
+    present = roster.living(newest.workers) if newest is not None else roster.ready
+    story = f"{tried} workers in a row ended before they joined; the last, worker {worker}: {how}"
+    if not present or (newest is None and len(present) < roster.spec.min_workers):
+        fail_run(turn, f"{story}; see logs/worker-{worker}.log")
+        return
+    turn.roster = replace(turn.roster, failed_joins=0)
+    turn.record("resize.requested", who="coordinator", why=f"{story}; going on with {len(present)}")
+    turn.set_target(len(present), roster.draining)
+
+
+def dismiss_surplus(turn: Turn) -> None:
+    """Processes that started for a place that is not free any more are sent home, the newest first."""
+    roster = turn.roster
+    if roster.target is None:
+        return
+    for worker in roster.candidates:
+        if worker in roster.draining:
+            turn.dismiss(worker, 0, "asked to leave before it joined")
+    members = () if roster.newest is None else roster.living(roster.newest.workers)
+    places = roster.target - sum(worker not in roster.draining for worker in members)
+    for worker in turn.roster.candidates[max(0, places) :]:
+        turn.dismiss(worker, 0, "not needed any more: fewer workers are wanted")
+
+
+def dismiss_leavers(turn: Turn) -> None:
+    """Members that were left out on purpose may go once the others hold everything."""
+    roster = turn.roster
+    if roster.newest is None or not roster.whole:
+        return
+    for worker in roster.started:
+        report = roster.reports.get(worker)
+        left = worker not in roster.newest and worker not in roster.dismissed
+        if left and report is not None and report.state == "leaving":
+            turn.dismiss(worker, 0, f"left with generation {roster.newest.number}")

@@ -1,0 +1,137 @@
+"""How long a new generation made the healthy workers wait, from the durations of their steps."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import TypeAlias
+
+from elastane.api.control import StepReport
+from elastane.api.membership import WorkerId
+from elastane.api.records import LedgerLine
+
+REMEMBERED_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """An ordinary step of one worker.
+
+    Args:
+        generation: it was made in.
+        share: the largest number of virtual ranks that any worker computed in it.
+        step_s: from commit to commit, in seconds.
+    """
+
+    generation: int
+    share: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first step of a generation, as far as reported.
+
+    Args:
+        step: its number.
+        generation: which begins with it.
+        share: the largest number of virtual ranks that any worker computed in it.
+        workers: who computed it.
+        step_s: of each healthy worker that has reported it, in seconds.
+    """
+
+    step: int
+    generation: int
+    share: int
+    workers: tuple[WorkerId, ...]
+    step_s: Mapping[WorkerId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What a worker's step took beyond its usual one: in milliseconds, and in usual steps."""
+
+    ms: float
+    steps: float
+
+
+History: TypeAlias = Mapping[WorkerId, tuple[Usual, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Durations remembered to tell pauses from ordinary steps.
+
+    Args:
+        newest: highest generation that has committed a step.
+        reported: last step each worker has reported, so that repeated reports count once.
+        usual: ordinary steps per worker, oldest first, up to twice `REMEMBERED_STEPS`.
+        open: first steps not yet reported by everybody, oldest first.
+    """
+
+    newest: int = 0
+    reported: Mapping[WorkerId, int] = field(default_factory=dict)
+    usual: History = field(default_factory=dict)
+    open: tuple[First, ...] = ()
+
+
+def largest_share(line: LedgerLine) -> int:
+    """The most virtual ranks that one worker computed in this step, at least 1."""
+    return (
+        max((sum(stop - start for start, stop in spans) for spans in line.workers.values()), default=1) or 1
+    )
+
+
+def observed(times: StepTimes, report: StepReport) -> StepTimes:
+    """The durations with one more report. Reports of a worker count once and in order of steps."""
+    line, worker = report.line, report.worker
+    if line.step <= times.reported.get(worker, 0):
+        return times
+    times = replace(times, reported={**times.reported, worker: line.step})
+    if line.generation > times.newest:
+        first = First(line.step, line.generation, largest_share(line), tuple(sorted(line.workers)))
+        times = replace(times, newest=line.generation, open=(*times.open, first))
+    if any(first.step == line.step for first in times.open):
+        return replace(times, open=tuple(_with(first, report) for first in times.open))
+    usual = Usual(line.generation, largest_share(line), report.step_s)
+    kept = (*times.usual.get(worker, ()), usual)[-2 * REMEMBERED_STEPS :]
+    return replace(times, usual={**times.usual, worker: kept})
+
+
+def _with(first: First, report: StepReport) -> First:
+    if first.step != report.line.step or not report.healthy:
+        return first
+    return replace(first, step_s={**first.step_s, report.worker: report.step_s})
+
+
+def complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple[First, ...], StepTimes]:
+    """Takes out the first steps which every worker that is still living and took part has reported.
+
+    A worker that has reported a later step will not report this one any more.
+    """
+    done = tuple(
+        first
+        for first in times.open
+        if all(times.reported.get(worker, 0) >= first.step for worker in first.workers if worker in living)
+    )
+    return done, replace(times, open=tuple(first for first in times.open if first not in done))
+
+
+def pauses(first: First, usual: History) -> dict[WorkerId, Pause]:
+    """Pause of each healthy worker in the first step of a generation, save those without a usual step.
+
+    The usual step is the median of the worker's last up to 20 ordinary steps in the newest earlier
+    generation that has any, scaled by the largest number of virtual ranks per worker after over before:
+    fewer workers legitimately take longer, and more must not hide a pause. Never negative.
+    """
+    found = {}
+    for worker, step_s in first.step_s.items():
+        earlier = [step for step in usual.get(worker, ()) if step.generation < first.generation]
+        if not earlier:
+            continue
+        before = earlier[-1].generation
+        scaled = [step.step_s * first.share / step.share for step in earlier if step.generation == before]
+        usual_s = median(scaled[-REMEMBERED_STEPS:])
+        pause_s = max(0.0, step_s - usual_s)
+        share = round(pause_s / usual_s, 4) if usual_s > 0 else 0.0
+        found[worker] = Pause(ms=round(1000 * pause_s, 3), steps=share)
+    return found

@@ -1,0 +1,79 @@
+"""When to deal virtual ranks by speed: rarely, and only for a difference that lasts.
+
+Speeds are quantised in notches of ``2 ** 0.5`` between 1/16 and 4. A generation is changed for speed alone
+when some member has been more than one notch off what it is dealt by, three evaluations in a row that lie at
+least two seconds apart. Two workers of nearly equal speed therefore never trade virtual ranks to and fro.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log2
+from statistics import median
+
+import msgspec
+
+from elastane.api.membership import Generation, Member, WorkerId
+
+NOTCHES_PER_DOUBLING = 2
+SLOWEST_NOTCH = -4 * NOTCHES_PER_DOUBLING
+FASTEST_NOTCH = 2 * NOTCHES_PER_DOUBLING
+TOLERATED_NOTCHES = 1
+EVALUATIONS = 3
+APART_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Evaluations so far.
+
+    Args:
+        generation: they are about.
+        streak: how many in a row found the shares unfit.
+        last_s: time of the last one, in seconds.
+    """
+
+    generation: int = 0
+    streak: int = 0
+    last_s: float = float("-inf")
+
+
+def notch(speed: float) -> int:
+    """The nearest notch of a relative speed > 0."""
+    return max(SLOWEST_NOTCH, min(FASTEST_NOTCH, round(NOTCHES_PER_DOUBLING * log2(speed))))
+
+
+def measured(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
+    """Notch of every worker: the median of all seconds per virtual rank over its own."""
+    usual_s = median(compute_s.values())
+    return {worker: notch(usual_s / own_s) for worker, own_s in compute_s.items()}
+
+
+def weigh(
+    balance: Balance, generation: Generation, compute_s: Mapping[WorkerId, float], now: float
+) -> tuple[Balance, tuple[Member, ...] | None]:
+    """One evaluation; returns the members with new speeds when it is time to deal by them.
+
+    Args:
+        balance: evaluations so far.
+        generation: in effect, adopted by all its members.
+        compute_s: seconds per virtual rank of its members, 0 while unknown.
+        now: in seconds, on the clock of ``balance``.
+    """
+    if balance.generation != generation.number:
+        # The first evaluation waits as well: medians still hold steps of the generation before.
+        return Balance(generation.number, 0, now), None
+    known = {worker: compute_s.get(worker, 0.0) for worker in generation.workers}
+    if now - balance.last_s < APART_S or len(known) == 1 or min(known.values()) <= 0:
+        return balance, None
+    found = measured(known)
+    unfit = any(
+        abs(found[member.worker] - notch(member.speed)) > TOLERATED_NOTCHES for member in generation.members
+    )
+    streak = balance.streak + 1 if unfit else 0
+    if streak < EVALUATIONS:
+        return Balance(generation.number, streak, now), None
+    members = tuple(
+        msgspec.structs.replace(member, speed=2.0 ** (found[member.worker] / NOTCHES_PER_DOUBLING))
+        for member in generation.members
+    )
+    return Balance(generation.number, 0, now), members

@@ -1,0 +1,171 @@
+"""The coordinator's shell: hears, lets `decide` judge, writes and sends."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+from websockets.asyncio.server import serve
+
+from elastane.api.control import Acknowledge, Steps
+from elastane.api.membership import WorkerId
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell, TellAgent, Tick
+from elastane.coordinator.appendfile import AppendFile
+from elastane.coordinator.connections import Connections
+from elastane.coordinator.decide import heard
+from elastane.coordinator.ledger import Ledger
+from elastane.coordinator.roster import Roster, fresh_roster
+
+TICK_S = 0.1
+LARGEST_MESSAGE_BYTES = 64 * 2**20
+
+
+class Coordinator:
+    """One term of a run's coordinator.
+
+    Args:
+        run_dir: of the run; ``run.json`` and ``secret`` are there already.
+        term: counts the coordinators of the run, from 1.
+
+    Raises:
+        OSError: the files of the run cannot be read.
+        msgspec.MsgspecError: or not understood.
+    """
+
+    def __init__(self, run_dir: RunDir, term: int) -> None:
+        self._run_dir = run_dir
+        self._record = msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord)
+        self._pinned_on_disk = True
+        self._stalled = False
+        self._ledger = Ledger(run_dir.ledger)
+        self._events = AppendFile(run_dir.events)
+        self._connections = Connections(run_dir.secret.read_text().strip())
+        self._roster = self._begin(term)
+
+    def _begin(self, term: int) -> Roster:
+        events = [msgspec.json.decode(line, type=EventLine) for line in self._events.lines]
+        self._events.lines = []
+        now = time.time()
+        pid = os.getpid()
+        if term == 1:
+            self._note("run.started", now, why=self._record.spec.script)
+        else:
+            self._note("coordinator.died", now, why=f"term {term - 1}")
+        self._note("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
+        return fresh_roster(
+            self._record.spec,
+            term,
+            now,
+            pid=pid,
+            pinned=self._record.pinned,
+            events=events,
+            last=self._ledger.last,
+        )
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Serves for ever; ends by cancellation."""
+        async with serve(
+            self._connections.serve,
+            sock=listening,
+            process_request=self._connections.authorise,
+            max_size=LARGEST_MESSAGE_BYTES,
+            close_timeout=1,
+            compression=None,
+        ):
+            while True:
+                for event in await self._next():
+                    self._hear(event)
+                self._write()
+
+    async def _next(self) -> list[Heard]:
+        """All that has arrived meanwhile; after a quiet moment, that time has passed."""
+        inbox = self._connections.inbox
+        try:
+            async with asyncio.timeout(TICK_S):
+                arrived = [await inbox.get()]
+        except TimeoutError:
+            return [Tick()]
+        while not inbox.empty():
+            arrived.append(inbox.get_nowait())
+        # Steps first: what is decided next may end the run, and the ledger must be whole then.
+        steps = [event for event in arrived if isinstance(event, Steps)]
+        self._take(steps)
+        return [*arrived, Tick()]
+
+    def _hear(self, event: Heard) -> None:
+        self._roster, actions = heard(self._roster, event, time.time())
+        self._do(actions)
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Tell(worker, message):
+                    if (outbox := self._connections.workers.get(worker)) is not None:
+                        outbox.put(message)
+                case TellAgent(message):
+                    if self._connections.agent is not None:
+                        self._connections.agent.put(message)
+                case Record(event):
+                    self._events.append(msgspec.json.encode(event))
+                case Pin(pinned):
+                    self._record = msgspec.structs.replace(self._record, pinned=pinned)
+                    self._pinned_on_disk = False
+                case Reply(token, answer):
+                    if (asking := self._connections.asking.pop(token, None)) is not None:
+                        asking.put(answer)
+                case _:
+                    assert_never(action)
+
+    def _take(self, batch: list[Steps]) -> None:
+        for steps in batch:
+            self._ledger.take(steps.reports)
+        self._write()
+        said = {steps.worker: steps.reports[-1].line.step for steps in batch if steps.reports}
+        for worker, step in said.items():
+            # Never more than it has said: its next report still has to tell how long the step took.
+            self._acknowledge(worker, min(step, self._ledger.step))
+
+    def _acknowledge(self, worker: WorkerId, step: int) -> None:
+        if (outbox := self._connections.workers.get(worker)) is not None:
+            outbox.put(Acknowledge(step=step))
+
+    def _write(self) -> None:
+        """Whatever the disk refuses now is kept, in order, for the next time."""
+        error = self._ledger.flush() or self._write_pinned()
+        if error is not None and not self._stalled:
+            self._note("ledger.stalled", time.time(), why=f"{error.strerror}: lines wait in memory")
+        if self._stalled and error is None:
+            for worker in self._connections.workers:
+                self._acknowledge(worker, self._ledger.step)
+        self._stalled = error is not None
+        self._events.flush()
+
+    def _write_pinned(self) -> OSError | None:
+        if self._pinned_on_disk:
+            return None
+        try:
+            replace_file(self._run_dir.run, msgspec.json.format(msgspec.json.encode(self._record)))
+        except OSError as error:
+            return error
+        self._pinned_on_disk = True
+        return None
+
+    def _note(
+        self, kind: str, now: float, *, why: str, detail: dict[str, float | int | str] | None = None
+    ) -> None:
+        event = EventLine(time=now, kind=kind, who="coordinator", why=why, detail=detail or {})
+        self._events.append(msgspec.json.encode(event))
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Writes a file as a whole or not at all."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(content)
+    beside.replace(path)

@@ -1,0 +1,67 @@
+"""The answer to ``elastane ps``: the run as its coordinator sees it now."""
+
+from elastane.api.control import Answer, ProcessInfo, WorkerReport
+from elastane.api.membership import WorkerId
+from elastane.coordinator.roster import Roster
+
+
+def status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
+    at_work = roster.at_work
+    return Answer(
+        ok=ok,
+        why=why,
+        term=roster.term,
+        generation=0 if at_work is None else at_work.number,
+        step=roster.step,
+        steps=0 if roster.pinned is None else roster.pinned.steps,
+        loss=roster.loss,
+        target=roster.target or 0,
+        state=state_of(roster),
+        processes=processes(roster),
+        spec=roster.spec,
+    )
+
+
+def state_of(roster: Roster) -> str:
+    """One word for the whole run."""
+    if roster.over is not None:
+        return "over"
+    if roster.finishing is not None:
+        return "finishing"
+    if roster.stopping:
+        return "stopping"
+    if roster.newest is None:
+        return "listening" if roster.listening else "starting"
+    return "training" if roster.settled else "changing"
+
+
+def processes(roster: Roster) -> tuple[ProcessInfo, ...]:
+    """Agent, coordinator, warm servers and workers that live, as last heard."""
+    agent = roster.agent
+    pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}
+    first = () if agent is None else (ProcessInfo(role="agent", pid=agent.pid, state="running"),)
+    own = ProcessInfo(role="coordinator", pid=roster.pid, state=f"term {roster.term}")
+    spares = () if agent is None else agent.spares
+    workers = (
+        _worker(roster, worker, roster.reports.get(worker), pids.get(worker, 0)) for worker in roster.started
+    )
+    return (*first, own, *spares, *workers)
+
+
+def _worker(roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: int) -> ProcessInfo:
+    if report is None:
+        return ProcessInfo(role="worker", pid=pid, worker=worker, state="starting")
+    state: str = report.state
+    if worker in roster.draining and state == "member":
+        state = "draining"
+    elif worker not in roster.connected:
+        state = "unreachable"
+    return ProcessInfo(
+        role="worker",
+        pid=report.pid,
+        worker=worker,
+        generation=report.generation,
+        virtual_ranks=report.virtual_ranks,
+        blocks=report.blocks,
+        state=state,
+    )

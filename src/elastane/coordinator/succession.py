@@ -1,0 +1,162 @@
+"""Which generation comes next: the first, the one after a death, the one that was planned."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from elastane.api.membership import Member, WorkerId
+from elastane.coordinator.ending import fail_run, stop_run
+from elastane.coordinator.rebalance import weigh
+from elastane.coordinator.roster import Roster
+from elastane.coordinator.turn import Turn
+
+LAST_WORD_S = 1.0
+
+
+def names(workers: Iterable[WorkerId]) -> str:
+    """As in: worker 2; workers 2, 3 and 5."""
+    listed = [str(worker) for worker in workers]
+    if len(listed) == 1:
+        return f"worker {listed[0]}"
+    return f"workers {', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def begin(turn: Turn) -> None:
+    """The first generation, of the ready workers, once as many as asked for are ready.
+
+    Where a start has been given up (see `elastane.coordinator.decide`), the target is that of the ready ones.
+    """
+    roster = turn.roster
+    if roster.newest is not None or roster.agent is None or roster.target is None:
+        return
+    if roster.stopping:
+        stop_run(turn)
+        return
+    if roster.term > 1 and any(worker not in roster.reports for worker in roster.started):
+        # A silent one may be training; a second beginning beside it would be a second run.
+        return
+    if roster.step > 0:
+        fail_run(turn, _lost(roster))
+        return
+    ready = roster.ready[: roster.target]
+    if len(ready) >= min(roster.spec.start, roster.target):
+        members = tuple(roster.member(worker) for worker in ready)
+        turn.propose(members, planned=False, why=f"{names(ready)} begin" + ("" if len(ready) > 1 else "s"))
+
+
+def replace_the_dead(turn: Turn) -> None:
+    """A new generation of the survivors, at once, when somebody needed is gone.
+
+    Also when this coordinator took over in the middle of a change, or met a generation it does not know:
+    then all members are called together under a number nobody has heard of.
+    """
+    roster = turn.roster
+    newest, at_work = roster.newest, roster.at_work
+    if newest is None or at_work is None or roster.finishing is not None:
+        return
+    dead = sorted(roster.needed - set(roster.living(roster.needed)))
+    survivors = tuple(member for member in at_work.members if not roster.gone(member.worker))
+    leaving = roster.handing_over(at_work)
+    if dead and _without_state(turn, tuple(member.worker for member in survivors + leaving)):
+        return
+    if dead and survivors:
+        turn.propose(survivors, planned=False, why=f"{names(dead)} died", leaving=leaving)
+    elif dead:
+        # Nothing was trained yet, so nothing is lost: the next ready workers begin.
+        turn.roster = replace(turn.roster, newest=None)
+    elif survivors and (roster.contested or _left_half_done(roster)):
+        why = f"coordinator of term {roster.term} took over in a change"
+        turn.propose(survivors, planned=False, why=why, leaving=leaving)
+
+
+def _left_half_done(roster: Roster) -> bool:
+    newest = roster.newest
+    return (
+        newest is not None
+        and newest.term < roster.term
+        and any(
+            worker in roster.reports and roster.reports[worker].generation != newest.number
+            for worker in newest.workers
+        )
+    )
+
+
+def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
+    """Ends the run when every copy of the state is gone; True while that is so or feared."""
+    roster = turn.roster
+    if roster.step == 0 or any(roster.holds_state(worker) for worker in survivors):
+        turn.roster = replace(roster, lost_since=None)
+        return False
+    since = turn.now if roster.lost_since is None else roster.lost_since
+    turn.roster = replace(roster, lost_since=since)
+    # The news of a death may overtake a survivor's report that it has become complete.
+    if not survivors or turn.now - since >= LAST_WORD_S:
+        fail_run(turn, _lost(roster))
+    return True
+
+
+def _lost(roster: Roster) -> str:
+    return (
+        f"no living worker holds the state after step {roster.step}: every copy died, "
+        "and there is no checkpoint to go back to; run it again, with more workers or more copies"
+    )
+
+
+def plan(turn: Turn) -> None:
+    """A planned generation, from a settled one: joins, leaves and, when there are none, new shares.
+
+    Members leave only while all are complete, and never all at once: the state must stay.
+    """
+    roster = turn.roster
+    newest, target = roster.newest, roster.target
+    if (
+        newest is None
+        or target is None
+        or not roster.settled
+        or roster.stopping
+        or roster.finishing is not None
+    ):
+        return
+    staying, leaving = _parted(newest.members, roster.draining, target)
+    wanted = target - len(staying)
+    if not roster.whole or not staying:
+        staying, leaving = newest.members, ()
+    joining = roster.ready[: max(0, min(wanted, roster.spec.max_workers - len(staying)))]
+    if joining or leaving:
+        joiners = tuple(roster.member(worker) for worker in joining)
+        parts = [f"{names(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
+        if leaving:
+            gone = [member.worker for member in leaving]
+            parts.append(f"{names(gone)} leave" + ("s" if len(gone) == 1 else ""))
+        if not roster.whole:
+            leaving = roster.handing_over(newest)
+        turn.propose(staying + joiners, planned=True, why=", ".join(parts), leaving=leaving)
+    elif roster.whole:
+        _deal_by_speed(turn)
+
+
+def _parted(
+    members: tuple[Member, ...], draining: frozenset[WorkerId], target: int
+) -> tuple[tuple[Member, ...], tuple[Member, ...]]:
+    """Who stays and who leaves: those asked to, and the newest of the rest down to the target."""
+    rest = sorted(member.worker for member in members if member.worker not in draining)
+    stay = set(rest[:target])
+    return (
+        tuple(member for member in members if member.worker in stay),
+        tuple(member for member in members if member.worker not in stay),
+    )
+
+
+def _deal_by_speed(turn: Turn) -> None:
+    roster = turn.roster
+    newest = roster.newest
+    if newest is None:
+        return
+    compute_s = {worker: roster.reports[worker].compute_s for worker in newest.workers}
+    balance, members = weigh(roster.balance, newest, compute_s, turn.now)
+    turn.roster = replace(roster, balance=balance)
+    if members is not None:
+        speeds = ", ".join(f"worker {member.worker} {member.speed:.2f}" for member in members)
+        turn.record(
+            "shares.rebalanced", who="coordinator", why=f"measured speeds: {speeds}", workers=newest.workers
+        )
+        turn.propose(members, planned=True, why="virtual ranks are dealt by measured speed")

@@ -1,0 +1,133 @@
+"""One event being worked through: the roster as it becomes, and the actions as they are decided."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from elastane.api.control import Answer, Dismiss, Kill, Propose, SetTarget, ToAgent, ToWorker
+from elastane.api.membership import Generation, Member, WorkerId
+from elastane.api.records import EventLine
+from elastane.api.spec import Pinned
+from elastane.coordinator.actions import Action, Pin, Record, Reply, Tell, TellAgent
+from elastane.coordinator.pauses import First, pauses
+from elastane.coordinator.roster import Roster
+
+REMEMBERED_GENERATIONS = 32
+
+
+@dataclass(slots=True)
+class Turn:
+    """Lives for one call of `elastane.coordinator.decide.heard`.
+
+    Args:
+        roster: as it is by now.
+        now: in seconds.
+        actions: decided so far, in order.
+    """
+
+    roster: Roster
+    now: float
+    actions: list[Action] = field(default_factory=list)
+
+    def tell(self, worker: WorkerId, message: ToWorker) -> None:
+        self.actions.append(Tell(worker, message))
+
+    def tell_agent(self, message: ToAgent) -> None:
+        self.actions.append(TellAgent(message))
+
+    def reply(self, token: int, answer: Answer) -> None:
+        self.actions.append(Reply(token, answer))
+
+    def pin(self, pinned: Pinned) -> None:
+        self.roster = replace(self.roster, pinned=pinned)
+        self.actions.append(Pin(pinned))
+
+    def record(
+        self,
+        kind: str,
+        *,
+        who: str = "",
+        why: str = "",
+        workers: Iterable[WorkerId] = (),
+        detail: dict[str, float | int | str] | None = None,
+    ) -> None:
+        """An event of this moment: at the last committed step, in the generation at work."""
+        at_work = self.roster.at_work
+        event = EventLine(
+            time=self.now,
+            kind=kind,
+            who=who,
+            why=why,
+            step=self.roster.step,
+            generation=None if at_work is None else at_work.number,
+            workers=tuple(workers),
+            detail=detail or {},
+        )
+        self.actions.append(Record(event))
+
+    def note(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
+        """A ``worker.*`` event, written once per kind and worker in the life of the run."""
+        if (kind, worker) in self.roster.noted:
+            return
+        report = self.roster.reports.get(worker)
+        detail: dict[str, float | int | str] = {"pid": pid if report is None else report.pid}
+        self.record(kind, who=f"worker {worker}", why=why, workers=(worker,), detail=detail)
+        self.roster = replace(self.roster, noted=self.roster.noted | {(kind, worker)})
+
+    def record_start(self, first: First) -> None:
+        """``generation.started``, with the pauses its first step cost."""
+        generation = self.roster.generations.get(first.generation)
+        found = pauses(first, self.roster.times.usual)
+        event = EventLine(
+            time=self.now,
+            kind="generation.started",
+            who="coordinator",
+            why="" if generation is None else generation.why,
+            step=first.step,
+            generation=first.generation,
+            workers=first.workers if generation is None else generation.workers,
+            pause_ms={worker: pause.ms for worker, pause in found.items()},
+            pause_steps={worker: pause.steps for worker, pause in found.items()},
+        )
+        self.actions.append(Record(event))
+
+    def propose(
+        self, members: tuple[Member, ...], *, planned: bool, why: str, leaving: tuple[Member, ...] = ()
+    ) -> None:
+        """The next generation, told to its members, to those it leaves out and to those an older one held."""
+        roster = self.roster
+        number = roster.highest + 1
+        generation = Generation(number, roster.term, members, planned, why, leaving)
+        before = set() if roster.newest is None else set(roster.newest.workers)
+        leavers = {leaver.worker for leaver in leaving}
+        audience = before | roster.needed | set(generation.workers) | leavers
+        recent = {n: g for n, g in roster.generations.items() if n > number - REMEMBERED_GENERATIONS}
+        self.roster = replace(
+            roster,
+            newest=generation,
+            highest=number,
+            contested=False,
+            generations={**recent, number: generation},
+        )
+        for worker in sorted(roster.living(audience)):
+            self.tell(worker, Propose(generation=generation))
+
+    def dismiss(self, worker: WorkerId, code: int, why: str) -> None:
+        """Tells a worker to go, and remembers it, to say it again should it report again."""
+        message = Dismiss(code=code, why=why)
+        self.roster = replace(self.roster, dismissed={**self.roster.dismissed, worker: message})
+        self.tell(worker, message)
+
+    def exclude(self, worker: WorkerId, why: str) -> None:
+        """Leaves a worker out because a peer lost it, and has it ended: it must not go on by itself."""
+        self.roster = replace(self.roster, excluded={**self.roster.excluded, worker: self.now})
+        self.note("worker.died", worker, why)
+        self.tell_agent(Kill(worker=worker))
+
+    def set_target(self, target: int, draining: Iterable[WorkerId]) -> None:
+        self.roster = replace(self.roster, target=target, draining=frozenset(draining))
+        self.tell_target()
+
+    def tell_target(self) -> None:
+        if self.roster.target is not None:
+            leaving = self.roster.living(sorted(self.roster.draining))
+            self.tell_agent(SetTarget(target=self.roster.target, drain=leaving))

@@ -1,0 +1,38 @@
+"""The constants of a run that decisions depend on."""
+
+import msgspec
+
+FRESH = -1
+"""``committed`` of a worker without any state."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal on every worker.
+
+    Args:
+        virtual_ranks: V.
+        blocks: number of blocks gradients are summed in.
+        units: number of units, the rest included.
+        unit_bytes: size of each unit's optimizer state.
+        copies: of the optimizer state of each block; None: all.
+        fetch_bytes: optimizer state a joiner fetches at most under one step. One unit always goes.
+        digest_every: training steps between two digests of the state; 0: only when the run settles.
+    """
+
+    virtual_ranks: int
+    blocks: int
+    units: int
+    unit_bytes: tuple[int, ...]
+    copies: int | None = None
+    fetch_bytes: int = 64 << 20
+    digest_every: int = 0
+
+    @property
+    def everything(self) -> frozenset[int]:
+        """All units, the rest included."""
+        return frozenset(range(self.units))
+
+    @property
+    def rest(self) -> int:
+        """The last unit: what everyone keeps current once it has it."""
+        return self.units - 1

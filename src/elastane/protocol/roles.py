@@ -1,0 +1,120 @@
+"""Who does what in a generation: a pure function of the statuses it began with, so all members agree."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from elastane.api.membership import Generation
+from elastane.protocol.layout import FRESH, Layout
+from elastane.protocol.mesh import Status
+from elastane.protocol.ownership import Holders, hold, sources, spread
+from elastane.protocol.tree import members_of, spans
+
+
+class Roles(msgspec.Struct, frozen=True, kw_only=True):
+    """The division of labour of one generation.
+
+    Args:
+        holders: per block, who keeps its optimizer state.
+        owners: per block, who sums it in the generation's first round.
+        auditors: per block, who digests its state.
+        donors: units whose optimizer state each member has for those who fetch it bit by bit.
+        values: receiver to sender to units whose values are fetched before anything is computed.
+        states: likewise, units whose optimizer state is fetched before the first vote.
+        lost: units that nobody holds any more.
+    """
+
+    holders: tuple[Holders, ...]
+    owners: tuple[int, ...]
+    auditors: tuple[int, ...]
+    donors: dict[int, frozenset[int]]
+    values: dict[int, dict[int, tuple[int, ...]]]
+    states: dict[int, dict[int, tuple[int, ...]]]
+    lost: tuple[int, ...]
+
+
+def with_origin(
+    layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, Status]
+) -> dict[int, Status]:
+    """The statuses, with somebody whose state counts as the beginning if nothing was ever committed.
+
+    That is the first member, or, when an earlier one died before it had passed all of its state on, the first
+    that has all values: what was computed with them stays valid.
+    """
+    here = dict(statuses)
+    if max(status.committed for status in here.values()) > 0:
+        return here
+    if layout.everything == frozenset[int]().union(*(members_of(status.held) for status in here.values())):
+        return here
+    origin = next((worker for worker in workers if not here[worker].behind), workers[0])
+    everything = spans(layout.everything)
+    here[origin] = msgspec.structs.replace(here[origin], committed=0, held=everything, behind=())
+    return here
+
+
+def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status]) -> Roles:
+    """The roles of a generation.
+
+    Args:
+        layout: of the run.
+        generation: which.
+        statuses: of its members and of those that leave with it.
+    """
+    workers = generation.workers
+    newest = max(status.committed for status in statuses.values())
+    held = {worker: _held(status, newest) for worker, status in statuses.items()}
+    lacking = {
+        worker: _lacking(layout, status, newest, member=worker in workers)
+        for worker, status in statuses.items()
+    }
+    present = {worker: layout.everything - lacking[worker] for worker in statuses}
+    values = sources({worker: sorted(lacking[worker]) for worker in workers}, present)
+    if layout.copies is None:
+        holders: tuple[Holders, ...] = (workers,) * layout.blocks
+        owners = list(spread(layout.blocks, workers))
+        whole = [worker for worker in workers if held[worker] == layout.everything]
+        # With no whole member left, the first becomes one at once, from all who have a piece.
+        wanted = {} if whole else {workers[0]: sorted(layout.everything - held[workers[0]])}
+        auditors = spread(layout.blocks, whole or workers[:1])
+        donors = {worker: held[worker] for worker in workers}
+        donors.update({} if whole else {workers[0]: layout.everything})
+    else:
+        holders = hold(layout.blocks, workers, layout.copies, held)
+        owners = [some[0] for some in holders]
+        auditors = tuple(owners)
+        wanted = {
+            worker: [b for b, some in enumerate(holders) if worker in some and b not in held[worker]]
+            for worker in workers
+        }
+        donors = {}
+    for block in range(layout.blocks):
+        # Whoever has the whole sum already gives it to the others.
+        rooted = (w for w in workers if block in rooted_at(statuses[w], newest))
+        owners[block] = next(rooted, owners[block])
+    return Roles(
+        holders=holders,
+        owners=tuple(owners),
+        auditors=auditors,
+        donors=donors,
+        values=values,
+        states=sources(wanted, held),
+        lost=tuple(sorted(layout.everything - {layout.rest} - frozenset[int]().union(*held.values()))),
+    )
+
+
+def rooted_at(status: Status, newest: int) -> frozenset[int]:
+    """Blocks of the round after ``newest`` that a worker has the whole sums of."""
+    return members_of(status.rooted) if status.committed == newest else frozenset()
+
+
+def _held(status: Status, newest: int) -> frozenset[int]:
+    """Optimizer state a worker has as of ``newest``; who is a round late applies it first."""
+    return members_of(status.held if status.committed == newest else status.keeps)
+
+
+def _lacking(layout: Layout, status: Status, newest: int, *, member: bool) -> frozenset[int]:
+    """Units whose values a worker lacks as of ``newest``."""
+    if status.committed == newest:
+        return members_of(status.behind)
+    rest = frozenset({layout.rest} if member and status.committed != FRESH else ())
+    return layout.everything - members_of(status.keeps) - rest

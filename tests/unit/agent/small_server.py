@@ -1,0 +1,121 @@
+"""An honest small stand-in for the warm server: forks workers that take part in everything but train.
+
+A worker reports ready, adopts what is proposed, finishes when told to stop, and leaves when dismissed. A file
+``hang-N`` in the run directory makes worker N stop its heart within a step.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from websockets.exceptions import WebSocketException
+from websockets.sync.client import connect
+
+from elastane.api.control import (
+    Dismiss,
+    ModelWritten,
+    Propose,
+    Stop,
+    WorkerReport,
+    WriteModel,
+    decode_to_worker,
+    encode,
+)
+from elastane.api.heartbeat import SLOT, Phase, offset
+from elastane.api.rundir import RunDir
+from elastane.api.spec import Pinned
+
+PINNED = Pinned(
+    script_digest="",
+    virtual_ranks=8,
+    global_batch=8,
+    microbatch=1,
+    dataset_length=8,
+    steps=10,
+    seed=0,
+    threads=1,
+    convergence="exact",
+    copies=None,
+    parameters=1,
+    blocks=1,
+    layout_digest="",
+    optimizer="",
+    versions={},
+)
+
+
+def beat(run_dir: RunDir, worker: int) -> None:
+    with run_dir.beats.open("r+b", buffering=0) as file:
+        for count in range(1, 1 << 30):
+            if not (run_dir.root / f"hang-{worker}").exists():
+                file.seek(offset(worker))
+                file.write(SLOT.pack(count, Phase.STEP))
+            time.sleep(0.02)
+
+
+def take_part(run_dir: RunDir, worker: int) -> int:
+    threading.Thread(target=beat, args=(run_dir, worker), daemon=True).start()
+    said = {"worker": worker, "pid": os.getpid(), "host": "127.0.0.1", "port": 1, "pinned": PINNED}
+    said |= {"state": "ready"}
+    while True:
+        endpoint = json.loads(run_dir.endpoint.read_text())
+        headers = {"Authorization": f"Bearer {run_dir.secret.read_text()}"}
+        try:
+            with connect(
+                f"ws://127.0.0.1:{endpoint['port']}", additional_headers=headers, proxy=None
+            ) as line:
+                while True:
+                    line.send(encode(WorkerReport(**said)))
+                    try:
+                        message = decode_to_worker(line.recv(timeout=0.1))
+                    except TimeoutError:
+                        continue
+                    match message:
+                        case Propose(generation=generation):
+                            inside = worker in generation
+                            said |= {"state": "member" if inside else "leaving", "newest": generation}
+                            said |= {"generation": generation.number, "complete": True}
+                        case Stop():
+                            said["state"] = "finished"
+                        case WriteModel():
+                            line.send(encode(ModelWritten(worker=worker)))
+                        case Dismiss(code=code):
+                            return code
+        except (OSError, EOFError, WebSocketException):
+            time.sleep(0.01)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path)
+    parser.add_argument("--lifeline", type=int)
+    options = parser.parse_args()
+    workers: dict[int, int] = {}
+
+    def say(**message: int) -> None:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+    def reap(*_: object) -> None:
+        for pid in list(workers):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                say(exited=workers.pop(pid), pid=pid, code=os.waitstatus_to_exitcode(status))
+
+    signal.signal(signal.SIGCHLD, reap)
+    for line in sys.stdin:
+        worker = json.loads(line)["start"]
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os._exit(take_part(RunDir(options.run_dir), worker))
+        workers[pid] = worker
+        say(started=worker, pid=pid)
+
+
+main()

@@ -1,0 +1,57 @@
+"""The real warm server: it forks workers out of one process that has imported everything."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+
+pytestmark = pytest.mark.processes
+WAIT_S = 60
+
+
+@pytest.fixture
+def warm(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('hello from the script', flush=True)\nos._exit(7)\n")
+    run_dir = RunDir(tmp_path)
+    run_dir.logs.mkdir()
+    record = RunRecord(spec=RunSpec(name="n", script=str(script)), created="2026-01-01T00:00:00Z")
+    run_dir.run.write_bytes(msgspec.json.encode(record))
+    lifeline, end = os.pipe()
+    options = ("--run-dir", str(tmp_path), "--lifeline", str(lifeline))
+    process = subprocess.Popen(
+        (sys.executable, "-P", "-m", "elastane.runtime.spares", *options),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=(lifeline,),
+        bufsize=0,
+    )
+    os.close(lifeline)
+    yield process, run_dir, end
+    process.kill()
+    process.wait(WAIT_S)
+    process.stdin.close()
+    process.stdout.close()
+    os.close(end)
+
+
+def test_workers_are_forked_logged_and_their_exit_codes_told(warm) -> None:
+    process, run_dir, _ = warm
+    assert json.loads(process.stdout.readline()) == {"ready": True}
+    # Threads do not survive a fork, so there must be none.
+    assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
+    process.stdin.write(b'{"start": 3}\n')
+    started = json.loads(process.stdout.readline())
+    assert started["started"] == 3
+    ended = json.loads(process.stdout.readline())
+    assert ended == {"exited": 3, "pid": started["pid"], "code": 7}
+    assert "hello from the script" in run_dir.log("worker-3").read_text()
+    process.stdin.close()
+    assert process.wait(WAIT_S) == 0

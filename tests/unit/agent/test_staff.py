@@ -1,0 +1,41 @@
+"""As many workers as wanted, under numbers never used twice."""
+
+from elastane.agent.restarts import Deaths
+from elastane.agent.staff import Staff, ended, hired, started
+from elastane.api.control import WorkerExit
+
+
+def exit_of(worker: int, code: int = -9) -> WorkerExit:
+    return WorkerExit(worker=worker, pid=100 + worker, code=code)
+
+
+def test_the_missing_are_hired_once() -> None:
+    staff, numbers = hired(Staff(target=2))
+    assert numbers == (0, 1)
+    assert hired(staff)[1] == ()
+
+
+def test_the_dead_are_replaced_under_new_numbers() -> None:
+    staff, _ = hired(Staff(target=2))
+    staff = started(started(staff, 0, 100), 1, 101)
+    staff, numbers = hired(ended(staff, exit_of(0)))
+    assert numbers == (2,)
+    assert dict(staff.living) == {1: 101}
+
+
+def test_a_surplus_is_left_to_the_coordinator() -> None:
+    staff = Staff(target=1, following=2, living={0: 100, 1: 101})
+    assert hired(staff)[1] == ()
+
+
+def test_an_end_is_told_once() -> None:
+    staff = ended(Staff(target=1, living={0: 100}), exit_of(0))
+    assert ended(staff, exit_of(0, code=0)) == staff
+
+
+def test_only_deaths_close_together_are_too_many() -> None:
+    deaths = Deaths(within_s=10)
+    for now in (0, 3, 6, 9, 12):
+        deaths = deaths.another(now)
+    assert not deaths.too_many
+    assert deaths.another(12.5).too_many

@@ -1,0 +1,97 @@
+"""The ledger loses, repeats and reorders nothing, whatever the disk does."""
+
+import errno
+import os
+
+import msgspec
+import pytest
+
+from elastane.api.control import StepReport
+from elastane.api.records import LedgerLine
+from elastane.coordinator.ledger import Ledger
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+@pytest.fixture
+def reports(line):
+    def of(*steps: int, worker: int = 0, seconds: float = 0.1) -> list[StepReport]:
+        return [
+            StepReport(
+                worker=worker,
+                line=msgspec.structs.replace(line(step), seconds={"step": seconds}),
+                step_s=seconds,
+                healthy=True,
+            )
+            for step in steps
+        ]
+
+    return of
+
+
+def steps_in(path) -> list[int]:
+    return [msgspec.json.decode(text, type=LedgerLine).step for text in path.read_bytes().splitlines()]
+
+
+def test_steps_are_written_in_order_once_and_without_gaps(path, reports) -> None:
+    ledger = Ledger(path)
+    ledger.take(reports(2, 1, 2, 4))
+    assert ledger.flush() is None
+    assert (steps_in(path), ledger.step) == ([1, 2], 2)
+    ledger.take(reports(3, 2, worker=1))
+    ledger.flush()
+    assert (steps_in(path), ledger.step) == ([1, 2, 3, 4], 4)
+    ledger.close()
+
+
+def test_a_line_holds_the_longest_times_of_the_reports_that_came_together(path, reports) -> None:
+    ledger = Ledger(path)
+    ledger.take([*reports(1, seconds=0.1), *reports(1, worker=1, seconds=0.3), *reports(1, worker=2)])
+    ledger.flush()
+    assert ledger.last is not None
+    assert ledger.last.seconds == {"step": 0.3}
+    ledger.close()
+
+
+def test_a_new_ledger_goes_on_after_the_last_whole_line(path, reports) -> None:
+    ledger = Ledger(path)
+    ledger.take(reports(1, 2))
+    ledger.flush()
+    ledger.close()
+    with path.open("ab") as file:
+        file.write(b'{"step":3,"gener')
+    ledger = Ledger(path)
+    assert (ledger.step, steps_in(path)) == (2, [1, 2])
+    ledger.take(reports(2, 3))
+    ledger.flush()
+    assert steps_in(path) == [1, 2, 3]
+    ledger.close()
+
+
+def test_a_full_disk_delays_lines_and_loses_none(path, reports) -> None:
+    room = [700]
+
+    def write(fd: int, data: bytes) -> int:
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = os.write(fd, data[: room[0]])
+        room[0] -= taken
+        return taken
+
+    ledger = Ledger(path, write=write)
+    ledger.take(reports(1, 2, 3, 4, 5))
+    error = ledger.flush()
+    assert error is not None
+    assert error.errno == errno.ENOSPC
+    on_disk = ledger.step
+    assert 0 < on_disk < 5
+    ledger.take(reports(6))
+    assert ledger.flush() is not None
+    assert ledger.step == on_disk
+    room[0] = 1 << 20
+    assert ledger.flush() is None
+    assert (steps_in(path), ledger.step) == ([1, 2, 3, 4, 5, 6], 6)
+    ledger.close()

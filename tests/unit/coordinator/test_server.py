@@ -1,0 +1,175 @@
+"""A real coordinator process over real websockets, with hand-made workers."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import msgspec
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from elastane.api.control import (
+    Acknowledge,
+    AgentReport,
+    AskStatus,
+    ProcessInfo,
+    Propose,
+    StepReport,
+    Steps,
+    WorkerReport,
+    decode_answer,
+    decode_to_worker,
+    encode,
+)
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.observability.run_files import read_run
+
+SECRET = "0123456789abcdef"  # noqa: S105 - of a run in a temporary directory
+WAIT_S = 20
+
+
+class Served:
+    """A run directory, its listening socket, and one coordinator after the other on it."""
+
+    def __init__(self, root) -> None:
+        self.run_dir = RunDir(root)
+        self.run_dir.logs.mkdir()
+        spec = RunSpec(name="n", script="train.py")
+        self.run_dir.run.write_bytes(
+            msgspec.json.encode(RunRecord(spec=spec, created="2026-01-01T00:00:00Z"))
+        )
+        self.run_dir.secret.write_text(SECRET)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.lifeline, self.agent_end = os.pipe()
+        self.term = 0
+
+    def start(self) -> None:
+        self.term += 1
+        options = {
+            "--fd": self.listening.fileno(),
+            "--run-dir": self.run_dir.root,
+            "--term": self.term,
+            "--lifeline": self.lifeline,
+        }
+        command = [sys.executable, "-P", "-m", "elastane.coordinator"]
+        for name, value in options.items():
+            command += [name, str(value)]
+        self.process = subprocess.Popen(command, pass_fds=(self.listening.fileno(), self.lifeline))
+
+    def connect(self, secret: str = SECRET):
+        host, port = self.listening.getsockname()
+        return connect(
+            f"ws://{host}:{port}",
+            additional_headers={"Authorization": f"Bearer {secret}"},
+            proxy=None,
+            open_timeout=WAIT_S,
+        )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path)
+    served.start()
+    yield served
+    served.kill()
+    served.listening.close()
+    for fd in {served.lifeline, served.agent_end}:
+        os.close(fd)
+
+
+def hear(worker, kind):
+    while not isinstance(message := decode_to_worker(worker.recv(timeout=WAIT_S)), kind):
+        pass
+    return message
+
+
+def ready(worker: int = 0, **changes) -> bytes:
+    report = WorkerReport(worker=worker, pid=10, host="127.0.0.1", port=5000, state="ready")
+    return encode(msgspec.structs.replace(report, **changes))
+
+
+def agent_report() -> bytes:
+    workers = (ProcessInfo(role="worker", pid=10, worker=0),)
+    return encode(AgentReport(pid=1, target=1, term=1, workers=workers))
+
+
+def test_nobody_enters_without_the_secret(served) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        served.connect("guess")
+    assert refused.value.response.status_code == 401
+
+
+def test_a_worker_is_called_into_a_generation_and_its_steps_are_on_disk_when_acknowledged(
+    served, line
+) -> None:
+    with served.connect() as agent, served.connect() as worker:
+        agent.send(agent_report())
+        worker.send(ready())
+        generation = hear(worker, Propose).generation
+        assert generation.workers == (0,)
+        report = StepReport(worker=0, line=line(1), step_s=0.1, healthy=False)
+        worker.send(encode(Steps(worker=0, reports=(report,))))
+        assert hear(worker, Acknowledge) == Acknowledge(step=1)
+        assert served.run_dir.ledger.read_bytes().count(b"\n") == 1
+
+
+def test_a_new_coordinator_on_the_same_port_knows_what_the_old_one_wrote(served, line) -> None:
+    with served.connect() as agent, served.connect() as worker:
+        agent.send(agent_report())
+        worker.send(ready())
+        generation = hear(worker, Propose).generation
+        report = StepReport(worker=0, line=line(1), step_s=0.1, healthy=False)
+        worker.send(encode(Steps(worker=0, reports=(report,))))
+        hear(worker, Acknowledge)
+    served.kill()
+    served.start()
+    with served.connect() as agent, served.connect() as worker, served.connect() as terminal:
+        agent.send(agent_report())
+        worker.send(ready(state="member", generation=1, newest=generation, complete=True, step=2))
+        again = tuple(StepReport(worker=0, line=line(step), step_s=0.1, healthy=True) for step in (1, 2))
+        worker.send(encode(Steps(worker=0, reports=again)))
+        assert hear(worker, Acknowledge) == Acknowledge(step=2)
+        terminal.send(encode(AskStatus()))
+        answer = decode_answer(terminal.recv(timeout=WAIT_S))
+        assert (answer.term, answer.generation, answer.step, answer.loss) == (2, 1, 2, 0.5)
+    recorded = read_run(served.run_dir)
+    assert [entry.step for entry in recorded.ledger] == [1, 2]
+    kinds = [event.kind for event in recorded.events]
+    assert kinds.count("run.started") == 1
+    assert kinds.count("coordinator.died") == 1
+    assert kinds.count("worker.started") == 1
+
+
+def test_what_is_not_understood_ends_that_connection_and_nothing_else(served) -> None:
+    with served.connect() as worker, served.connect() as confused:
+        confused.send('{"type": "Nonsense"}')
+        with pytest.raises(ConnectionClosed) as closed:
+            confused.recv(timeout=WAIT_S)
+        assert "not understood" in closed.value.rcvd.reason
+        worker.send(encode(AskStatus()))
+        assert decode_answer(worker.recv(timeout=WAIT_S)).ok
+
+
+def test_one_connection_speaks_for_one_worker(served) -> None:
+    with served.connect() as worker:
+        worker.send(ready(0))
+        worker.send(ready(1))
+        with pytest.raises(ConnectionClosed) as closed:
+            worker.recv(timeout=WAIT_S)
+        assert "this connection is worker 0's" in closed.value.rcvd.reason
+
+
+def test_the_coordinator_does_not_outlive_the_agent(served) -> None:
+    with served.connect() as terminal:
+        terminal.send(encode(AskStatus()))
+        terminal.recv(timeout=WAIT_S)
+        os.close(served.agent_end)
+        served.agent_end = served.lifeline
+        assert served.process.wait(WAIT_S) == 0
