@@ -143,7 +143,7 @@ class Agent:
             finally:
                 child.kill()
                 child.close()
-            deaths = deaths.another(time.monotonic())
+            deaths = deaths.another(time.monotonic(), code)
             if deaths.too_many:
                 self._give_up("coordinator", code, deaths)
                 return
@@ -169,7 +169,7 @@ class Agent:
                 child.close()
                 self._warm = None
                 self._orphan()
-            deaths = deaths.another(time.monotonic())
+            deaths = deaths.another(time.monotonic(), code)
             if self._over is None and deaths.too_many:
                 self._give_up("spares", code, deaths)
             if self._over is not None:

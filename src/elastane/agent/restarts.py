@@ -1,5 +1,6 @@
 """How often a process may die before starting it again makes no sense."""
 
+import signal
 from dataclasses import dataclass
 
 MOST_DEATHS = 5
@@ -17,7 +18,15 @@ class Deaths:
     within_s: float
     times: tuple[float, ...] = ()
 
-    def another(self, now: float) -> "Deaths":
+    def another(self, now: float, code: int) -> "Deaths":
+        """One more; SIGKILL and SIGTERM come from outside and say nothing against starting it again.
+
+        Args:
+            now: in seconds.
+            code: how it ended, negative for a signal.
+        """
+        if -code in (signal.SIGKILL, signal.SIGTERM):
+            return self
         return Deaths(self.within_s, (*(time for time in self.times if now - time < self.within_s), now))
 
     @property

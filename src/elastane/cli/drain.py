@@ -1,0 +1,38 @@
+"""``elastane drain``: one worker leaves on purpose."""
+
+from typing import Annotated
+
+import typer
+
+from elastane.api.control import AskDrain
+from elastane.cli.status import asked, members, wait_until
+from elastane.cli.verb import AsJson, RunName, print_json, talk
+from elastane.client.resolve import find_run
+
+
+def drain(
+    run: RunName,
+    worker: Annotated[int, typer.Argument(metavar="WORKER", help="Its number, as in elastane ps.", min=0)],
+    wait: Annotated[bool, typer.Option("--wait", help="Return once it has left.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take WORKER out of RUN at a commit, without losing any of its work.
+
+    The run then aims at one worker fewer.
+    """
+    run_dir = find_run(run)
+    answer = asked(run_dir, AskDrain(worker=worker))
+    console = talk(as_json=as_json)
+    if wait:
+        answer = wait_until(
+            run_dir,
+            done=lambda status: bool(members(status)) and worker not in members(status),
+            stuck=lambda _: "",
+        )
+        console.print(f"worker {worker} has left; generation {answer.generation} has {len(members(answer))}")
+    else:
+        console.print(f"accepted: worker {worker} leaves at a commit")
+    if as_json:
+        print_json(
+            {"ok": True, "worker": worker, "workers": members(answer), "generation": answer.generation}
+        )

@@ -1,0 +1,112 @@
+"""The panel that ``elastane run`` keeps on a terminal."""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from elastane.api.records import LedgerLine
+from elastane.api.spec import RunSpec
+from elastane.cli.progress import Progress
+from elastane.cli.words import duration_text, event_text, loss_text
+
+CELLS = 48
+MOST_WORKERS = 12
+BLOCKS = " ▁▂▃▄▅▆▇█"
+HUES = ("bright_blue", "green", "magenta", "cyan", "yellow", "bright_red", "bright_green", "bright_magenta")
+
+
+def panel(spec: RunSpec, progress: Progress, note: str) -> RenderableType:
+    """Draw the run; ``note`` is the line at the foot: what Ctrl-C does now."""
+    parts: list[RenderableType] = [headline(progress), bar(progress), Text()]
+    if progress.line is not None:
+        parts.append(workers_table(progress.line, progress.virtual_ranks or virtual_ranks_of(progress.line)))
+    if progress.events:
+        parts += [Text(), *(shortened(event_text(event)) for event in progress.events)]
+    return Panel(
+        Group(*parts),
+        title=Text(spec.name, style="bold"),
+        title_align="left",
+        subtitle=Text(note, style="dim"),
+        subtitle_align="right",
+        border_style="dim",
+        padding=(0, 1),
+    )
+
+
+def shortened(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def headline(progress: Progress) -> RenderableType:
+    if progress.line is None:
+        return Text("waiting for the first step")
+    of = f" / {progress.steps:,}" if progress.steps else ""
+    return shortened(
+        Text.assemble(
+            ("step ", "dim"),
+            (f"{progress.step:,}{of}", "bold"),
+            ("   loss ", "dim"),
+            (loss_text(progress.line.loss), "bold"),
+            "  ",
+            (sparkline(progress.curve.values), "bright_blue"),
+            (f"   {progress.samples_per_s:,.0f} samples/s   generation {progress.line.generation}", "dim"),
+        )
+    )
+
+
+def bar(progress: Progress) -> RenderableType:
+    row = Table.grid(padding=(0, 2), expand=True)
+    row.add_column(ratio=1)
+    row.add_column(justify="right", no_wrap=True)
+    left = progress.left_s
+    words = "" if left is None else f"{duration_text(left)} left" if left else "done"
+    row.add_row(ProgressBar(total=progress.steps or 1, completed=progress.step), Text(words, style="dim"))
+    return row
+
+
+def sparkline(values: Sequence[float], cells: int = 32) -> str:
+    """The curve in ``cells`` characters: each the mean of its stretch, from lowest to highest."""
+    if not values:
+        return ""
+    cells = min(cells, len(values))
+    means = []
+    for i in range(cells):
+        stretch = values[len(values) * i // cells : len(values) * (i + 1) // cells]
+        means.append(sum(stretch) / len(stretch))
+    low, span = min(means), (max(means) - min(means)) or 1.0
+    return "".join(BLOCKS[1 + round(7 * (mean - low) / span)] for mean in means)
+
+
+def workers_table(line: LedgerLine, virtual_ranks: int) -> RenderableType:
+    """One row per worker: which of the virtual ranks it computed in the newest step."""
+    table = Table.grid(padding=(0, 2))
+    workers = sorted(line.workers.items())
+    for worker, spans in workers[:MOST_WORKERS]:
+        count = sum(stop - start for start, stop in spans)
+        words = f"{count} of {virtual_ranks} virtual ranks"
+        picture = cells_of(spans, virtual_ranks, HUES[worker % len(HUES)])
+        table.add_row(Text(f"worker {worker}"), picture, Text(words, style="dim"))
+    if len(workers) > MOST_WORKERS:
+        table.add_row(Text(f"and {len(workers) - MOST_WORKERS} more", style="dim"))
+    return table
+
+
+def cells_of(spans: Sequence[tuple[int, int]], virtual_ranks: int, hue: str) -> Text:
+    """All virtual ranks in a row, this worker's filled; scaled down when they do not fit."""
+    mine = {rank for start, stop in spans for rank in range(start, stop)}
+    cells = min(virtual_ranks, CELLS)
+    text = Text()
+    for i in range(cells):
+        stretch = range(virtual_ranks * i // cells, virtual_ranks * (i + 1) // cells)
+        held = any(rank in mine for rank in stretch)
+        text.append("●" if held else "·", style=hue if held else "dim")
+    return text
+
+
+def virtual_ranks_of(line: LedgerLine) -> int:
+    return max((stop for spans in line.workers.values() for _, stop in spans), default=1)

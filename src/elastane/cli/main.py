@@ -1,0 +1,99 @@
+"""The ``elastane`` command: its verbs, and the page a newcomer reads first."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from elastane.cli.drain import drain
+from elastane.cli.events import events
+from elastane.cli.listing import listing
+from elastane.cli.logs import logs
+from elastane.cli.ps import ps
+from elastane.cli.report import report
+from elastane.cli.resize import resize
+from elastane.cli.run import run
+from elastane.cli.stop import stop
+from elastane.cli.verb import verb
+from elastane.cli.verify import verify
+
+HELP = """
+Elastic training for PyTorch. Workers may join, leave and die while a model
+trains: no step is lost, and the trained bytes are the same whatever happened.
+
+A training script asks for a run, [bold]run = elastane.join()[/bold], and takes its
+microbatches from [bold]run.steps(...)[/bold]; nothing in it knows how many workers
+there are. This command starts such a script, and changes it while it runs.
+
+[bold]A typical session[/bold]
+
+  $ elastane run --workers 1:4 --start 2 --name demo train.py --lr 3e-4
+  [dim]and in another terminal:[/dim]
+  $ elastane resize demo 4      [dim]two more join; nobody waits for them[/dim]
+  $ elastane ps demo            [dim]kill -9 any of these: training goes on[/dim]
+  $ elastane drain demo 1       [dim]worker 1 leaves, and no sample is lost[/dim]
+  $ elastane events demo -f     [dim]what happened, why, and what it cost[/dim]
+  $ elastane verify demo        [dim]prove that every sample was seen once[/dim]
+  $ elastane verify demo other  [dim]prove two runs the same, bit for bit[/dim]
+"""
+
+EPILOG = """
+[bold]Exit codes[/bold]
+
+  0    done, proved or equal
+  1    the run failed, or runs differ
+  2    the request cannot be met; nothing was changed
+  3    no such run, or it is not running
+  130  stopped by the user
+
+Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
+Every verb takes --json, and explains itself with --help.
+"""
+
+TRAIN, LOOK, AFTER = "Train and change", "Look", "Afterwards"
+
+app = typer.Typer(
+    name="elastane",
+    help=HELP,
+    epilog=EPILOG,
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(version("elastane"))
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def elastane(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=show_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
+# Everything after SCRIPT is the script's, options too.
+app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False})(verb(run))
+app.command(rich_help_panel=TRAIN)(verb(resize))
+app.command(rich_help_panel=TRAIN)(verb(drain))
+app.command(rich_help_panel=TRAIN)(verb(stop))
+app.command(rich_help_panel=LOOK)(verb(ps))
+app.command(rich_help_panel=LOOK)(verb(events))
+app.command(rich_help_panel=LOOK)(verb(logs))
+app.command("list", rich_help_panel=LOOK)(verb(listing))
+app.command(rich_help_panel=AFTER)(verb(verify))
+app.command(rich_help_panel=AFTER)(verb(report))
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""``elastane ps``: the processes of a run, or of all live runs."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.control import Answer, AskStatus
+from elastane.api.errors import NoSuchRun
+from elastane.api.rundir import RunDir
+from elastane.cli.home import known_runs
+from elastane.cli.status import asked
+from elastane.cli.verb import AsJson, print_json, talk
+from elastane.client.resolve import find_run
+from elastane.observability.run_files import is_live, read_record
+
+
+def ps(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Name or directory of one run.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the processes of RUN, or of every live run.
+
+    With --json, a list of objects with the keys run, role, pid, worker,
+    generation, virtual_ranks, blocks and state.
+    """
+    if run is not None:
+        answers = {name_of(run_dir): asked(run_dir, AskStatus()) for run_dir in (find_run(run),)}
+    else:
+        answers = live_answers()
+    if as_json:
+        print_json(
+            [
+                {"run": name} | msgspec.structs.asdict(row)
+                for name, answer in answers.items()
+                for row in answer.processes
+            ]
+        )
+    elif not answers:
+        talk().print("no run is live; elastane list shows the others")
+    for name, answer in answers.items() if not as_json else ():
+        show(name, answer)
+
+
+def live_answers() -> dict[str, Answer]:
+    answers = {}
+    for run_dir in known_runs():
+        if is_live(run_dir):
+            try:
+                answers[name_of(run_dir)] = asked(run_dir, AskStatus())
+            except NoSuchRun:
+                continue  # it ended between the two questions
+    return answers
+
+
+def name_of(run_dir: RunDir) -> str:
+    return read_record(run_dir).spec.name
+
+
+def show(name: str, answer: Answer) -> None:
+    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
+    from rich.text import Text  # noqa: PLC0415
+
+    console = talk()
+    step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")
+    loss = "" if answer.loss is None else f", loss {answer.loss:.4f}"
+    console.print(
+        Text(f"{name}: {answer.state}, {step}{loss}, generation {answer.generation}, term {answer.term}")
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("role", "pid", "worker", "generation", "virtual ranks", "blocks", "state"):
+        table.add_column(title, justify="left" if title in ("role", "state") else "right")
+    for row in answer.processes:
+        numbers = (row.pid, row.worker, row.generation, row.virtual_ranks, row.blocks)
+        table.add_row(row.role, *("" if n is None else str(n) for n in numbers), Text(row.state))
+    console.print(table)

@@ -1,0 +1,128 @@
+"""Making a run's directory: claimed, written, and to be found by name."""
+
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.client.resolve import runs_home
+
+PATIENCE_S = 1.0
+SECRET_BYTES = 32
+
+
+@contextmanager
+def claimed(spec: RunSpec, directory: Path | None) -> Iterator[RunDir]:
+    """A new run directory, locked for as long as the context lasts.
+
+    Args:
+        spec: of the run; goes into ``run.json``.
+        directory: where; None is ``$ELASTANE_HOME/runs/NAME``. Elsewhere, a link there makes the name known.
+
+    Raises:
+        BadInput: in use, holding another run, not writable, or the disk is full. Nothing was overwritten.
+    """
+    run_dir = RunDir((directory or runs_home() / spec.name).absolute())
+    try:
+        run_dir.logs.mkdir(parents=True, exist_ok=True)
+        lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise unwritable(run_dir, error) from error
+    try:
+        lock_now(lock, run_dir)
+        refuse_another_run(run_dir)
+        try:
+            write_beginnings(run_dir, spec)
+            if directory is not None:
+                make_known(spec.name, run_dir)
+        except OSError as error:
+            raise unwritable(run_dir, error) from error
+        yield run_dir
+    finally:
+        os.close(lock)
+
+
+def lock_now(lock: int, run_dir: RunDir) -> None:
+    """Take the lock, or fail once it is clear that a run holds it."""
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Whoever merely asks whether a run lives holds the lock for a moment; a run holds it for good.
+            if time.monotonic() > give_up:
+                raise BadInput(
+                    f"{run_dir.root} is in use: a live run holds its lock",
+                    do="choose another --run-dir, or end that run with elastane stop",
+                ) from None
+            time.sleep(0.02)
+
+
+def refuse_another_run(run_dir: RunDir) -> None:
+    if run_dir.run.exists():
+        raise BadInput(
+            f"{run_dir.root} already holds a run",
+            means="a run's directory is written once, so that its ledger stays a proof",
+            do="choose another --run-dir or --name, or remove the directory",
+        )
+
+
+def write_beginnings(run_dir: RunDir, spec: RunSpec) -> None:
+    """The secret first: whoever sees ``run.json`` may ask for the rest."""
+    run_dir.secret.unlink(missing_ok=True)
+    secret = os.open(run_dir.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(secret, "w") as file:
+        file.write(secrets.token_hex(SECRET_BYTES))
+    record = RunRecord(spec=spec, created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    beside = run_dir.run.with_suffix(".json.new")
+    try:
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+        beside.replace(run_dir.run)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def make_known(name: str, run_dir: RunDir) -> None:
+    """A link in the home, so that other terminals may call the run by its name."""
+    link = runs_home() / name
+    if link.resolve() == run_dir.root.resolve():
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink() and not link.exists():
+        link.unlink()  # the run it led to has been removed
+    link.symlink_to(run_dir.root)
+
+
+def check_name_is_free(name: str, directory: Path | None) -> None:
+    """Refuse a name that already leads to another run, before anything is written.
+
+    Raises:
+        BadInput: it does.
+    """
+    there = runs_home() / name
+    if directory is None or not there.exists() or there.resolve() == directory.resolve():
+        return
+    raise BadInput(
+        f"the name {name} already leads to the run in {there.resolve()}",
+        do="choose another --name, or remove that run",
+    )
+
+
+def unwritable(run_dir: RunDir, error: OSError) -> BadInput:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return BadInput(
+        f"cannot write the run directory {run_dir.root}: {error.strerror}",
+        means="a run that could not keep its ledger would prove nothing, so it was not started",
+        do="free some space there, or choose another --run-dir" if full else "choose another --run-dir",
+    )

@@ -1,0 +1,146 @@
+"""From the options of ``elastane run`` to a `RunSpec`, or a sentence that says why not."""
+
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.spec import RunSpec
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LARGEST_SEED = 2**63 - 1
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options as they were typed; see ``elastane run --help``."""
+
+    script: Path
+    args: tuple[str, ...]
+    workers: str | None
+    start: int | None
+    virtual_ranks: int | None
+    copies: str
+    convergence: Literal["exact", "fast"]
+    seed: int
+    threads: int
+    transport: Literal["shared", "tcp"]
+    digest_every: int
+
+
+def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
+    """Check what was typed and fill in what was not.
+
+    Args:
+        options: as typed.
+        name: of the run.
+        cpus: of this machine, ``>= 1``; without ``--workers`` they bound the number of workers.
+
+    Raises:
+        BadInput: with the option to change.
+    """
+    check_name(name)
+    check_script(options.script)
+    at_least("--threads", options.threads, 1)
+    at_least("--digest-every", options.digest_every, 1)
+    at_least("--seed", options.seed, 0)
+    if options.seed > LARGEST_SEED:
+        raise BadInput(f"--seed {options.seed} is larger than 2**63 - 1", do="take a smaller one")
+    if options.virtual_ranks is not None:
+        at_least("--virtual-ranks", options.virtual_ranks, 1)
+    low, high = worker_range(options.workers, options.virtual_ranks, cpus)
+    start = low if options.start is None else options.start
+    if not low <= start <= high:
+        raise BadInput(
+            f"--start {start} is outside --workers {low}:{high}",
+            do=f"choose {low} to {high}, or a wider --workers",
+        )
+    return RunSpec(
+        name=name,
+        # Absolute, so that a worker started later finds it from any directory.
+        script=str(options.script.resolve()),
+        args=options.args,
+        min_workers=low,
+        max_workers=high,
+        start=start,
+        virtual_ranks=options.virtual_ranks,
+        copies=copies_of(options.copies),
+        convergence=options.convergence,
+        seed=options.seed,
+        threads=options.threads,
+        digest_every=options.digest_every,
+        transport=options.transport,
+    )
+
+
+def worker_range(text: str | None, virtual_ranks: int | None, cpus: int) -> tuple[int, int]:
+    """``MIN:MAX`` or one number for both; without it 1 to the number of CPUs, but at least 2."""
+    if text is None:
+        most = max(cpus, 2)
+        return 1, most if virtual_ranks is None else min(most, virtual_ranks)
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+    if match is None:
+        raise BadInput(f"--workers {text!r} is not MIN:MAX", do="write for example --workers 1:8")
+    low = int(match[1])
+    high = int(match[2]) if match[2] is not None else low
+    if low < 1:
+        raise BadInput(f"--workers {text}: MIN is {low}; a run needs at least 1 worker", do="write 1 or more")
+    if low > high:
+        raise BadInput(f"--workers {text}: MIN {low} is larger than MAX {high}", do=f"write {high}:{low}")
+    if virtual_ranks is not None and virtual_ranks < high:
+        raise BadInput(
+            f"--workers {text} allows {high} workers, but there are only {virtual_ranks} virtual ranks",
+            means="a worker computes at least one virtual rank, so some would have nothing to do",
+            do=f"write --virtual-ranks {high}, or --workers {min(low, virtual_ranks)}:{virtual_ranks}",
+        )
+    return low, high
+
+
+def copies_of(text: str) -> int | None:
+    if text == "all":
+        return None
+    try:
+        copies = int(text)
+    except ValueError:
+        raise BadInput(f"--copies {text!r} is neither 'all' nor a number", do="write all, or 2") from None
+    at_least("--copies", copies, 1)
+    return copies
+
+
+def at_least(option: str, value: int, least: int) -> None:
+    if value < least:
+        raise BadInput(f"{option} {value} is less than {least}", do=f"write {least} or more")
+
+
+def check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise BadInput(
+            f"--name {name!r} cannot name a run",
+            means="a name is a directory too: letters, digits, dots, dashes and underscores, up to 100",
+        )
+
+
+def check_script(script: Path) -> None:
+    if not script.exists():
+        raise BadInput(f"there is no script {script}", do="check the path; options of elastane go before it")
+    if not script.is_file():
+        raise BadInput(f"{script} is not a file", do="name the Python file that trains")
+    try:
+        script.open("rb").close()
+    except OSError as error:
+        raise BadInput(f"cannot read {script}: {error.strerror}") from error
+
+
+def remarks(spec: RunSpec) -> list[str]:
+    """What is allowed and yet worth a word before the run begins."""
+    words = []
+    if spec.copies is not None and spec.copies > spec.min_workers:
+        words.append(
+            f"copies {spec.copies}: with fewer than {spec.copies} workers there are as many copies as workers"
+        )
+    if spec.copies == 1:
+        words.append(
+            "copies 1: the death of any worker ends the run, for nobody else holds its optimizer state"
+        )
+    return words

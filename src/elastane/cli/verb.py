@@ -1,0 +1,53 @@
+"""What all verbs share: how they fail, what they print where, and the arguments they have in common."""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Annotated, ParamSpec, TypeAlias
+
+import msgspec
+import typer
+from rich.console import Console
+
+from elastane.api.errors import ElastaneError
+
+P = ParamSpec("P")
+
+STOPPED_BY_USER = 130
+
+AsJson: TypeAlias = Annotated[
+    bool, typer.Option("--json", help="Machine-readable on stdout; everything else goes to stderr.")
+]
+RunName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RUN", help="Name of a run, or its directory.", show_default=False)
+]
+
+
+def verb(function: Callable[P, None]) -> Callable[P, None]:
+    """Give a command its exit codes: failures become them here and nowhere else."""
+
+    @functools.wraps(function)
+    def shell(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except ElastaneError as error:
+            # A program finds the reason where it looks for the answer; a person, in words.
+            if kwargs.get("as_json"):
+                words = {"what": error.what, "means": error.means, "do": error.do}
+                print_json({"error": words, "exit_code": error.exit_code})
+            print(f"error: {error}", file=sys.stderr)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(STOPPED_BY_USER) from None
+
+    return shell
+
+
+def print_json(value: object) -> None:
+    """One JSON value on one line of stdout."""
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def talk(*, as_json: bool = False) -> Console:
+    """Where words go: stdout, or stderr when stdout is for a machine."""
+    return Console(stderr=as_json, highlight=False, soft_wrap=True)

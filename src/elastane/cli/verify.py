@@ -1,0 +1,112 @@
+"""``elastane verify``: prove one run from its ledger, or two runs equal."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from elastane.cli.verb import AsJson, RunName, print_json, talk
+from elastane.client.resolve import find_run
+from elastane.observability.compare import Comparison, compare
+from elastane.observability.facts import outcome_of
+from elastane.observability.run_files import Recorded, read_run
+from elastane.observability.verify import SampleRules, Verdict
+from elastane.observability.verify import verify as judge
+from elastane.protocol.sampling import sample_hash, sample_index
+
+SHOWN = 20
+"""Problems and tensors named one by one; --json has them all."""
+
+
+def verify(
+    run: RunName,
+    other: Annotated[
+        str | None, typer.Argument(metavar="OTHER", help="A second run to compare with.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove that RUN lost and repeated nothing, or two runs the same bit for bit.
+
+    One run: every step once and in order, every virtual rank computed once,
+    every sample of an epoch trained on once.
+
+    Two runs: the pinned choices, then losses, samples and digests step by
+    step, then the final tensors.
+
+    Exit code 0: proved, or equal. 1: not. 2: a file could not be read.
+    """
+    first = read_run(find_run(run))
+    console = talk(as_json=as_json)
+    if other is None:
+        verdict = judged(first)
+        show_verdict(verdict, console)
+        good, found = verdict.ok, msgspec.to_builtins(verdict)
+    else:
+        comparison = compare(first, read_run(find_run(other)))
+        show_comparison(comparison, console)
+        good, found = comparison.equal, msgspec.to_builtins(comparison)
+    if as_json:
+        print_json(found)
+    if not good:
+        raise typer.Exit(1)
+
+
+def judged(run: Recorded) -> Verdict:
+    outcome, _ = outcome_of(run.events, live=run.live)
+    rules = SampleRules(sample_index, sample_hash)
+    return judge(run.record.pinned, run.ledger, rules, finished=outcome == "finished")
+
+
+def show_verdict(verdict: Verdict, console: Console) -> None:
+    def say(words: str) -> None:
+        console.print(words, markup=False)
+
+    of = f" of {verdict.planned_steps}" if verdict.planned_steps else ""
+    say(f"{verdict.steps}{of} steps in {verdict.generations} generations, {verdict.samples:,} samples")
+    for epoch in verdict.epochs:
+        state = "" if epoch.finished else " (unfinished)"
+        say(
+            f"  epoch {epoch.epoch}{state}: {epoch.once:,} samples once, {epoch.never:,} never, "
+            f"{epoch.repeated:,} repeatedly"
+        )
+    if verdict.not_finite:
+        say(f"  loss not finite at steps {shortened([*map(str, verdict.not_finite)])}")
+    for problem in verdict.problems[:SHOWN]:
+        where = "" if problem.step is None else f"step {problem.step}: "
+        say(f"  {problem.kind}: {where}{problem.text}")
+    if len(verdict.problems) > SHOWN:
+        say(f"  and {len(verdict.problems) - SHOWN} more")
+    say("proved: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
+
+
+def show_comparison(found: Comparison, console: Console) -> None:
+    def say(words: str) -> None:
+        console.print(words, markup=False)
+
+    for choice in found.pinned:
+        weight = "must agree" if choice.decides else "need not agree"
+        say(f"  {choice.name}: {choice.first} against {choice.second} ({weight})")
+    if not found.comparable:
+        say("NOT comparable: pinned choices that decide the bits differ")
+        return
+    say(f"{found.same_steps} of {max(found.steps)} steps have the same loss and samples, bit for bit")
+    for remark in found.remarks:
+        say(f"  {remark}")
+    for difference in found.ledger:
+        block = "" if difference.block is None else f", from block {difference.block} on"
+        say(f"  {difference.what} differs first at step {difference.step}{block}:")
+        say(f"    {difference.first}")
+        say(f"    {difference.second}")
+    say(f"{found.digests} digests compared; {found.tensors_compared} tensors, {len(found.tensors)} differ")
+    for tensor in found.tensors[:SHOWN]:
+        far = "" if tensor.max_abs is None else f", by at most {tensor.max_abs:.3g}"
+        many = "" if tensor.elements is None else f" of {tensor.elements} elements"
+        say(f"  {tensor.name}: {tensor.why}{many}{far}")
+    if len(found.tensors) > SHOWN:
+        say(f"  and {len(found.tensors) - SHOWN} more")
+    say("equal, bit for bit" if found.equal else "DIFFERENT")
+
+
+def shortened(words: list[str]) -> str:
+    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")

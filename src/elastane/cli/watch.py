@@ -1,0 +1,99 @@
+"""Following a run while it lives: its files into a panel on a terminal, or into plain lines."""
+
+import asyncio
+import time
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from elastane.api.errors import ElastaneError
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+from elastane.cli.live import panel
+from elastane.cli.progress import MESSAGE, QUIET, Progress, after_event, after_line
+from elastane.cli.words import event_text, step_text
+from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
+from elastane.observability.tail import Tail
+
+LOOK_S = 0.1
+LINE_EVERY_S = 1.0
+
+
+class Watcher:
+    """Reads what was written since the last look, and shows it."""
+
+    def __init__(self, run_dir: RunDir, spec: RunSpec, console: Console) -> None:
+        self.run_dir = run_dir
+        self.spec = spec
+        self.console = console
+        self.note = "Ctrl-C stops at the next commit"
+        self.progress = Progress()
+        self._ledger, self._events = Tail(run_dir.ledger), Tail(run_dir.events)
+        self._next_line = 0.0
+        self._shown_step = 0
+        self._live: Live | None = None
+
+    async def follow(self) -> None:
+        """Show the run until cancelled."""
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, auto_refresh=False, vertical_overflow="crop")
+            self._live.start()
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_S)
+
+    def close(self, *, look: bool) -> None:
+        """Take a last look, if wanted, and give the terminal back."""
+        if look:
+            self.look(last=True)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def look(self, *, last: bool = False) -> None:
+        """Read on, and show what is new."""
+        if self.progress.steps is None:
+            self.learn_pinned()
+        for line in self._ledger.new_lines():
+            self.progress = after_line(self.progress, decode_ledger_line(line))
+        if self._live is None:
+            self.print_step(last=last)
+        for line in self._events.new_lines():
+            self.hear(decode_event_line(line))
+        if self._live is not None:
+            self._live.update(panel(self.spec, self.progress, self.note), refresh=True)
+
+    def hear(self, event: EventLine) -> None:
+        if event.kind == MESSAGE:
+            # What the script prints scrolls by as it would without us, above the panel if there is one.
+            self.console.print(Text(event.why))
+            return
+        self.progress = after_event(self.progress, event)
+        if self._live is None and event.kind not in QUIET:
+            self.console.print(event_text(event))
+
+    def print_step(self, *, last: bool) -> None:
+        """A line for a log, at most one per second and never the same twice."""
+        if self.progress.step > self._shown_step and (last or time.monotonic() >= self._next_line):
+            self.console.print(Text(step_text(self.progress)))
+            self._shown_step = self.progress.step
+            self._next_line = time.monotonic() + LINE_EVERY_S
+
+    def learn_pinned(self) -> None:
+        try:
+            pinned = read_record(self.run_dir).pinned
+        except ElastaneError:
+            return  # being replaced at this moment; the next look finds it whole
+        if pinned is not None:
+            self.progress = msgspec.structs.replace(
+                self.progress, steps=pinned.steps, virtual_ranks=pinned.virtual_ranks
+            )
+
+    def say(self, words: str) -> None:
+        """A sentence of our own: the panel's foot, or a line."""
+        self.note = words
+        if self._live is None:
+            self.console.print(Text(words))

@@ -1,0 +1,91 @@
+"""Events, steps and times as the command line says them."""
+
+from rich.text import Text
+
+from elastane.api.records import EventLine
+from elastane.cli.progress import Progress
+
+COLOURS = {
+    "worker.joined": "green",
+    "worker.left": "yellow",
+    "worker.died": "red",
+    "worker.hung": "red",
+    "worker.failed": "red",
+    "worker.refused": "red",
+    "coordinator.died": "magenta",
+    "ledger.stalled": "red",
+    "run.failed": "red",
+    "run.finished": "green",
+    "run.stopped": "yellow",
+    "evaluation": "cyan",
+    "generation.started": "blue",
+}
+
+
+def event_text(event: EventLine) -> Text:
+    """One event on one line: where, what, who, why, and how long the slowest healthy worker paused."""
+    where = "" if event.step is None else f"step {event.step}"
+    words = [who_text(event), detail_text(event), event.why, pause_text(event)]
+    return Text.assemble(
+        (f"{where:>10}  ", "dim"),
+        (event.kind, COLOURS.get(event.kind, "")),
+        "  ",
+        "; ".join(word for word in words if word),
+    )
+
+
+def who_text(event: EventLine) -> str:
+    """Of a generation its members, not the coordinator that numbered it."""
+    if event.kind != "generation.started" and event.who:
+        return event.who
+    return f"workers {', '.join(map(str, event.workers))}" if event.workers else event.who
+
+
+def detail_text(event: EventLine) -> str:
+    return ", ".join(f"{name} {value_text(value)}" for name, value in event.detail.items())
+
+
+def value_text(value: float | str | None) -> str:
+    """JSON has no infinity and no NaN: they read back as None."""
+    if value is None:
+        return "not finite"
+    return str(value) if isinstance(value, (str, int)) else f"{value:.6g}"
+
+
+def pause_text(event: EventLine) -> str:
+    if not event.pause_ms:
+        return ""
+    worker = max(event.pause_ms, key=event.pause_ms.__getitem__)
+    steps = event.pause_steps.get(worker)
+    usual = "" if steps is None else f" ({steps:.2f} usual steps)"
+    return f"longest pause {event.pause_ms[worker]:.0f} ms{usual}"
+
+
+def step_text(progress: Progress) -> str:
+    """One line for a log: where the run is and how fast it goes."""
+    line = progress.line
+    if line is None:
+        return "waiting for the first step"
+    count = len(line.workers)
+    words = [
+        f"step {line.step}" + (f"/{progress.steps}" if progress.steps else ""),
+        f"loss {loss_text(line.loss)}",
+        f"{count} {'worker' if count == 1 else 'workers'}",
+        f"{progress.samples_per_s:,.0f} samples/s",
+    ]
+    if progress.left_s:
+        words.append(f"{duration_text(progress.left_s)} left")
+    return "  ".join(words)
+
+
+def loss_text(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"
+
+
+def duration_text(seconds: float) -> str:
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004 - an hour
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

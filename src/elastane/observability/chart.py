@@ -1,0 +1,300 @@
+"""The run's chart as inline SVG: loss, workers, step time and lanes over one axis of steps."""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import msgspec
+
+from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.facts import median
+from elastane.observability.series import Lane, Point, lanes_of, points_of, sizes_of, step_of, thinned
+
+WIDTH = 1120
+LEFT, RIGHT = 66, 18
+MARKS_PX, MARK_ROWS, MARK_ROW_PX = 58, 3, 17
+GAP_PX = 34
+LANE_PX = 15
+MOST_LANES = 40
+MOST_MARKS = 600
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """How events of one kind look: a colour class, a glyph around the origin, and a word."""
+
+    colour: str
+    glyph: str
+    word: str
+
+
+UP = "M0-6L6 5H-6Z"
+DOWN = "M0 6L6-5H-6Z"
+CROSS = "M-5-5L5 5M5-5L-5 5"
+DIAMOND = "M0-6.5L6.5 0L0 6.5L-6.5 0Z"
+RING = "M-4.5 0A4.5 4.5 0 1 0 4.5 0A4.5 4.5 0 1 0-4.5 0"
+CHEVRON = "M-5-3L0 3L5-3"
+SQUARE = "M-5-5H5V5H-5Z"
+STAR = "M0-6.5L1.9-2L6.5-2L2.8 1L4.2 6L0 3.1L-4.2 6L-2.8 1L-6.5-2L-1.9-2Z"
+SWAP = "M-6-2.5H5M2-5.5L5-2.5M6 2.5H-5M-2 5.5L-5 2.5"
+
+KINDS = {
+    "worker.joined": Kind("good", UP, "joined"),
+    "worker.left": Kind("warn", DOWN, "left"),
+    "worker.died": Kind("bad", CROSS, "died"),
+    "worker.hung": Kind("bad", SQUARE, "hung"),
+    "worker.failed": Kind("bad", CROSS, "failed"),
+    "worker.refused": Kind("bad", RING, "refused"),
+    "coordinator.died": Kind("core", DIAMOND, "coordinator died"),
+    "resize.requested": Kind("ask", RING, "resize asked"),
+    "drain.requested": Kind("ask", CHEVRON, "drain asked"),
+    "shares.rebalanced": Kind("core", SWAP, "rebalanced"),
+    "evaluation": Kind("score", STAR, "evaluation"),
+    "ledger.stalled": Kind("bad", SQUARE, "ledger stalled"),
+    "run.failed": Kind("bad", CROSS, "run failed"),
+    "run.stopped": Kind("warn", SQUARE, "run stopped"),
+}
+"""The kinds that have a mark above the chart; the others only a row in the table."""
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """A linear map of ``[low, high]`` onto pixels from ``start`` to ``stop``."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value: float) -> float:
+        span = self.high - self.low or 1.0
+        return round(self.start + (value - self.low) / span * (self.stop - self.start), 2)
+
+
+class Chart(msgspec.Struct, frozen=True):
+    """``svg``, and what the page's script needs to answer a pointer."""
+
+    svg: str
+    hover: dict[str, object]
+
+
+def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_ranks: int) -> Chart:
+    """Draw a run of at least one step."""
+    points = points_of(ledger)
+    x = Axis(points[0].step, max(points[-1].step, points[0].step + 1), LEFT, WIDTH - RIGHT)
+    losses = thinned(points, height=loss_height)
+    lanes = lanes_of(ledger)
+    shown = lanes if len(lanes) <= MOST_LANES else []
+
+    parts: list[str] = []
+    top = MARKS_PX + 34.0
+    loss_bottom = top + 270
+    parts += loss_panel(losses, x, top, loss_bottom)
+    workers_top = loss_bottom + GAP_PX
+    workers_bottom = workers_top + 84
+    parts += workers_panel(sizes_of(ledger), points[-1].step, x, workers_top, workers_bottom)
+    times_top = workers_bottom + GAP_PX
+    times_bottom = times_top + 110
+    parts += times_panel(points, x, times_top, times_bottom)
+    bottom = times_bottom
+    if shown:
+        lanes_top = times_bottom + GAP_PX
+        bottom = lanes_top + LANE_PX * len(shown)
+        parts += lanes_panel(shown, x, lanes_top, virtual_ranks)
+    parts += step_ticks(x, bottom)
+    marks = marks_of(events, ledger, x)
+    height = bottom + 40
+    svg = (
+        f'<svg id="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
+        f'aria-label="Loss, workers and step time over {len(ledger)} steps">'
+        + "".join(draw_marks(marks, bottom))
+        + "".join(parts)
+        + f'<g id="cross" visibility="hidden"><line y1="{MARKS_PX + 6}" y2="{bottom:.1f}"/>'
+        + '<circle id="dot" r="4.5"/></g></svg>'
+    )
+    loss_axis = loss_axis_of(losses, top, loss_bottom)
+    hover: dict[str, object] = {
+        "left": LEFT,
+        "right": WIDTH - RIGHT,
+        "first": x.low,
+        "last": x.high,
+        "lossTop": loss_axis.high,
+        "lossBottom": loss_axis.low,
+        "yTop": top,
+        "yBottom": loss_bottom,
+        "points": [
+            [p.step, rounded(p.loss), rounded(p.smooth), p.workers, round(p.step_ms, 1)] for p in losses
+        ],
+    }
+    return Chart(svg, hover)
+
+
+def loss_height(point: Point) -> float:
+    # A missing loss is the highest of all, so that thinning keeps the gap it leaves.
+    return math.inf if point.loss is None else point.loss
+
+
+def step_height(point: Point) -> float:
+    return point.step_ms
+
+
+def rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def loss_axis_of(points: Sequence[Point], top: float, bottom: float) -> Axis:
+    losses = [point.loss for point in points if point.loss is not None] or [0.0]
+    low, high = min(losses), max(losses)
+    margin = 0.06 * (high - low) or abs(high) * 0.1 or 0.5
+    # Losses near zero keep their floor at zero, so that the height of the curve means something.
+    floor = 0.0 if 0 <= low < 0.35 * high else low - margin
+    return Axis(floor, high + margin, bottom, top)
+
+
+def loss_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
+    y = loss_axis_of(points, top, bottom)
+    yield from frame("loss", y, x, top, bottom)
+    raw = path((x(p.step), None if p.loss is None else y(p.loss)) for p in points)
+    smooth = path((x(p.step), None if p.smooth is None else y(p.smooth)) for p in points)
+    yield f'<path class="raw" d="{raw}"/><path class="curve" d="{smooth}"/>'
+
+
+def workers_panel(
+    sizes: Sequence[tuple[int, int]], last: int, x: Axis, top: float, bottom: float
+) -> Iterable[str]:
+    """The number of workers as steps: it changes at a step, not between two."""
+    most = max(size for _, size in sizes)
+    y = Axis(0, most * 1.12, bottom, top)
+    yield from frame("workers", y, x, top, bottom, whole=True)
+    places = [f"M{x(sizes[0][0])} {y(sizes[0][1])}"]
+    places += [f"H{x(step)}V{y(size)}" for step, size in thin_sizes(sizes)[1:]]
+    line = "".join(places) + f"H{x(max(last, x.high))}"
+    yield f'<path class="area" d="{line}V{bottom}H{x(sizes[0][0])}Z"/><path class="edge" d="{line}"/>'
+
+
+def thin_sizes(sizes: Sequence[tuple[int, int]], most: int = 3000) -> Sequence[tuple[int, int]]:
+    every = -(-len(sizes) // most)
+    return sizes if every == 1 else [*sizes[::every], sizes[-1]]
+
+
+def times_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
+    """Time from commit to commit: where training paused, the curve stands up."""
+    shown = thinned(points, height=step_height)
+    usual = median([point.step_ms for point in points])
+    y = Axis(0, max(max(point.step_ms for point in shown) * 1.1, 1e-3), bottom, top)
+    yield from frame("step time, ms", y, x, top, bottom, ticks=3)
+    drawn = path((x(point.step), y(point.step_ms)) for point in shown)
+    yield f'<path class="times" d="{drawn}"/>'
+    yield f'<path class="usual" d="M{LEFT} {y(usual)}H{WIDTH - RIGHT}"/>'
+    yield f'<text class="note" x="{WIDTH - RIGHT}" y="{top - 8}">usual {usual:,.0f} ms</text>'
+
+
+def lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: int) -> Iterable[str]:
+    """One lane per worker, the stronger the more virtual ranks it computed."""
+    yield f'<text class="title" x="{LEFT}" y="{top - 9}">virtual ranks per worker</text>'
+    for place, lane in enumerate(lanes):
+        y = top + place * LANE_PX
+        yield f'<text class="tick" x="{LEFT - 9}" y="{y + 10.5}">{lane.worker}</text>'
+        for first, last, ranks in lane.stretches[:MOST_MARKS]:
+            start, stop = x(first), min(x(last + 1), WIDTH - RIGHT)
+            share = ranks / max(virtual_ranks, 1)
+            yield (
+                f'<rect class="lane" x="{start}" y="{y}" width="{max(stop - start, 1):.2f}" '
+                f'height="{LANE_PX - 3}" fill-opacity="{0.25 + 0.75 * share:.2f}">'
+                f"<title>worker {lane.worker}: {ranks} of {virtual_ranks} virtual ranks, "
+                f"steps {first} to {last}</title></rect>"
+            )
+
+
+def frame(
+    title: str, y: Axis, x: Axis, top: float, bottom: float, *, ticks: int = 5, whole: bool = False
+) -> Iterable[str]:
+    yield f'<text class="title" x="{LEFT}" y="{top - 9}">{escape(title)}</text>'
+    for value in nice_ticks(y.low, y.high, ticks, whole=whole):
+        at = y(value)
+        yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
+        yield f'<text class="tick" x="{LEFT - 9}" y="{at + 4}">{number(value)}</text>'
+    yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
+
+
+def step_ticks(x: Axis, bottom: float) -> Iterable[str]:
+    ticks = [value for value in nice_ticks(x.low, x.high, 10, whole=True) if x.low <= value <= x.high]
+    for value in ticks:
+        yield f'<path class="base" d="M{x(value)} {bottom}v5"/>'
+        yield f'<text class="step" x="{x(value)}" y="{bottom + 19}">{value:,.0f}</text>'
+    yield f'<text class="note" x="{WIDTH - RIGHT}" y="{bottom + 35}">step</text>'
+
+
+def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
+    """Round values within ``[low, high]``, about so many: multiples of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / max(about, 1)
+    power = 10 ** math.floor(math.log10(rough))
+    unit = min((m * power for m in (1, 2, 5, 10) if m * power >= rough), default=10 * power)
+    if whole:
+        unit = max(1, round(unit))
+    first = math.ceil(low / unit - 1e-9)
+    return [first * unit + i * unit for i in range(int((high - first * unit) / unit + 1e-9) + 1)]
+
+
+def number(value: float) -> str:
+    """A number as one writes it: four digits that matter, no exponent where a reader needs none."""
+    if value == 0:
+        return "0"
+    if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 - beyond them zeros are counted, not read
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"  # noqa: PLR2004 - thousands are whole
+    return f"{value:.2e}"
+
+
+def path(places: Iterable[tuple[float, float | None]]) -> str:
+    """A polyline; a missing height lifts the pen."""
+    commands: list[str] = []
+    pen = "M"
+    for x, y in places:
+        if y is None:
+            pen = "M"
+            continue
+        commands.append(f"{pen}{x} {y}")
+        pen = "L"
+    return "".join(commands)
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """An event's place above the chart; ``row`` counts upward when neighbours are near."""
+
+    x: float
+    row: int
+    kind: Kind
+    text: str
+
+
+def marks_of(events: Sequence[EventLine], ledger: Sequence[LedgerLine], x: Axis) -> list[Mark]:
+    marks: list[Mark] = []
+    free_from = [-math.inf] * MARK_ROWS
+    seen = [event for event in events if event.kind in KINDS]
+    for event in sorted(seen, key=lambda event: step_of(event, ledger))[:MOST_MARKS]:
+        at = x(min(max(step_of(event, ledger), x.low), x.high))
+        row = next((row for row in range(MARK_ROWS) if free_from[row] <= at), None)
+        if row is None:
+            row = min(range(MARK_ROWS), key=free_from.__getitem__)
+        free_from[row] = at + MARK_ROW_PX
+        marks.append(Mark(at, row, KINDS[event.kind], mark_text(event, ledger)))
+    return marks
+
+
+def mark_text(event: EventLine, ledger: Sequence[LedgerLine]) -> str:
+    kind = KINDS[event.kind]
+    who = "" if kind.word.startswith(event.who) else event.who
+    words = [f"step {step_of(event, ledger)}:", who, kind.word]
+    return " ".join(word for word in words if word) + (f" ({event.why})" if event.why else "")
+
+
+def draw_marks(marks: Sequence[Mark], bottom: float) -> Iterable[str]:
+    for mark in marks:
+        y = MARKS_PX - 6 - mark.row * MARK_ROW_PX
+        yield f'<path class="rule {mark.kind.colour}" d="M{mark.x} {y + 8}V{bottom:.1f}"/>'
+    for mark in marks:
+        y = MARKS_PX - 6 - mark.row * MARK_ROW_PX
+        yield (
+            f'<g class="mark {mark.kind.colour}" transform="translate({mark.x} {y})" '
+            f'data-text="{escape(mark.text)}"><circle r="10"/><path d="{mark.kind.glyph}"/></g>'
+        )

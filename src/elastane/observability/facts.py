@@ -1,0 +1,129 @@
+"""What one run amounts to, in a handful of numbers."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.run_files import Recorded
+
+OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
+
+NO_CHANGES = frozenset({"evaluation", "message"})
+"""What the script itself has to say; `message` is a line of ``run.print``."""
+
+PHASES = ("deal", "compute", "reduce", "apply")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers a run is remembered by.
+
+    Args:
+        outcome: ``running``, ``finished``, ``stopped``, ``failed``, or ``interrupted``: its processes are
+            gone and left no word why.
+        why: what the last event of the run said.
+        steps: committed.
+        planned_steps: it was to last, None while unknown.
+        loss: of the last step, None if it was not finite or there is none.
+        samples: trained on.
+        workers: fewest and most in one step, None without steps.
+        changes: events other than evaluations and messages.
+        pause_ms: the longest of any healthy worker, None if no generation followed another.
+        pause_steps: the same pause in usual steps.
+        pause_step: where it was.
+        usual_step_ms: median from commit to commit.
+        wall_s: from the first thing written down to the last.
+        digest: SHA-256 of the newest digested parameters, and the step it belongs to.
+        phases: share of the step time each phase took, summing to 1; ``other`` is what no phase claims.
+    """
+
+    outcome: str
+    why: str
+    steps: int
+    planned_steps: int | None
+    loss: float | None
+    samples: int
+    workers: tuple[int, int] | None
+    changes: int
+    pause_ms: float | None
+    pause_steps: float | None
+    pause_step: int | None
+    usual_step_ms: float | None
+    wall_s: float
+    digest: tuple[str, int] | None
+    phases: dict[str, float]
+
+
+def facts_of(run: Recorded) -> Facts:
+    outcome, why = outcome_of(run.events, live=run.live)
+    ledger = run.ledger
+    sizes = [len(line.workers) for line in ledger]
+    pause_ms, pause_steps, pause_step = longest_pause(run.events)
+    times = [line.time for line in ledger] + [event.time for event in run.events]
+    return Facts(
+        outcome=outcome,
+        why=why,
+        steps=len(ledger),
+        planned_steps=run.record.pinned.steps if run.record.pinned else None,
+        loss=ledger[-1].loss if ledger else None,
+        samples=sum(line.samples.count for line in ledger),
+        workers=(min(sizes), max(sizes)) if sizes else None,
+        changes=sum(event.kind not in NO_CHANGES for event in run.events),
+        pause_ms=pause_ms,
+        pause_steps=pause_steps,
+        pause_step=pause_step,
+        usual_step_ms=median(step_ms) if (step_ms := [*map(step_ms_of, ledger)]) else None,
+        wall_s=max(times) - min(times) if times else 0.0,
+        digest=newest_digest(ledger),
+        phases=phase_shares(ledger),
+    )
+
+
+def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
+    """How the run ended and why it says so; see `Facts.outcome`."""
+    for event in reversed(events):
+        if event.kind in OUTCOMES:
+            return OUTCOMES[event.kind], event.why
+    if live:
+        return "running", ""
+    return "interrupted", "its processes are gone and left no word why"
+
+
+def longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | None, int | None]:
+    """The longest pause of any healthy worker: in ms, in usual steps, and at which step."""
+    pauses = [(ms, worker, event) for event in events for worker, ms in event.pause_ms.items()]
+    if not pauses:
+        return None, None, None
+    ms, worker, event = max(pauses, key=lambda pause: pause[0])
+    return ms, event.pause_steps.get(worker), event.step
+
+
+def newest_digest(ledger: Sequence[LedgerLine]) -> tuple[str, int] | None:
+    return next(((line.digest.parameters, line.step) for line in reversed(ledger) if line.digest), None)
+
+
+def step_ms_of(line: LedgerLine) -> float:
+    return 1000 * line.seconds.get("step", 0.0)
+
+
+def median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def phase_shares(ledger: Sequence[LedgerLine]) -> dict[str, float]:
+    """Share of the whole step time per phase.
+
+    Phases are the longest over the workers, so together they may exceed the step; then they are scaled to it.
+    """
+    sums = Counter[str]()
+    for line in ledger:
+        sums.update({phase: s for phase, s in line.seconds.items() if phase != "step" and math.isfinite(s)})
+    claimed = sum(sums.values())
+    whole = max(sum(line.seconds.get("step", 0.0) for line in ledger), claimed)
+    if whole <= 0:
+        return {}
+    order = [*PHASES, *sorted(sums.keys() - set(PHASES))]
+    shares = {phase: sums[phase] / whole for phase in order if sums[phase] > 0}
+    return shares | ({"other": 1 - claimed / whole} if whole > claimed else {})

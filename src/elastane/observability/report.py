@@ -1,0 +1,316 @@
+"""``report.html``: a whole run on one page that needs nothing but a browser."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+from elastane.observability.chart import KINDS, Chart, Kind, chart_of, number
+from elastane.observability.facts import Facts, facts_of
+from elastane.observability.run_files import Recorded
+from elastane.observability.series import step_of
+from elastane.observability.verify import Verdict
+
+MOST_ROWS = 3000
+"""Events in the table: beyond them the page would outgrow two megabytes."""
+
+
+def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
+    """Write the page of a run into its directory, in one move.
+
+    Args:
+        run: what it has written down so far.
+        verdict: what its ledger proves, if it was checked.
+
+    Raises:
+        BadInput: the directory cannot be written to.
+    """
+    page = report_html(run, verdict)
+    beside = run.run_dir.report.with_suffix(".html.new")
+    try:
+        beside.write_text(page, encoding="utf-8")
+        beside.replace(run.run_dir.report)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise BadInput(f"cannot write {run.run_dir.report}: {error.strerror}") from error
+    return run.run_dir
+
+
+def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
+    """The page; every word that came from the run is escaped."""
+    facts = facts_of(run)
+    pinned = run.record.pinned
+    chart = chart_of(run.ledger, run.events, pinned.virtual_ranks if pinned else 1) if run.ledger else None
+    own = files("elastane.observability")
+    body = [
+        *heading(run, facts),
+        *tiles(facts),
+        *(chart_card(chart, run.events) if chart else ['<p class="soft">No step has committed.</p>']),
+        *event_table(run),
+        *evaluation_table(run),
+        '<div class="columns"><section>',
+        *phase_bar(facts),
+        *proof(verdict),
+        "</section><section>",
+        *choices(run),
+        "</section></div>",
+        footer(run),
+    ]
+    hover = script_json(chart.hover) if chart else "null"
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(run.record.spec.name)} - elastane</title>",
+            f"<style>{(own / 'page.css').read_text()}</style></head><body><main>",
+            *body,
+            '</main><div id="tip"></div>',
+            f'<script type="application/json" id="hover">{hover}</script>',
+            f"<script>{(own / 'page.js').read_text()}</script></body></html>",
+            "",
+        ]
+    )
+
+
+def script_json(value: object) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = msgspec.json.encode(value).decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def heading(run: Recorded, facts: Facts) -> Iterable[str]:
+    spec = run.record.spec
+    yield f"<header><h1>{escape(spec.name)}</h1>"
+    yield f'<span class="badge {facts.outcome}">{facts.outcome}</span></header>'
+    yield f'<p class="command mono">{escape(command_of(spec))}</p>'
+    if facts.why and facts.outcome != "finished":
+        yield f'<pre class="card said {facts.outcome}">{escape(facts.why)}</pre>'
+
+
+def command_of(spec: RunSpec) -> str:
+    """The command that asks for the same run again, as far as the spec remembers it."""
+    options = [f"--workers {spec.min_workers}:{spec.max_workers}", f"--start {spec.start}"]
+    options += [f"--virtual-ranks {spec.virtual_ranks}"] if spec.virtual_ranks is not None else []
+    options += [f"--copies {spec.copies}"] if spec.copies is not None else []
+    options += [f"--convergence {spec.convergence}"] if spec.convergence != "exact" else []
+    options += [f"--seed {spec.seed}"] if spec.seed else []
+    options += [f"--threads {spec.threads}"] if spec.threads != 1 else []
+    return " ".join(["elastane run", *options, spec.script, *spec.args])
+
+
+def tiles(facts: Facts) -> Iterable[str]:
+    rows = [
+        ("steps", f"{facts.steps:,}", f"of {facts.planned_steps:,}" if facts.planned_steps else ""),
+        ("final loss", "-" if facts.loss is None else number(facts.loss), f"{facts.samples:,} samples"),
+        ("workers", span_text(facts.workers), "fewest to most"),
+        ("events", f"{facts.changes:,}", "changes of the run"),
+        ("longest pause", *pause_tile(facts)),
+        ("usual step", "-" if facts.usual_step_ms is None else f"{facts.usual_step_ms:,.0f} ms", "median"),
+        ("wall time", duration(facts.wall_s), "first word to last"),
+    ]
+    if facts.digest:
+        rows.append(("digest", f"{facts.digest[0][:12]}", f"parameters, step {facts.digest[1]:,}"))
+    yield '<section class="card tiles">'
+    for name, value, below in rows:
+        hint = f' title="{escape(facts.digest[0])}"' if name == "digest" and facts.digest else ""
+        style = ' class="mono"' if name == "digest" else ""
+        yield f'<div class="tile"{hint}><span class="name">{name}</span><b{style}>{escape(value)}</b>'
+        yield f"<span>{escape(below) or '&nbsp;'}</span></div>"
+    yield "</section>"
+
+
+def span_text(workers: tuple[int, int] | None) -> str:
+    if workers is None:
+        return "-"
+    low, high = workers
+    return f"{low}" if low == high else f"{low}\u2013{high}"
+
+
+def pause_tile(facts: Facts) -> tuple[str, str]:
+    if facts.pause_ms is None:
+        return "-", "no change of workers"
+    usual = "" if facts.pause_steps is None else f"{facts.pause_steps:.2f} steps"
+    where = "" if facts.pause_step is None else f"at step {facts.pause_step:,}"
+    return f"{facts.pause_ms:.0f} ms", ", ".join(word for word in (usual, where) if word)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a reader says them: ``8.4 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    if seconds < 60:  # noqa: PLR2004 - a minute
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:  # noqa: PLR2004 - an hour
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def glyph(kind: Kind | None) -> str:
+    if kind is None:
+        return '<svg class="glyph" viewBox="-9 -9 18 18"></svg>'
+    return f'<svg class="glyph {kind.colour}" viewBox="-9 -9 18 18"><path d="{kind.glyph}"/></svg>'
+
+
+def chart_card(chart: Chart, events: Sequence[EventLine]) -> Iterable[str]:
+    seen = {event.kind for event in events}
+    kinds = [kind for name, kind in KINDS.items() if name in seen]
+    yield f'<figure class="card">{chart.svg}'
+    if kinds:
+        entries = "".join(f"<span>{glyph(kind)}{kind.word}</span>" for kind in unique(kinds))
+        yield f'<figcaption class="legend">{entries}</figcaption>'
+    yield "</figure>"
+
+
+def unique(kinds: Sequence[Kind]) -> Sequence[Kind]:
+    return list({kind.word: kind for kind in kinds}.values())
+
+
+def event_table(run: Recorded) -> Iterable[str]:
+    yield f"<h2>Events</h2>{'' if run.events else '<p class=soft>None.</p>'}"
+    if not run.events:
+        return
+    started = run.events[0].time
+    yield '<div class="card scroll"><table><thead><tr><th class="n">after</th><th class="n">step</th>'
+    yield "<th>what</th><th>who</th><th>why</th><th>pause of each healthy worker</th></tr></thead><tbody>"
+    for event in run.events[:MOST_ROWS]:
+        kind = KINDS.get(event.kind)
+        step = step_of(event, run.ledger)
+        yield '<tr class="quiet">' if kind is None else "<tr>"
+        yield f'<td class="n">{event.time - started:,.2f} s</td>'
+        yield f'<td class="n">{f"{step:,}" if step else ""}</td>'
+        yield f'<td class="k">{glyph(kind)}{escape(event.kind)}</td>'
+        yield f'<td class="t">{escape(who_of(event))}</td><td class="w">{escape(why_of(event))}</td>'
+        yield f"<td>{pauses_html(event)}</td></tr>"
+    yield "</tbody></table></div>"
+    if len(run.events) > MOST_ROWS:
+        yield f'<p class="soft">{len(run.events) - MOST_ROWS:,} more are in events.jsonl.</p>'
+
+
+def who_of(event: EventLine) -> str:
+    """Of a generation its members, not the coordinator that numbered it."""
+    if event.kind != "generation.started" and event.who:
+        return event.who
+    return f"workers {', '.join(map(str, event.workers))}" if event.workers else event.who
+
+
+def why_of(event: EventLine) -> str:
+    detail = ", ".join(f"{name} {value_text(value)}" for name, value in event.detail.items())
+    return "; ".join(words for words in (event.why, detail) if words)
+
+
+def value_text(value: float | str | None) -> str:
+    """JSON has no infinity and no NaN: they read back as None."""
+    if value is None:
+        return "not finite"
+    return value if isinstance(value, str) else number(value)
+
+
+def pauses_html(event: EventLine) -> str:
+    each = []
+    for worker, ms in sorted(event.pause_ms.items()):
+        steps = event.pause_steps.get(worker)
+        usual = "" if steps is None else f' <span class="soft">{steps:.2f} steps</span>'
+        each.append(f'<span class="each">{worker}: {ms:.0f} ms{usual}</span>')
+    return "".join(each)
+
+
+def evaluation_table(run: Recorded) -> Iterable[str]:
+    evaluations = [event for event in run.events if event.kind == "evaluation"][:MOST_ROWS]
+    if not evaluations:
+        return
+    names = list(dict.fromkeys(name for event in evaluations for name in event.detail))
+    head = "".join(f'<th class="n">{escape(name)}</th>' for name in names)
+    yield '<h2>Evaluations</h2><div class="card scroll"><table><thead><tr><th class="n">step</th>'
+    yield f"<th>what</th>{head}</tr></thead><tbody>"
+    for event in evaluations:
+        cells = "".join(
+            f'<td class="n">{escape(value_text(event.detail[name])) if name in event.detail else ""}</td>'
+            for name in names
+        )
+        step = step_of(event, run.ledger)
+        words = escape(event.why or event.who)
+        yield f'<tr><td class="n">{step:,}</td><td class="w">{words}</td>{cells}</tr>'
+    yield "</tbody></table></div>"
+
+
+PHASE_WORDS = {
+    "deal": "fetching samples",
+    "compute": "forward and backward",
+    "reduce": "gradients to their owners, votes",
+    "apply": "optimizer, new parameters",
+    "other": "between the phases",
+}
+
+
+def phase_bar(facts: Facts) -> Iterable[str]:
+    if not facts.phases:
+        return
+    colours = dict(zip((name for name in facts.phases if name != "other"), range(5), strict=False))
+    style = {name: f"p{colours[name]}" if name in colours else "other" for name in facts.phases}
+    yield '<h2>Where the time went</h2><div class="card"><div class="bar">'
+    for name, share in facts.phases.items():
+        yield f'<i class="{style[name]}" style="width:{100 * share:.2f}%" title="{escape(name)}"></i>'
+    yield '</div><ul class="phases">'
+    for name, share in facts.phases.items():
+        words = PHASE_WORDS.get(name, "")
+        yield (
+            f'<li><i class="{style[name]}"></i>{escape(name)}<span class="soft">{words}</span>'
+            f"<b>{100 * share:.1f} %</b></li>"
+        )
+    yield "</ul></div>"
+
+
+def proof(verdict: Verdict | None) -> Iterable[str]:
+    if verdict is None:
+        return
+    yield '<h2>Every sample once</h2><div class="card scroll"><table><thead><tr><th class="n">epoch</th>'
+    yield '<th class="n">once</th><th class="n">repeated</th><th class="n">never</th><th></th>'
+    yield "</tr></thead><tbody>"
+    for epoch in verdict.epochs:
+        state = "whole" if epoch.finished else "unfinished"
+        cells = "".join(f'<td class="n">{n:,}</td>' for n in (epoch.once, epoch.repeated, epoch.never))
+        yield f'<tr><td class="n">{epoch.epoch}</td>{cells}<td class="soft">{state}</td></tr>'
+    yield "</tbody></table></div>"
+    if verdict.ok:
+        yield '<p class="good">The ledger holds: no step missing, no sample lost or repeated.</p>'
+    for problem in verdict.problems[:20]:
+        where = "" if problem.step is None else f"step {problem.step}: "
+        yield f'<p class="bad">{escape(where + problem.text)}</p>'
+
+
+def choices(run: Recorded) -> Iterable[str]:
+    spec, pinned = run.record.spec, run.record.pinned
+    rows: list[tuple[str, str]] = [("script", " ".join([spec.script, *spec.args]))]
+    rows.append(("workers asked for", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
+    if pinned:
+        rows += [
+            ("virtual ranks", f"{pinned.virtual_ranks} of {pinned.microbatch} samples"),
+            ("global batch", f"{pinned.global_batch:,} samples"),
+            ("dataset", f"{pinned.dataset_length:,} samples"),
+            ("parameters", f"{pinned.parameters:,} in {pinned.blocks:,} blocks"),
+            ("optimizer", pinned.optimizer),
+            ("convergence", pinned.convergence),
+            ("copies of its state", "all" if pinned.copies is None else str(pinned.copies)),
+            ("seed", str(pinned.seed)),
+            ("threads per worker", str(pinned.threads)),
+            ("script digest", pinned.script_digest),
+            ("layout digest", pinned.layout_digest),
+            *sorted(pinned.versions.items()),
+        ]
+    entries = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
+    yield f'<h2>Pinned choices</h2><dl class="card">{entries}</dl>'
+
+
+def footer(run: Recorded) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    name = escape(run.record.spec.name)
+    return (
+        f"<footer>Started {escape(run.record.created)}. Drawn {now} from ledger.jsonl and events.jsonl; "
+        f"<code>elastane report {name}</code> draws it again, <code>elastane verify {name}</code> proves it."
+        "</footer>"
+    )

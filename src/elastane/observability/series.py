@@ -1,0 +1,104 @@
+"""A run as curves over its steps, thinned so that a page stays small and no spike is lost."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.facts import step_ms_of
+
+MOST_POINTS = 1400
+"""Points per curve: more than a wide screen has columns for."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One step; ``loss`` is None where it was not finite, ``smooth`` is the curve through its neighbours."""
+
+    step: int
+    loss: float | None
+    smooth: float | None
+    workers: int
+    step_ms: float
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """What one worker did: ``[first step, last step, virtual ranks]`` for each stretch of equal shares."""
+
+    worker: int
+    stretches: tuple[tuple[int, int, int], ...]
+
+
+def points_of(ledger: Sequence[LedgerLine]) -> list[Point]:
+    losses = [line.loss if line.loss is not None and math.isfinite(line.loss) else None for line in ledger]
+    return [
+        Point(line.step, loss, smooth, len(line.workers), step_ms_of(line))
+        for line, loss, smooth in zip(ledger, losses, smoothed(losses), strict=True)
+    ]
+
+
+def smoothed(losses: Sequence[float | None]) -> list[float | None]:
+    """The mean over each step's neighbours, about a fortieth of the run; near the ends, fewer.
+
+    The window is always centred: a one-sided average would draw the loss later than it fell.
+    """
+    reach = len(losses) // 80
+    sums = [0.0, *accumulate(0.0 if loss is None else loss for loss in losses)]
+    counts = [0, *accumulate(loss is not None for loss in losses)]
+    curve: list[float | None] = []
+    for place, loss in enumerate(losses):
+        near = min(reach, place, len(losses) - 1 - place)
+        low, high = place - near, place + near + 1
+        mean = (sums[high] - sums[low]) / max(1, counts[high] - counts[low])
+        curve.append(None if loss is None else mean)
+    return curve
+
+
+def thinned(
+    points: Sequence[Point], height: Callable[[Point], float], most: int = MOST_POINTS
+) -> list[Point]:
+    """At most ``most`` of the points: of each stretch its lowest and its highest, and the last of all."""
+    if len(points) <= most:
+        return list(points)
+    stretches = max(1, (most - 1) // 2)
+    kept: list[Point] = []
+    for i in range(stretches):
+        stretch = points[len(points) * i // stretches : len(points) * (i + 1) // stretches]
+        ends = (min(stretch, key=height), max(stretch, key=height))
+        kept += sorted(set(ends), key=lambda point: point.step)
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+
+
+def sizes_of(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:
+    """``(step, workers)`` wherever the number of workers changed."""
+    changes: list[tuple[int, int]] = []
+    for line in ledger:
+        if not changes or changes[-1][1] != len(line.workers):
+            changes.append((line.step, len(line.workers)))
+    return changes
+
+
+def lanes_of(ledger: Sequence[LedgerLine]) -> list[Lane]:
+    """Who computed how much, worker by worker."""
+    lanes: dict[int, list[tuple[int, int, int]]] = {}
+    for line in ledger:
+        for worker, spans in line.workers.items():
+            lane = lanes.setdefault(worker, [])
+            ranks = sum(stop - start for start, stop in spans)
+            if lane and lane[-1][1] == line.step - 1 and lane[-1][2] == ranks:
+                lane[-1] = (lane[-1][0], line.step, ranks)
+            else:
+                lane.append((line.step, line.step, ranks))
+    return [Lane(worker, tuple(lane)) for worker, lane in sorted(lanes.items())]
+
+
+def step_of(event: EventLine, ledger: Sequence[LedgerLine]) -> int:
+    """The step an event belongs to: its own, or the first to commit after it."""
+    if event.step is not None:
+        return event.step
+    after = bisect_right(ledger, event.time, key=lambda line: line.time)
+    if after < len(ledger):
+        return ledger[after].step
+    return ledger[-1].step if ledger else 0

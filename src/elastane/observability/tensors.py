@@ -1,0 +1,116 @@
+"""Reading and comparing safetensors files without torch.
+
+The format: eight bytes, the header's length as a little-endian integer; the header, a JSON object from names
+to dtype, shape and byte range; then the bytes.
+"""
+
+import mmap
+import sys
+from pathlib import Path
+
+import msgspec
+
+from elastane.api.errors import BadInput
+
+LENGTH_BYTES = 8
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One tensor: ``data_offsets`` are bytes from the end of the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """How one tensor differs.
+
+    Args:
+        name: of the tensor.
+        why: what differs first: only in one file, dtype, shape, or values.
+        elements: how many elements differ; None when not comparable or numpy is missing.
+        max_abs: largest absolute difference; None likewise, and where it is not a number.
+    """
+
+    name: str
+    why: str
+    elements: int | None = None
+    max_abs: float | None = None
+
+
+class TensorFile:
+    """A safetensors file, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the file and read its header.
+
+        Raises:
+            BadInput: not a whole safetensors file.
+        """
+        try:
+            with path.open("rb") as file:
+                # A private mapping of the whole file: nothing is read before it is compared.
+                self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            end = LENGTH_BYTES + int.from_bytes(self._bytes[:LENGTH_BYTES], "little")
+            header = msgspec.json.decode(self._bytes[LENGTH_BYTES:end], type=dict[str, msgspec.Raw])
+            header.pop("__metadata__", None)
+            self.entries = {name: msgspec.json.decode(raw, type=Entry) for name, raw in header.items()}
+        except (OSError, ValueError, msgspec.DecodeError) as error:
+            raise BadInput(f"{path} is not a safetensors file: {error}") from error
+        self._data = self._bytes[end:]
+        size_bytes = max((entry.data_offsets[1] for entry in self.entries.values()), default=0)
+        if size_bytes > len(self._data):
+            raise BadInput(f"{path} is cut off: it holds {len(self._data)} of {size_bytes} bytes of tensors")
+
+    def raw(self, name: str) -> memoryview:
+        start, stop = self.entries[name].data_offsets
+        return self._data[start:stop]
+
+
+def compare_tensors(first: TensorFile, second: TensorFile) -> tuple[TensorDifference, ...]:
+    """Every tensor that is not the same bit for bit, in the order of their names."""
+    names = sorted(first.entries.keys() | second.entries.keys())
+    differences = (tensor_difference(name, first, second) for name in names)
+    return tuple(difference for difference in differences if difference is not None)
+
+
+def tensor_difference(name: str, first: TensorFile, second: TensorFile) -> TensorDifference | None:
+    a, b = first.entries.get(name), second.entries.get(name)
+    if a is None or b is None:
+        return TensorDifference(name=name, why="only in the second" if a is None else "only in the first")
+    if a.dtype != b.dtype:
+        return TensorDifference(name=name, why=f"dtype {a.dtype} against {b.dtype}")
+    if a.shape != b.shape:
+        return TensorDifference(name=name, why=f"shape {list(a.shape)} against {list(b.shape)}")
+    raw_a, raw_b = first.raw(name), second.raw(name)
+    if raw_a == raw_b:
+        return None
+    elements, max_abs = distance(a.dtype, raw_a, raw_b)
+    return TensorDifference(name=name, why="values", elements=elements, max_abs=max_abs)
+
+
+NUMPY_NAMES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "I16": "<i2", "U16": "<u2", "I32": "<i4", "U32": "<u4",
+    "I64": "<i8", "U64": "<u8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2",
+}  # fmt: skip
+
+
+def distance(dtype: str, raw_a: memoryview, raw_b: memoryview) -> tuple[int | None, float | None]:
+    """How many elements differ, and by how much at most; Nones without numpy or for an unknown dtype."""
+    try:
+        import numpy as np  # noqa: PLC0415 - part of the [torch] extra; equality is told without it
+    except ModuleNotFoundError:
+        return None, None
+    if dtype not in NUMPY_NAMES or sys.byteorder != "little":
+        return None, None
+    a, b = (np.frombuffer(raw, dtype=NUMPY_NAMES[dtype]) for raw in (raw_a, raw_b))
+    # By bits: -0.0 is not 0.0, and a NaN is itself.
+    width = f"V{a.dtype.itemsize}"
+    elements = int(np.count_nonzero(a.view(width) != b.view(width)))
+    if dtype == "BF16":
+        # bfloat16 is the upper half of a float32.
+        a, b = ((half.astype("<u4") << 16).view("<f4") for half in (a, b))
+    with np.errstate(all="ignore"):
+        apart = float(np.max(np.abs(a.astype("f8") - b.astype("f8"))))
+    return elements, apart if np.isfinite(apart) else None

@@ -1,0 +1,144 @@
+"""``elastane run`` around an agent that trains nothing: what is shown, written and returned."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from elastane.api.control import RunOver
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: [bold]no[/bold]\n'
+
+
+class PretendAgent:
+    """Writes what a run of two steps writes, then ends as its class was told to."""
+
+    over = RunOver(code=0)
+    interrupts = 0
+    steps: Callable
+
+    def __init__(self, run_dir: RunDir, spec: RunSpec) -> None:
+        self.run_dir = run_dir
+        self.spec = spec
+        self.calls: list[str] = []
+        self.called = asyncio.Event()
+
+    def drain(self) -> None:
+        self.calls.append("drain")
+        self.called.set()
+
+    def kill(self) -> None:
+        self.calls.append("kill")
+        self.called.set()
+
+    async def run(self) -> RunOver:
+        record = msgspec.json.decode(self.run_dir.run.read_bytes(), type=RunRecord)
+        assert record.spec == self.spec
+        with self.run_dir.ledger.open("wb") as ledger:
+            for step in (1, 2):
+                ledger.write(msgspec.json.encode(type(self).steps(step)) + b"\n")
+        event = EventLine(time=102.5, kind="worker.joined", who="worker 0", why="[red]first[/red]", step=1)
+        self.run_dir.events.write_bytes(msgspec.json.encode(event) + b"\n")
+        for count in range(self.interrupts):
+            self.called.clear()
+            os.kill(os.getpid(), signal.SIGINT)
+            await self.called.wait()
+            assert self.calls == ["drain", "kill"][: count + 1]
+        if self.over.code == 0:
+            self.run_dir.model.write_bytes(b"")
+        return self.over
+
+
+@pytest.fixture
+def agent(monkeypatch, lines) -> type[PretendAgent]:
+    kind = type("Agent", (PretendAgent,), {"steps": staticmethod(lines)})
+    monkeypatch.setattr("elastane.agent.agent.Agent", kind)
+    return kind
+
+
+def test_a_finished_run_says_where_everything_is(agent, elastane, script, home) -> None:
+    result = elastane("run", "--name", "trial", script)
+    assert result.exit_code == 0
+    directory = home / "runs" / "trial"
+    for words in (
+        f"run trial in {directory}",
+        "worker.joined  worker 0; [red]first[/red]",
+        "step 2  loss 0.5000  1 worker",
+        "finished after 2 steps",
+        "abab",
+        str(directory / "model.safetensors"),
+        str(directory / "report.html"),
+    ):
+        assert words in result.stdout
+    assert (directory / "report.html").exists()
+
+
+def test_with_json_stdout_is_one_object_and_talk_goes_to_stderr(agent, elastane, script, home) -> None:
+    result = elastane("run", "--name", "trial", "--json", script)
+    answer = json.loads(result.stdout)
+    assert answer["exit_code"] == 0
+    assert answer["name"] == "trial"
+    assert (answer["steps"], answer["loss"], answer["workers"]) == (2, 0.5, [1, 1])
+    assert answer["digest"] == ["ab" * 32, 2]
+    assert "finished after 2 steps" in result.stderr
+
+
+def test_everything_after_the_script_is_the_scripts_own(agent, elastane, script, home) -> None:
+    result = elastane("run", "--seed", "3", "--name", "trial", script, "--seed", "9", "--json", "-x", "data")
+    assert result.exit_code == 0
+    record = msgspec.json.decode((home / "runs" / "trial" / "run.json").read_bytes(), type=RunRecord)
+    assert record.spec.seed == 3
+    assert record.spec.args == ("--seed", "9", "--json", "-x", "data")
+
+
+def test_a_failed_run_prints_the_workers_own_traceback(agent, elastane, script) -> None:
+    agent.over = RunOver(code=1, why="the script raised in worker 0", traceback=TRACEBACK)
+    result = elastane("run", script)
+    assert result.exit_code == 1
+    assert TRACEBACK in result.stderr
+    assert "failed after 2 steps" in result.stdout
+
+
+def test_the_first_interrupt_drains(agent, elastane, script) -> None:
+    agent.interrupts, agent.over = 1, RunOver(code=130)
+    result = elastane("run", script)
+    assert result.exit_code == 130
+    assert "stopping at the next commit" in result.stdout
+    assert "stopped after 2 steps" in result.stdout
+
+
+def test_the_second_interrupt_kills_and_is_no_failure(agent, elastane, script) -> None:
+    agent.interrupts, agent.over = 2, RunOver(code=1, traceback=TRACEBACK)
+    result = elastane("run", script)
+    assert result.exit_code == 130
+    assert "Traceback" not in result.stderr
+
+
+def test_a_made_up_name_comes_from_the_script(agent, elastane, script, home) -> None:
+    assert elastane("run", script).exit_code == 0
+    assert elastane("run", script).exit_code == 0
+    names = [entry.name for entry in (home / "runs").iterdir()]
+    assert len(names) == 2
+    assert all(name.startswith("train-") for name in names)
+
+
+def test_a_run_elsewhere_is_found_by_its_name(agent, elastane, script, tmp_path) -> None:
+    assert elastane("run", "--name", "trial", "--run-dir", tmp_path / "there", script).exit_code == 0
+    rows = json.loads(elastane("list", "--json").stdout)
+    assert [(row["name"], row["directory"], row["step"]) for row in rows] == [
+        ("trial", str(tmp_path / "there"), 2)
+    ]
+
+
+def test_the_lock_is_held_while_training_and_free_afterwards(agent, elastane, script, home) -> None:
+    elastane("run", "--name", "trial", script)
+    again = elastane("run", "--name", "trial", script)
+    assert again.exit_code == 2
+    assert "already holds a run" in again.stderr

@@ -1,0 +1,93 @@
+"""What ``elastane run`` accepts, what it fills in, and what it refuses in words."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from elastane.api.errors import BadInput
+from elastane.cli.run_spec import Options, remarks, spec_of
+
+
+@pytest.fixture
+def options(script: Path) -> Options:
+    return Options(
+        script=script,
+        args=("--lr", "0.1"),
+        workers=None,
+        start=None,
+        virtual_ranks=None,
+        copies="all",
+        convergence="exact",
+        seed=0,
+        threads=1,
+        transport="shared",
+        digest_every=50,
+    )
+
+
+def changed(options: Options, **changes) -> Options:
+    return msgspec.structs.replace(options, **changes)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "changes", "expected"),
+    [
+        (8, {}, (1, 8, 1)),
+        (1, {}, (1, 2, 1)),
+        (8, {"virtual_ranks": 4}, (1, 4, 1)),
+        (8, {"workers": "2:6"}, (2, 6, 2)),
+        (8, {"workers": "3"}, (3, 3, 3)),
+        (2, {"workers": "1:16", "start": 5}, (1, 16, 5)),
+    ],
+)
+def test_the_range_of_workers(options, cpus, changes, expected) -> None:
+    spec = spec_of(changed(options, **changes), "trial", cpus)
+    assert (spec.min_workers, spec.max_workers, spec.start) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"workers": "3:1"}, "MIN 3 is larger than MAX 1"),
+        ({"workers": "0:4"}, "MIN is 0"),
+        ({"workers": "many"}, "not MIN:MAX"),
+        ({"workers": "1:"}, "not MIN:MAX"),
+        ({"workers": "1:4", "start": 5}, "--start 5 is outside --workers 1:4"),
+        ({"workers": "2:4", "start": 1}, "--start 1 is outside --workers 2:4"),
+        ({"workers": "1:8", "virtual_ranks": 4}, "only 4 virtual ranks"),
+        ({"virtual_ranks": 0}, "--virtual-ranks 0 is less than 1"),
+        ({"copies": "0"}, "--copies 0 is less than 1"),
+        ({"copies": "some"}, "neither 'all' nor a number"),
+        ({"threads": 0}, "--threads 0 is less than 1"),
+        ({"digest_every": 0}, "--digest-every 0 is less than 1"),
+        ({"seed": -1}, "--seed -1 is less than 0"),
+        ({"seed": 2**63}, "larger than 2**63 - 1"),
+        ({"script": Path("/no/such/train.py")}, "there is no script"),
+        ({"script": Path("/")}, "is not a file"),
+    ],
+)
+def test_what_cannot_be_met_is_refused_in_words(options, changes, said) -> None:
+    with pytest.raises(BadInput) as refused:
+        spec_of(changed(options, **changes), "trial", 8)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "-x", "a b", "x" * 101])
+def test_a_name_is_a_directory_too(options, name) -> None:
+    with pytest.raises(BadInput, match="cannot name a run"):
+        spec_of(options, name, 8)
+
+
+def test_more_copies_than_workers_are_allowed_and_remarked_on(options) -> None:
+    spec = spec_of(changed(options, workers="1:4", copies="2"), "trial", 8)
+    assert spec.copies == 2
+    assert "with fewer than 2 workers" in remarks(spec)[0]
+    assert remarks(spec_of(options, "trial", 8)) == []
+
+
+def test_the_script_is_found_from_any_directory(options, monkeypatch, script) -> None:
+    monkeypatch.chdir(script.parent)
+    spec = spec_of(changed(options, script=Path(script.name)), "trial", 8)
+    assert Path(spec.script) == script
+    assert spec.args == ("--lr", "0.1")

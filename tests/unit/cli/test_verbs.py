@@ -1,0 +1,248 @@
+"""What every verb says, returns and refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from elastane.api.control import Answer, AskDrain, AskResize, AskStatus, AskStop, ProcessInfo
+from elastane.api.rundir import RunDir
+
+VERBS = ("run", "resize", "drain", "stop", "ps", "events", "logs", "list", "verify", "report")
+
+
+def test_the_help_is_a_page_to_learn_from(elastane) -> None:
+    page = elastane("--help").stdout
+    for words in ("A typical session", "elastane run --workers", "Exit codes", "130", *VERBS):
+        assert words in page
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself_and_takes_json(elastane, verb) -> None:
+    page = elastane(verb, "--help")
+    assert page.exit_code == 0
+    assert "--json" in page.stdout
+
+
+def test_the_command_line_loads_neither_torch_nor_sockets() -> None:
+    code = "import sys, elastane.cli.main; print({'torch', 'numpy', 'websockets'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ps", "nobody"),
+        ("resize", "nobody", "2"),
+        ("drain", "nobody", "0"),
+        ("stop", "nobody"),
+        ("events", "nobody"),
+        ("logs", "nobody"),
+        ("verify", "nobody"),
+        ("report", "nobody"),
+    ],
+)
+def test_a_run_nobody_knows_is_exit_code_3(elastane, words) -> None:
+    result = elastane(*words)
+    assert result.exit_code == 3
+    assert "nobody" in result.stderr
+    assert result.stdout == ""
+
+
+def test_an_error_with_json_is_an_object_too(elastane) -> None:
+    result = elastane("verify", "nobody", "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("words", [("ps",), ("resize", "2"), ("drain", "0"), ("stop",)])
+def test_a_run_that_is_over_cannot_be_asked(elastane, finished_run, words) -> None:
+    finished_run()
+    verb, *rest = words
+    result = elastane(verb, "done", *rest)
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "no-such.py"),
+        ("run", "--workers", "3:1", "SCRIPT"),
+        ("run", "--nonsense", "SCRIPT"),
+        ("resize", "done", "none"),
+        ("resize", "done", "0"),
+    ],
+)
+def test_what_makes_no_sense_is_exit_code_2(elastane, script, words) -> None:
+    assert elastane(*(str(script) if word == "SCRIPT" else word for word in words)).exit_code == 2
+
+
+def test_an_honest_run_is_proved(elastane, finished_run) -> None:
+    finished_run()
+    result = elastane("verify", "done")
+    assert result.exit_code == 0
+    assert "epoch 1: 8 samples once, 0 never, 0 repeatedly" in result.stdout
+    assert "proved" in result.stdout
+
+
+def test_a_gap_is_exit_code_1(elastane, finished_run) -> None:
+    run_dir = finished_run()
+    kept = run_dir.ledger.read_bytes().splitlines(keepends=True)
+    run_dir.ledger.write_bytes(b"".join(kept[:1] + kept[2:]))
+    result = elastane("verify", "done", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    assert {problem["kind"] for problem in found["problems"]} == {"steps", "samples"}
+
+
+def test_a_damaged_ledger_is_exit_code_2(elastane, finished_run) -> None:
+    run_dir = finished_run()
+    run_dir.ledger.write_bytes(run_dir.ledger.read_bytes() + b'{"step": 5')
+    result = elastane("verify", str(run_dir.root))
+    assert result.exit_code == 2
+    assert "line 5" in result.stderr
+
+
+def test_two_runs_are_equal_or_the_difference_is_named(elastane, finished_run) -> None:
+    finished_run("a")
+    finished_run("b")
+    finished_run("c", first_loss=1.5)
+    finished_run("d", seed=1)
+    assert elastane("verify", "a", "b").exit_code == 0
+    different = elastane("verify", "a", "c")
+    assert different.exit_code == 1
+    assert "loss differs first at step 1" in different.stdout
+    incomparable = elastane("verify", "a", "d")
+    assert incomparable.exit_code == 1
+    assert "seed: 0 against 1" in incomparable.stdout
+
+
+def test_the_report_is_drawn_again(elastane, finished_run) -> None:
+    run_dir = finished_run()
+    result = elastane("report", "done")
+    assert result.exit_code == 0
+    assert result.stdout.strip() == str(run_dir.report)
+    assert "Every sample once" in run_dir.report.read_text()
+
+
+def test_events_and_logs_are_lines_or_objects(elastane, finished_run) -> None:
+    finished_run()
+    assert "worker.joined  worker 0" in elastane("events", "done", "--follow").stdout
+    kinds = [json.loads(line)["kind"] for line in elastane("events", "done", "--json").stdout.splitlines()]
+    assert kinds == ["run.started", "worker.joined", "run.finished"]
+    assert elastane("logs", "done", "0", "-f").stdout == "hello from 0\n"
+    assert elastane("logs", "done").stdout == "worker-0 | hello from 0\ncoordinator | listening\n"
+    first = elastane("logs", "done", "coordinator", "--json").stdout
+    assert json.loads(first) == {"process": "coordinator", "line": "listening"}
+    assert elastane("logs", "done", "7").exit_code == 2
+
+
+def test_the_list_has_runs_that_are_over_too(elastane, finished_run) -> None:
+    assert "no runs in" in elastane("list").stdout
+    finished_run()
+    assert "finished" in elastane("list").stdout
+    (row,) = json.loads(elastane("list", "--json").stdout)
+    assert (row["name"], row["state"], row["step"], row["steps"]) == ("done", "finished", 4, 4)
+
+
+def worker(number: int, generation: int, state: str = "member") -> ProcessInfo:
+    return ProcessInfo(
+        role="worker", pid=100 + number, worker=number, generation=generation, virtual_ranks=2, state=state
+    )
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """A live run that answers from a list, and remembers what it was asked."""
+    heard: list = []
+    answers: list[Answer] = []
+
+    def ask(run_dir: RunDir, message, timeout_s: float = 10) -> Answer:
+        heard.append(message)
+        return answers.pop(0)
+
+    monkeypatch.setattr("elastane.client.channel.ask", ask)
+    return heard, answers
+
+
+def test_resize_returns_when_accepted(elastane, finished_run, asked) -> None:
+    finished_run()
+    heard, answers = asked
+    answers.append(Answer(ok=True, generation=1, target=2, processes=(worker(0, 1),)))
+    result = elastane("resize", "done", "2")
+    assert result.exit_code == 0
+    assert heard == [AskResize(workers=2)]
+    assert "accepted: 2 workers (now 1)" in result.stdout
+
+
+def test_resize_with_wait_returns_when_they_train(elastane, finished_run, asked, monkeypatch) -> None:
+    monkeypatch.setattr("elastane.cli.status.LOOK_S", 0.0)
+    finished_run()
+    heard, answers = asked
+    for generation, second in ((1, "starting"), (2, "ready"), (2, "member")):
+        rows = (worker(0, generation), worker(1, generation, second))
+        answers.append(Answer(ok=True, generation=generation, target=2, processes=rows))
+    result = elastane("resize", "done", "2", "--wait", "--json")
+    assert json.loads(result.stdout) == {"ok": True, "target": 2, "workers": [0, 1], "generation": 2}
+    assert heard == [AskResize(workers=2), AskStatus(), AskStatus()]
+
+
+def test_resize_with_wait_fails_when_the_run_gives_up(elastane, finished_run, asked) -> None:
+    finished_run()
+    _, answers = asked
+    rows = (worker(0, 1),)
+    answers += [Answer(ok=True, generation=1, target=target, processes=rows) for target in (2, 1)]
+    result = elastane("resize", "done", "2", "--wait")
+    assert result.exit_code == 1
+    assert "now aims at 1 workers" in result.stderr
+
+
+def test_drain_with_wait_returns_once_the_worker_is_out(elastane, finished_run, asked, monkeypatch) -> None:
+    monkeypatch.setattr("elastane.cli.status.LOOK_S", 0.0)
+    finished_run()
+    heard, answers = asked
+    both = (worker(0, 1), worker(1, 1, "draining"))
+    answers += [Answer(ok=True, generation=1, target=1, processes=both)] * 2
+    answers.append(Answer(ok=True, generation=2, target=1, processes=(worker(0, 2), worker(1, 1, "leaving"))))
+    assert elastane("drain", "done", "1", "--wait").exit_code == 0
+    assert heard == [AskDrain(worker=1), AskStatus(), AskStatus()]
+
+
+def test_a_refusal_is_exit_code_2_in_the_runs_own_words(elastane, finished_run, asked) -> None:
+    finished_run()
+    _, answers = asked
+    answers.append(Answer(ok=False, why="9 workers are outside this run's limits of 1 to 4"))
+    result = elastane("resize", "done", "9")
+    assert result.exit_code == 2
+    assert "outside this run's limits of 1 to 4" in result.stderr
+
+
+def test_stop_is_asked_for(elastane, finished_run, asked) -> None:
+    finished_run()
+    heard, answers = asked
+    answers.append(Answer(ok=True, step=3))
+    assert elastane("stop", "done").exit_code == 0
+    assert heard == [AskStop()]
+
+
+def test_ps_has_one_row_per_process_with_all_keys(elastane, finished_run, asked) -> None:
+    finished_run()
+    _, answers = asked
+    rows = (ProcessInfo(role="agent", pid=7, state="running"), worker(0, 3))
+    answers += [Answer(ok=True, state="training", step=9, steps=10, generation=3, processes=rows)] * 2
+    shown = elastane("ps", "done").stdout
+    assert "done: training, step 9 of 10, generation 3" in shown
+    agent, first = json.loads(elastane("ps", "done", "--json").stdout)
+    keys = {"run", "role", "pid", "worker", "generation", "virtual_ranks", "blocks", "state"}
+    assert set(agent) == set(first) == keys
+    assert (first["worker"], first["virtual_ranks"], agent["worker"]) == (0, 2, None)
+
+
+def test_ps_without_a_run_shows_live_ones_only(elastane, finished_run) -> None:
+    finished_run()
+    assert "no run is live" in elastane("ps").stdout
+    assert json.loads(elastane("ps", "--json").stdout) == []

@@ -1,0 +1,157 @@
+"""Two runs are the same bit for bit, or the first difference is named."""
+
+import json
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from elastane.api.errors import BadInput
+from elastane.observability.compare import Comparison, compare
+from elastane.observability.tensors import TensorFile, compare_tensors
+
+
+def safetensors(path: Path, tensors: dict[str, tuple[str, list[int], bytes]]) -> Path:
+    header, body = {}, b""
+    for name, (dtype, shape, raw) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(body), len(body) + len(raw)]}
+        body += raw
+    text = json.dumps({"__metadata__": {"format": "pt"}} | header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + body)
+    return path
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+@pytest.fixture
+def pair(make_run):
+    def build(**changes) -> Comparison:
+        first, second = make_run(name="a"), make_run(name="b", **changes)
+        for run in (first, second):
+            safetensors(run.run_dir.model, {"w": ("F32", [2], floats(1.0, 2.0))})
+        return compare(first, second)
+
+    return build
+
+
+def at(step: int, **changes):
+    return lambda line: msgspec.structs.replace(line, **changes) if line.step == step else line
+
+
+def test_equal_runs_are_equal_whatever_their_workers_did(pair) -> None:
+    found = pair(change=at(5, workers={3: ((0, 4),)}, generation=9, time=0.0, seconds={}))
+    assert found.equal
+    assert (found.same_steps, found.digests, found.tensors_compared) == (6, 3, 1)
+
+
+def test_the_first_differing_loss_is_named(pair) -> None:
+    found = pair(
+        change=lambda line: msgspec.structs.replace(line, loss_hex="0x1p0") if line.step > 2 else line
+    )
+    assert not found.equal
+    assert [(d.what, d.step) for d in found.ledger] == [("loss", 3)]
+    assert found.same_steps == 2
+
+
+def test_the_first_differing_block_is_named(pair, make_run) -> None:
+    digest = make_run().ledger[3].digest
+    changed = msgspec.structs.replace(digest, optimizer="0" * 64, optimizer_blocks=("b1", "XX", "YY"))
+    found = pair(change=at(4, digest=changed))
+    assert [(d.what, d.step, d.block) for d in found.ledger] == [("optimizer", 4, 1)]
+
+
+def test_differing_samples_are_named(pair, make_run) -> None:
+    samples = msgspec.structs.replace(make_run().ledger[1].samples, checksum="0" * 16)
+    assert [(d.what, d.step) for d in pair(change=at(2, samples=samples)).ledger] == [("samples", 2)]
+
+
+@pytest.mark.parametrize("change", [{"threads": 2}, {"seed": 8}, {"convergence": "fast"}])
+def test_another_choice_that_decides_the_bits_makes_runs_incomparable(pair, pinned, change) -> None:
+    found = pair(pinned=msgspec.structs.replace(pinned, **change))
+    assert not found.comparable
+    assert not found.equal
+    assert [d.name for d in found.pinned] == list(change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"copies": 2}, {"script_digest": "00"}, {"versions": {"torch": "2.13.0", "device": "cpu"}}],
+)
+def test_a_choice_that_does_not_decide_is_named_and_no_more(pair, pinned, change) -> None:
+    found = pair(pinned=msgspec.structs.replace(pinned, **change))
+    assert found.equal
+    assert found.pinned
+
+
+def test_another_torch_decides(pair, pinned) -> None:
+    versions = pinned.versions | {"torch": "2.12.0"}
+    assert not pair(pinned=msgspec.structs.replace(pinned, versions=versions)).comparable
+
+
+def test_of_runs_that_differ_in_length_it_says_which_ended_first(pair) -> None:
+    found = pair(steps=4)
+    assert not found.equal
+    assert found.remarks == ("the second run ended first, after step 4; the first went on to step 6",)
+    assert found.same_steps == 4
+
+
+def test_a_run_without_its_model_is_not_the_same(make_run) -> None:
+    first, second = make_run(name="a"), make_run(name="b")
+    assert compare(first, second).equal
+    safetensors(first.run_dir.model, {"w": ("F32", [1], floats(1.0))})
+    found = compare(first, second)
+    assert not found.equal
+    assert "holds no model.safetensors" in found.remarks[0]
+
+
+def test_tensors_are_compared_by_their_bits(tmp_path) -> None:
+    a = TensorFile(
+        safetensors(
+            tmp_path / "a",
+            {
+                "same": ("F32", [2], floats(float("nan"), -0.0)),
+                "values": ("F32", [3], floats(1.0, 2.0, 3.0)),
+                "zero": ("F32", [1], floats(0.0)),
+                "half": ("BF16", [2], bytes.fromhex("803f0040")),  # 1, 2
+                "shape": ("F32", [1, 2], floats(1.0, 2.0)),
+                "gone": ("I64", [1], bytes(8)),
+            },
+        )
+    )
+    b = TensorFile(
+        safetensors(
+            tmp_path / "b",
+            {
+                "same": ("F32", [2], floats(float("nan"), -0.0)),
+                "values": ("F32", [3], floats(1.0, 2.5, 3.25)),
+                "zero": ("F32", [1], floats(-0.0)),
+                "half": ("BF16", [2], bytes.fromhex("803f8040")),  # 1, 4
+                "shape": ("F32", [2, 1], floats(1.0, 2.0)),
+            },
+        )
+    )
+    found = {d.name: (d.why, d.elements, d.max_abs) for d in compare_tensors(a, b)}
+    assert found == {
+        "gone": ("only in the first", None, None),
+        "half": ("values", 1, 2.0),
+        "shape": ("shape [1, 2] against [2, 1]", None, None),
+        "values": ("values", 2, 0.5),
+        "zero": ("values", 1, 0.0),
+    }
+
+
+@pytest.mark.parametrize("text", [b"", b"\x00", b"\xff" * 64, (2).to_bytes(8, "little") + b"[]"])
+def test_a_damaged_model_is_bad_input(tmp_path, text) -> None:
+    (tmp_path / "model").write_bytes(text)
+    with pytest.raises(BadInput, match="not a safetensors file"):
+        TensorFile(tmp_path / "model")
+
+
+def test_a_model_cut_off_is_bad_input(tmp_path) -> None:
+    whole = safetensors(tmp_path / "model", {"w": ("F32", [2], floats(1.0, 2.0))})
+    whole.write_bytes(whole.read_bytes()[:-4])
+    with pytest.raises(BadInput, match="4 of 8 bytes"):
+        TensorFile(whole)

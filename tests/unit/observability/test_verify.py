@@ -1,0 +1,125 @@
+"""What a ledger proves, and what it cannot hide."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from elastane.api.records import LedgerLine
+from elastane.observability.run_files import Recorded
+from elastane.observability.verify import Verdict, verify
+
+
+@pytest.fixture
+def judge(rules) -> Callable[[Recorded], Verdict]:
+    return lambda run: verify(run.record.pinned, run.ledger, rules, finished=True)
+
+
+def kinds(verdict: Verdict) -> set[str]:
+    return {problem.kind for problem in verdict.problems}
+
+
+def at(step: int, **changes) -> Callable[[LedgerLine], LedgerLine]:
+    """Change one line of the ledger."""
+    return lambda line: msgspec.structs.replace(line, **changes) if line.step == step else line
+
+
+def resampled(step: int, **changes) -> Callable[[LedgerLine], LedgerLine]:
+    def change(line: LedgerLine) -> LedgerLine:
+        if line.step != step:
+            return line
+        return msgspec.structs.replace(line, samples=msgspec.structs.replace(line.samples, **changes))
+
+    return change
+
+
+def test_an_honest_run_is_proved(make_run, judge) -> None:
+    verdict = judge(make_run())
+    assert verdict.ok
+    assert (verdict.steps, verdict.generations, verdict.samples) == (6, 2, 40)
+    assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [(20, 0, 0, True)] * 2
+
+
+def test_an_unfinished_epoch_owes_nothing(make_run, rules) -> None:
+    run = make_run(steps=4)
+    verdict = verify(run.record.pinned, run.ledger, rules, finished=False)
+    assert verdict.ok
+    last = verdict.epochs[-1]
+    assert (last.once, last.never, last.finished) == (8, 12, False)
+
+
+def test_a_finished_run_has_all_its_steps(make_run, judge) -> None:
+    verdict = judge(make_run(steps=4))
+    assert [p.text for p in verdict.problems] == ["the run finished, but 4 of its 6 steps are in the ledger"]
+
+
+def test_a_gap_in_the_steps_is_named(make_run, judge) -> None:
+    run = make_run()
+    run = msgspec.structs.replace(run, ledger=run.ledger[:2] + run.ledger[3:])
+    verdict = judge(run)
+    assert ("steps", 4, "expected step 3, found step 4") in {
+        (p.kind, p.step, p.text) for p in verdict.problems
+    }
+    assert verdict.epochs[0].never == 4
+
+
+def test_a_step_written_twice_repeats_its_samples(make_run, judge) -> None:
+    run = make_run()
+    run = msgspec.structs.replace(run, ledger=run.ledger[:2] + run.ledger[1:])
+    verdict = judge(run)
+    assert verdict.epochs[0].repeated == 8
+    assert kinds(verdict) == {"steps", "samples"}
+
+
+def test_generations_never_go_back(make_run, judge) -> None:
+    verdict = judge(make_run(change=at(5, generation=1)))
+    assert [(p.step, p.text) for p in verdict.problems] == [(5, "generation 1 after generation 2")]
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        ({0: ((0, 2),), 1: ((3, 4),)}, "virtual rank 2 computed 0 times"),
+        ({0: ((0, 3),), 1: ((2, 4),)}, "virtual rank 2 computed 2 times"),
+        ({0: ((0, 2),), 1: ((2, 5),)}, "worker 1 has [2, 5), outside 0..4"),
+    ],
+)
+def test_virtual_ranks_are_computed_once_each(make_run, judge, workers, said) -> None:
+    verdict = judge(make_run(change=at(4, workers=workers)))
+    assert said in {p.text for p in verdict.problems}
+    assert kinds(verdict) == {"shares"}
+
+
+def test_a_sample_loaded_in_place_of_another_breaks_the_checksum(make_run, judge) -> None:
+    verdict = judge(make_run(change=resampled(2, checksum="00" * 8)))
+    assert [(p.kind, p.step) for p in verdict.problems] == [("checksum", 2)]
+
+
+def test_a_wrong_count_is_named(make_run, judge) -> None:
+    verdict = judge(make_run(change=resampled(2, count=7)))
+    assert [p.text for p in verdict.problems] == ["7 samples were loaded for the 8 positions [8, 16)"]
+
+
+def test_positions_outside_the_epoch_are_refused(make_run, judge) -> None:
+    verdict = judge(make_run(change=resampled(3, stop=24)))
+    assert "positions [16, 24) are outside an epoch of 20 samples" in {p.text for p in verdict.problems}
+
+
+def test_a_skipped_epoch_is_noticed(make_run, judge) -> None:
+    run = make_run()
+    later = tuple(resampled(line.step, epoch=2)(line) if line.step > 3 else line for line in run.ledger)
+    verdict = judge(msgspec.structs.replace(run, ledger=later))
+    assert "epochs 0, 2 were trained on: some before the last are missing" in {
+        p.text for p in verdict.problems
+    }
+
+
+def test_a_loss_that_is_no_number_is_reported_but_breaks_no_promise(make_run, judge) -> None:
+    verdict = judge(make_run(change=at(4, loss=None, loss_hex="nan")))
+    assert verdict.ok
+    assert verdict.not_finite == (4,)
+
+
+def test_steps_without_pinned_choices_cannot_be_proved(make_run, judge) -> None:
+    assert not judge(make_run(pinned=None)).ok
+    assert judge(make_run(pinned=None, steps=0)).ok
