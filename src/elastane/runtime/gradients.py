@@ -12,7 +12,7 @@ import torch
 
 from elastane.protocol.mesh import Part
 from elastane.protocol.tree import Span, fold, merges, sibling, spans
-from elastane.runtime.layout import ModelLayout
+from elastane.runtime.layout import ModelLayout, Piece, Place
 from elastane.runtime.memory import Arena
 
 Announce = Callable[[tuple[int, ...]], None]
@@ -222,18 +222,17 @@ class _Leaf:
     def _write_around(self, number: int, gradient: torch.Tensor | None) -> None:
         """Some of the parameter's blocks are whole sums already: leave those alone."""
         place = self._layout.places[number]
-        flat = None
-        if gradient is not None:
-            flat = torch.empty(place.stop - place.start, dtype=gradient.dtype)
-            flat.as_strided(place.shape, place.stride).copy_(gradient)
-        target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
         for block in self._layout.blocks_of[number]:
-            if block in self._gradients.rooted:
-                continue
             for piece in self._layout.pieces[block]:
-                if piece.parameter == number:
-                    cut = slice(piece.start, piece.stop)
-                    self._write(target[cut], None if flat is None else flat[cut])
+                if piece.number == number:
+                    self._write_piece(block, piece, place, gradient)
+
+    def _write_piece(self, block: int, piece: Piece, place: Place, change: torch.Tensor | None) -> None:
+        if block in self._gradients.rooted:
+            return
+        target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
+        cut = slice(piece.start, piece.stop)
+        self._write(target[cut], None if change is None else place.flattened(change)[cut])
 
     def _count_down(self, number: int) -> None:
         done = []
@@ -255,13 +254,13 @@ class _Leaf:
 
     def finish(self, buffers: list[torch.Tensor]) -> None:
         gradients = self._gradients
-        tensors = gradients._arenas[self._slot].tensors  # noqa: SLF001 - the other half of Gradients
         blocks = range(len(self._layout.blocks))
         of_buffers = [block for block in blocks if self._layout.is_buffers(block)]
         with gradients.lock:
-            if gradients.rooted.isdisjoint(of_buffers):
-                for place, change in zip(self._layout.buffer_places, buffers, strict=True):
-                    self._write(place.view(tensors), change)
+            for block in of_buffers:
+                for piece in self._layout.buffer_pieces[block]:
+                    place = self._layout.buffer_places[piece.number]
+                    self._write_piece(block, piece, place, buffers[piece.number])
             merged = of_buffers if self._announce is not None else blocks
             for block in merged:
                 self._merge(block)

@@ -36,15 +36,23 @@ class Place(msgspec.Struct, frozen=True):
         """The tensor inside an arena's sections."""
         return tensors[self.section].as_strided(self.shape, self.stride, self.start)
 
+    def flattened(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of this shape, 1-D, in this place's memory order; a view where it can be."""
+        if tensor.stride() == self.stride:
+            return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+        dense = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        dense.as_strided(self.shape, self.stride).copy_(tensor)
+        return dense
+
     def flat(self, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The same elements, 1-D, in memory order."""
         return tensors[self.section][self.start : self.stop]
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """The part of a parameter that lies in one block: elements ``[start, stop)`` of the parameter."""
+    """The part of a tensor that lies in one block: elements ``[start, stop)`` of parameter or buffer ``number``."""
 
-    parameter: int
+    number: int
     start: int
     stop: int
 
@@ -58,6 +66,13 @@ def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
             return tuple(torch.empty(tensor.shape, device="meta").stride())
         expected *= tensor.shape[dim]
     return tuple(tensor.stride())
+
+
+def _pieces(block: Block, places: list[Place]) -> Iterator[Piece]:
+    for number, place in enumerate(places):
+        start, stop = max(place.start, block.start), min(place.stop, block.stop)
+        if place.section == block.section and start < stop:
+            yield Piece(number, start - place.start, stop - place.start)
 
 
 class ModelLayout:
@@ -77,6 +92,7 @@ class ModelLayout:
         parameter_sections: how many of them are of parameters.
         blocks: fixed slices of the sections.
         pieces: per block, the parts of parameters in it; empty for blocks of buffers.
+        buffer_pieces: per block, the parts of buffers in it; empty for blocks of parameters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -92,7 +108,8 @@ class ModelLayout:
         self._place_buffers(model)
         self.frozen = [p for p in names if all(p is not trained for trained in self.parameters)]
         self.blocks: tuple[Block, ...] = cut([section.elements for section in self.sections])
-        self.pieces = tuple(tuple(self._pieces(block)) for block in self.blocks)
+        self.pieces = tuple(tuple(_pieces(block, self.places)) for block in self.blocks)
+        self.buffer_pieces = tuple(tuple(_pieces(block, self.buffer_places)) for block in self.blocks)
         self.blocks_of = self._blocks_of_parameters()
 
     def _place_parameters(self, names: dict[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
@@ -155,17 +172,11 @@ class ModelLayout:
                 place = stop
             self.sections.append(Section(dtype, place))
 
-    def _pieces(self, block: Block) -> Iterator[Piece]:
-        for number, place in enumerate(self.places):
-            start, stop = max(place.start, block.start), min(place.stop, block.stop)
-            if place.section == block.section and start < stop:
-                yield Piece(number, start - place.start, stop - place.start)
-
     def _blocks_of_parameters(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.parameters]
         for block, pieces in enumerate(self.pieces):
             for piece in pieces:
-                found[piece.parameter].append(block)
+                found[piece.number].append(block)
         return tuple(tuple(blocks) for blocks in found)
 
     @property

@@ -86,17 +86,12 @@ class WholeOptimizer:
         }
 
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
-        parameter = self._layout.parameters[piece.parameter]
-        place = self._layout.places[piece.parameter]
+        parameter = self._layout.parameters[piece.number]
+        place = self._layout.places[piece.number]
         found = {}
         for key, entry in self._optimizer.state.get(parameter, {}).items():
             if isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim():
-                dense = torch.empty(place.stop - place.start, dtype=entry.dtype)
-                if entry.stride() == place.stride:
-                    dense = entry.as_strided((entry.numel(),), (1,), entry.storage_offset())
-                else:
-                    dense.as_strided(place.shape, place.stride).copy_(entry)
-                found[key] = dense[piece.start : piece.stop]
+                found[key] = place.flattened(entry)[piece.start : piece.stop]
             else:
                 found[key] = entry
         return found
@@ -120,7 +115,7 @@ class ShardedOptimizer:
         self._layout = layout
         self.units = len(layout.blocks)
         self._pieces: dict[int, list[torch.Tensor]] = {
-            block: [layout.places[p.parameter].flat(arena.tensors)[p.start : p.stop] for p in pieces]
+            block: [layout.places[p.number].flat(arena.tensors)[p.start : p.stop] for p in pieces]
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
@@ -142,12 +137,12 @@ class ShardedOptimizer:
             if block >= self.units:
                 continue
             for piece, values in zip(self._layout.pieces[block], self._pieces[block], strict=True):
-                if piece.parameter in untouched:
+                if piece.number in untouched:
                     continue
-                gradient = self._layout.places[piece.parameter].flat(sums)[piece.start : piece.stop]
+                gradient = self._layout.places[piece.number].flat(sums)[piece.start : piece.stop]
                 values.grad = gradient
                 gradients.append(gradient)
-                groups[self._layout.groups[piece.parameter]].append(values)
+                groups[self._layout.groups[piece.number]].append(values)
         for block in range(self.units):
             if block not in held:
                 for values in self._pieces[block]:
