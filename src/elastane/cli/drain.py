@@ -26,7 +26,8 @@ def drain(
     if wait:
         answer = wait_until(
             run_dir,
-            done=lambda status: bool(members(status)) and worker not in members(status),
+            # While it changes, some members still report the generation before.
+            done=lambda status: status.state != "changing" and worker not in members(status),
             stuck=lambda _: "",
         )
         console.print(f"worker {worker} has left; generation {answer.generation} has {len(members(answer))}")

@@ -65,7 +65,10 @@ def bar(progress: Progress) -> RenderableType:
     row.add_column(justify="right", no_wrap=True)
     left = progress.left_s
     words = "" if left is None else f"{duration_text(left)} left" if left else "done"
-    row.add_row(ProgressBar(total=progress.steps or 1, completed=progress.step), Text(words, style="dim"))
+    row.add_row(
+        ProgressBar(total=progress.steps or 1, completed=progress.step, complete_style="bright_blue"),
+        Text(words, style="dim"),
+    )
     return row
 
 

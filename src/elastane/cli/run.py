@@ -15,6 +15,7 @@ from elastane.api.errors import ElastaneError, RunFailed
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.cli.home import fresh_name
+from elastane.cli.last_word import say_last_word
 from elastane.cli.run_directory import check_name_is_free, claimed
 from elastane.cli.run_spec import Options, check_name, check_script, remarks, spec_of
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
@@ -128,6 +129,10 @@ def run(
         for remark in remarks(spec):
             console.print(f"note: {remark}", markup=False)
         over = asyncio.run(trained(directory, spec, console))
+        try:
+            say_last_word(directory, over)
+        except (OSError, ElastaneError) as error:
+            console.print(f"the end of the run is not in its files: {error}", markup=False)
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)

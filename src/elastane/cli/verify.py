@@ -18,6 +18,9 @@ from elastane.protocol.sampling import sample_hash, sample_index
 SHOWN = 20
 """Problems and tensors named one by one; --json has them all."""
 
+ONE_LINE = 60
+"""Characters of two values that are still easy to compare side by side."""
+
 
 def verify(
     run: RunName,
@@ -86,7 +89,10 @@ def show_comparison(found: Comparison, console: Console) -> None:
 
     for choice in found.pinned:
         weight = "must agree" if choice.decides else "need not agree"
-        say(f"  {choice.name}: {choice.first} against {choice.second} ({weight})")
+        values = f"{choice.first} against {choice.second}"
+        if len(values) > ONE_LINE:
+            values = f"\n    {choice.first}\n    {choice.second}"
+        say(f"  {choice.name} ({weight}): {values}")
     if not found.comparable:
         say("NOT comparable: pinned choices that decide the bits differ")
         return

@@ -15,6 +15,7 @@ from elastane.api.spec import RunSpec
 from elastane.cli.live import panel
 from elastane.cli.progress import MESSAGE, QUIET, Progress, after_event, after_line
 from elastane.cli.words import event_text, step_text
+from elastane.observability.facts import OUTCOMES
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
 
@@ -73,6 +74,8 @@ class Watcher:
             return
         self.progress = after_event(self.progress, event)
         if self._live is None and event.kind not in QUIET:
+            # A log whose last word is a step from before the end would look cut off.
+            self.print_step(last=event.kind in OUTCOMES)
             self.console.print(event_text(event))
 
     def print_step(self, *, last: bool) -> None:

@@ -21,6 +21,9 @@ COLOURS = {
     "generation.started": "blue",
 }
 
+NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term"})
+"""Details that stand in the file, too long or too technical for somebody who watches."""
+
 
 def event_text(event: EventLine) -> Text:
     """One event on one line: where, what, who, why, and how long the slowest healthy worker paused."""
@@ -38,11 +41,14 @@ def who_text(event: EventLine) -> str:
     """Of a generation its members, not the coordinator that numbered it."""
     if event.kind != "generation.started" and event.who:
         return event.who
-    return f"workers {', '.join(map(str, event.workers))}" if event.workers else event.who
+    if not event.workers:
+        return event.who
+    return f"worker{'s' * (len(event.workers) > 1)} {', '.join(map(str, event.workers))}"
 
 
 def detail_text(event: EventLine) -> str:
-    return ", ".join(f"{name} {value_text(value)}" for name, value in event.detail.items())
+    pairs = ((name, value) for name, value in event.detail.items() if name not in NOT_FOR_A_LINE)
+    return ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
 
 
 def value_text(value: float | str | None) -> str:
@@ -57,7 +63,7 @@ def pause_text(event: EventLine) -> str:
         return ""
     worker = max(event.pause_ms, key=event.pause_ms.__getitem__)
     steps = event.pause_steps.get(worker)
-    usual = "" if steps is None else f" ({steps:.2f} usual steps)"
+    usual = "" if steps is None else f" ({steps:.2f} steps)"
     return f"longest pause {event.pause_ms[worker]:.0f} ms{usual}"
 
 

@@ -225,7 +225,14 @@ class Roster:
             (worker for worker, report in self.reports.items() if report.generation == number),
             key=lambda worker: (order.index(worker) if worker in order else len(order), worker),
         )
-        return Generation(number, self.term, tuple(self.member(worker) for worker in workers), planned=True)
+        leavers = {worker for worker in workers if self.reports[worker].state == "leaving"}
+        return Generation(
+            number,
+            self.term,
+            tuple(self.member(worker) for worker in workers if worker not in leavers),
+            planned=True,
+            leaving=tuple(self.member(worker) for worker in workers if worker in leavers),
+        )
 
 
 def fresh_roster(

@@ -53,6 +53,9 @@ def replace_the_dead(turn: Turn) -> None:
     newest, at_work = roster.newest, roster.at_work
     if newest is None or at_work is None or roster.finishing is not None:
         return
+    if any(worker not in roster.reports for worker in roster.living(roster.needed)):
+        # Where a silent one stands is not known to its new coordinator; it will speak, or be found dead.
+        return
     dead = sorted(roster.needed - set(roster.living(roster.needed)))
     survivors = tuple(member for member in at_work.members if not roster.gone(member.worker))
     leaving = roster.handing_over(at_work)
@@ -114,6 +117,7 @@ def plan(turn: Turn) -> None:
         or not roster.settled
         or roster.stopping
         or roster.finishing is not None
+        or (not roster.whole and roster.handing_over(newest))
     ):
         return
     staying, leaving = _parted(newest.members, roster.draining, target)
@@ -127,8 +131,6 @@ def plan(turn: Turn) -> None:
         if leaving:
             gone = [member.worker for member in leaving]
             parts.append(f"{names(gone)} leave" + ("s" if len(gone) == 1 else ""))
-        if not roster.whole:
-            leaving = roster.handing_over(newest)
         turn.propose(staying + joiners, planned=True, why=", ".join(parts), leaving=leaving)
     elif roster.whole:
         _deal_by_speed(turn)

@@ -90,7 +90,9 @@ def heading(run: Recorded, facts: Facts) -> Iterable[str]:
     yield f'<span class="badge {facts.outcome}">{facts.outcome}</span></header>'
     yield f'<p class="command mono">{escape(command_of(spec))}</p>'
     if facts.why and facts.outcome != "finished":
-        yield f'<pre class="card said {facts.outcome}">{escape(facts.why)}</pre>'
+        tracebacks = (event.detail.get("traceback") for event in reversed(run.events))
+        words = next((str(text) for text in tracebacks if text), facts.why)
+        yield f'<pre class="card said {facts.outcome}">{escape(words)}</pre>'
 
 
 def command_of(spec: RunSpec) -> str:
@@ -111,11 +113,13 @@ def tiles(facts: Facts) -> Iterable[str]:
         ("workers", span_text(facts.workers), "fewest to most"),
         ("events", f"{facts.changes:,}", "changes of the run"),
         ("longest pause", *pause_tile(facts)),
-        ("usual step", "-" if facts.usual_step_ms is None else f"{facts.usual_step_ms:,.0f} ms", "median"),
+        ("usual step", "-" if facts.usual_step_ms is None else ms_text(facts.usual_step_ms), "median"),
         ("wall time", duration(facts.wall_s), "first word to last"),
     ]
-    if facts.digest:
-        rows.append(("digest", f"{facts.digest[0][:12]}", f"parameters, step {facts.digest[1]:,}"))
+    if facts.digest is None:
+        rows.append(("digest", "-", "none was due"))
+    else:
+        rows.append(("digest", facts.digest[0][:12], f"parameters, step {facts.digest[1]:,}"))
     yield '<section class="card tiles">'
     for name, value, below in rows:
         hint = f' title="{escape(facts.digest[0])}"' if name == "digest" and facts.digest else ""
@@ -137,7 +141,12 @@ def pause_tile(facts: Facts) -> tuple[str, str]:
         return "-", "no change of workers"
     usual = "" if facts.pause_steps is None else f"{facts.pause_steps:.2f} steps"
     where = "" if facts.pause_step is None else f"at step {facts.pause_step:,}"
-    return f"{facts.pause_ms:.0f} ms", ", ".join(word for word in (usual, where) if word)
+    return ms_text(facts.pause_ms), ", ".join(word for word in (usual, where) if word)
+
+
+def ms_text(ms: float) -> str:
+    """Milliseconds in the digits that can be trusted."""
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:,.0f} ms"  # noqa: PLR2004 - below, a tenth is a difference
 
 
 def duration(seconds: float) -> str:
@@ -199,7 +208,8 @@ def who_of(event: EventLine) -> str:
 
 
 def why_of(event: EventLine) -> str:
-    detail = ", ".join(f"{name} {value_text(value)}" for name, value in event.detail.items())
+    pairs = ((name, value) for name, value in event.detail.items() if name != "traceback")
+    detail = ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
     return "; ".join(words for words in (event.why, detail) if words)
 
 
@@ -207,7 +217,7 @@ def value_text(value: float | str | None) -> str:
     """JSON has no infinity and no NaN: they read back as None."""
     if value is None:
         return "not finite"
-    return value if isinstance(value, str) else number(value)
+    return str(value) if isinstance(value, (str, int)) else number(value)
 
 
 def pauses_html(event: EventLine) -> str:
@@ -226,15 +236,14 @@ def evaluation_table(run: Recorded) -> Iterable[str]:
     names = list(dict.fromkeys(name for event in evaluations for name in event.detail))
     head = "".join(f'<th class="n">{escape(name)}</th>' for name in names)
     yield '<h2>Evaluations</h2><div class="card scroll"><table><thead><tr><th class="n">step</th>'
-    yield f"<th>what</th>{head}</tr></thead><tbody>"
+    yield f"{head}</tr></thead><tbody>"
     for event in evaluations:
         cells = "".join(
             f'<td class="n">{escape(value_text(event.detail[name])) if name in event.detail else ""}</td>'
             for name in names
         )
         step = step_of(event, run.ledger)
-        words = escape(event.why or event.who)
-        yield f'<tr><td class="n">{step:,}</td><td class="w">{words}</td>{cells}</tr>'
+        yield f'<tr><td class="n">{step:,}</td>{cells}</tr>'
     yield "</tbody></table></div>"
 
 

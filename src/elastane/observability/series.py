@@ -94,11 +94,18 @@ def lanes_of(ledger: Sequence[LedgerLine]) -> list[Lane]:
     return [Lane(worker, tuple(lane)) for worker, lane in sorted(lanes.items())]
 
 
+OWN_STEP = frozenset({"generation.started", "evaluation", "message"})
+"""Kinds of events that are written later than the step they are about."""
+
+
 def step_of(event: EventLine, ledger: Sequence[LedgerLine]) -> int:
-    """The step an event belongs to: its own, or the first to commit after it."""
-    if event.step is not None:
+    """The step an event belongs to.
+
+    The coordinator hears of steps some time after they have committed, so the number it writes into an event
+    may lag; the ledger's own times tell which step the workers were in.
+    """
+    if event.step is not None and event.kind in OWN_STEP:
         return event.step
-    after = bisect_right(ledger, event.time, key=lambda line: line.time)
-    if after < len(ledger):
-        return ledger[after].step
-    return ledger[-1].step if ledger else 0
+    committed = bisect_right(ledger, event.time, key=lambda line: line.time)
+    newest = ledger[committed - 1].step if committed else 0
+    return max(event.step or 0, newest)

@@ -44,4 +44,5 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
             worker: spans(leaf.virtual_rank for leaf in leaves.values() if leaf.worker == worker)
             for worker in sorted({leaf.worker for leaf in leaves.values()})
         },
+        weighted=any(leaf.weighted for leaf in trained),
     )

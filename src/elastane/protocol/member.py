@@ -10,7 +10,7 @@ every worker keeps everything, a block when optimizer state is sharded; the last
 frozen parameters, schedules), which everyone keeps current once it has it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -18,10 +18,9 @@ import msgspec
 from elastane.api.membership import Generation
 from elastane.protocol import mesh
 from elastane.protocol.commit import tally
-from elastane.protocol.layout import FRESH as FRESH
-from elastane.protocol.layout import Layout as Layout
+from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.ownership import Holders, sources
-from elastane.protocol.roles import rooted_at, settle, with_origin
+from elastane.protocol.roles import Roles, rooted_at, settle, with_origin
 from elastane.protocol.shares import deal, deal_missing
 from elastane.protocol.tree import members_of, spans
 
@@ -257,13 +256,10 @@ class Member:
         self._round = _Round()
         self._statuses: dict[int, dict[int, mesh.Status]] = {}
         self._begun = self._hopeless = False
-        self._owners: tuple[int, ...] = ()
-        self._auditors: tuple[int, ...] = ()
+        self._roles: Roles | None = None
         self._rooted_at: dict[int, frozenset[int]] = {}
         self._claims_at: dict[int, frozenset[int]] = {}
         self._known_at: frozenset[int] = frozenset()
-        self._holders: tuple[Holders, ...] = ()
-        self._donors: dict[int, frozenset[int]] = {}
         self._wanted_values: set[int] = set()
         self._wanted_states: set[int] = set()
         self._fetches: list[tuple[int, mesh.Fetch]] = []
@@ -308,7 +304,7 @@ class Member:
         actions, self._actions = self._actions, []
         return actions
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event) -> None:  # noqa: C901 - one row per kind of event
         match event:
             case Proposed(generation):
                 self._proposed(generation)
@@ -376,25 +372,14 @@ class Member:
         self._heard(sender, message)
 
     def _heard(self, sender: int, message: mesh.AnyPeerMessage) -> None:
-        now = self._round
+        """A message of this generation that is not early; it may be late, and then it is void."""
         match message:
-            case mesh.Ready(round=round_, blocks=blocks, parts=parts):
-                if round_ == self.committed + 1:
-                    for block in blocks:
-                        now.ready.setdefault(block, {})[sender] = parts
-            case mesh.Summed(round=round_, blocks=blocks):
-                if round_ == self.committed + 1:
-                    now.summed.update(dict.fromkeys(blocks, sender))
-            case mesh.Vote(round=round_, leaves=leaves):
-                if round_ == self.committed + 1:
-                    now.votes[sender] = message
-                    now.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
-            case mesh.Published(round=round_, units=units):
-                if round_ == self.committed:
-                    new = tuple(unit for unit in units if unit in self.behind)
-                    if new:
-                        self.behind.difference_update(new)
-                        self._actions.append(TakeValues(sender, new))
+            case mesh.Ready() | mesh.Summed() | mesh.Vote():
+                if message.round == self.committed + 1:
+                    self._heard_of_round(sender, message)
+            case mesh.Published():
+                if message.round == self.committed:
+                    self._take_values(sender, message.units)
             case mesh.Fetch():
                 if message.committed == self.committed:
                     self._fetches.append((sender, message))
@@ -402,6 +387,24 @@ class Member:
                 self._loaded(sender, message)
             case mesh.Status():  # taken in before, whatever its generation
                 pass
+
+    def _heard_of_round(self, sender: int, message: mesh.Ready | mesh.Summed | mesh.Vote) -> None:
+        now = self._round
+        match message:
+            case mesh.Ready(blocks=blocks, parts=parts):
+                for block in blocks:
+                    now.ready.setdefault(block, {})[sender] = parts
+            case mesh.Summed(blocks=blocks):
+                now.summed.update(dict.fromkeys(blocks, sender))
+            case mesh.Vote(leaves=leaves):
+                now.votes[sender] = message
+                now.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
+
+    def _take_values(self, sender: int, units: tuple[int, ...]) -> None:
+        new = tuple(unit for unit in units if unit in self.behind)
+        if new:
+            self.behind.difference_update(new)
+            self._actions.append(TakeValues(sender, new))
 
     def _loaded(self, sender: int, state: mesh.State) -> None:
         values = tuple(unit for unit in state.values if unit in self._wanted_values)
@@ -507,9 +510,7 @@ class Member:
         told = self._all_told(generation)
         if any(worker not in statuses for worker in told):
             return
-        here = with_origin(
-            self.layout, generation.workers, {worker: statuses[worker] for worker in told}
-        )
+        here = with_origin(self.layout, generation.workers, {worker: statuses[worker] for worker in told})
         newest = max(status.committed for status in here.values())
         outcome = next(status.outcome for status in here.values() if status.committed == newest)
         if self.committed == FRESH:
@@ -541,8 +542,7 @@ class Member:
         now.leaves = {**known, **own}
         self._known_at = frozenset(known)
         roles = settle(self.layout, generation, here)
-        self._holders, self._owners, self._auditors = roles.holders, roles.owners, roles.auditors
-        self._donors = roles.donors
+        self._roles = roles
         if roles.lost:
             self._hopeless = True
             self._actions.append(StateIsLost(roles.lost))
@@ -600,7 +600,7 @@ class Member:
 
     def _fetch_more(self) -> None:
         """A joiner that is to keep everything fetches a portion a step, and values of what it lacks yet."""
-        if self.layout.copies is not None or self.complete:
+        if self._roles is None or self.layout.copies is not None or self.complete:
             return
         asked: list[int] = []
         size = 0
@@ -610,7 +610,7 @@ class Member:
                 break
             asked.append(unit)
         behind = sorted(self.behind - self._wanted_values)
-        donors = {worker: units for worker, units in self._donors.items() if worker != self.worker}
+        donors = {worker: units for worker, units in self._roles.donors.items() if worker != self.worker}
         self._fetch(
             sources({self.worker: behind}, donors).get(self.worker, {}),
             sources({self.worker: asked}, donors).get(self.worker, {}),
@@ -721,7 +721,12 @@ class Member:
     def _measure(self) -> None:
         """With all sums I need and all state I asked for, prepare the vote."""
         now, entered = self._round, self._round.entered
-        if not (now.started and entered) or now.asked or self._wanted_values or self._wanted_states:
+        if (
+            not (now.started and entered and self._roles)
+            or now.asked
+            or self._wanted_values
+            or self._wanted_states
+        ):
             return
         if any(rank not in now.leaves or now.leaves[rank].worker != self.worker for rank in now.claims):
             return
@@ -733,7 +738,7 @@ class Member:
         self._ticket += 1
         now.ticket = self._ticket
         owned = tuple(block for block, owner in enumerate(self._owners) if owner == self.worker)
-        audited = tuple(block for block, auditor in enumerate(self._auditors) if auditor == self.worker)
+        audited = tuple(block for block, auditor in enumerate(self._roles.auditors) if auditor == self.worker)
         due = self._digest_due(entered.kind)
         self._actions.append(Measure(now.ticket, owned if train else (), audited if due else ()))
 
@@ -821,6 +826,16 @@ class Member:
         if self.layout.copies is None:
             return set(self.layout.everything)
         return {block for block, holders in enumerate(self._holders) if self.worker in holders}
+
+    @property
+    def _holders(self) -> tuple[Holders, ...]:
+        return self._roles.holders if self._roles else ()
+
+    @property
+    def _owners(self) -> tuple[int, ...]:
+        if self._roles is None:
+            return ()
+        return self._roles.first_owners if self._round.begun else self._roles.owners
 
     def _concerned(self) -> frozenset[int]:
         """Peers whose loss matters: of this generation and of planned ones."""

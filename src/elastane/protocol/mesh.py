@@ -23,6 +23,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         checksum: sum modulo 2**64 of `sample_hash` over the samples really loaded.
         untouched: parameters that got no gradient, by number.
         sums: what an evaluation added up, in fp64.
+        weighted: its gradient is that of a sum, to be divided by the step's weight.
     """
 
     virtual_rank: int
@@ -33,6 +34,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     checksum: int = 0
     untouched: tuple[int, ...] = ()
     sums: dict[str, float] = {}
+    weighted: bool = False
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -59,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         next_generation: planned generation that begins at the next step; 0: none.
         stop: somebody asked to stop after this round.
         shares: who computed what.
+        weighted: gradients are of sums, to be divided by ``weight``.
     """
 
     round: int
@@ -74,6 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     next_generation: int
     stop: bool
     shares: dict[int, tuple[Span, ...]]
+    weighted: bool = False
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

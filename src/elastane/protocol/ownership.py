@@ -18,7 +18,8 @@ def hold(
     """Owner and backups of each block, ``min(copies, len(workers))`` different workers.
 
     Whoever holds a block already keeps it as far as the load stays even, so a change moves little and any
-    ``copies - 1`` deaths leave a holder. No worker owns, or holds, more than its even share rounded up.
+    ``copies - 1`` deaths leave a holder. No worker owns more than its even share rounded up; backups are not
+    exchanged once chosen, so that a worker may hold one or two blocks more than its even share.
 
     Args:
         blocks: how many.

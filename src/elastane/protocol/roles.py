@@ -16,7 +16,8 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         holders: per block, who keeps its optimizer state.
-        owners: per block, who sums it in the generation's first round.
+        owners: per block, who sums it.
+        first_owners: likewise, in the generation's first round: whoever has the whole sum already gives it.
         auditors: per block, who digests its state.
         donors: units whose optimizer state each member has for those who fetch it bit by bit.
         values: receiver to sender to units whose values are fetched before anything is computed.
@@ -26,6 +27,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
 
     holders: tuple[Holders, ...]
     owners: tuple[int, ...]
+    first_owners: tuple[int, ...]
     auditors: tuple[int, ...]
     donors: dict[int, frozenset[int]]
     values: dict[int, dict[int, tuple[int, ...]]]
@@ -71,7 +73,7 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
     values = sources({worker: sorted(lacking[worker]) for worker in workers}, present)
     if layout.copies is None:
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
-        owners = list(spread(layout.blocks, workers))
+        owners = spread(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
         # With no whole member left, the first becomes one at once, from all who have a piece.
         wanted = {} if whole else {workers[0]: sorted(layout.everything - held[workers[0]])}
@@ -80,20 +82,21 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         donors.update({} if whole else {workers[0]: layout.everything})
     else:
         holders = hold(layout.blocks, workers, layout.copies, held)
-        owners = [some[0] for some in holders]
-        auditors = tuple(owners)
+        owners = auditors = tuple(some[0] for some in holders)
         wanted = {
             worker: [b for b, some in enumerate(holders) if worker in some and b not in held[worker]]
             for worker in workers
         }
         donors = {}
-    for block in range(layout.blocks):
-        # Whoever has the whole sum already gives it to the others.
-        rooted = (w for w in workers if block in rooted_at(statuses[w], newest))
-        owners[block] = next(rooted, owners[block])
+    rooted = {worker: rooted_at(statuses[worker], newest) for worker in workers}
+    first_owners = tuple(
+        next((worker for worker in workers if block in rooted[worker]), owners[block])
+        for block in range(layout.blocks)
+    )
     return Roles(
         holders=holders,
-        owners=tuple(owners),
+        owners=owners,
+        first_owners=first_owners,
         auditors=auditors,
         donors=donors,
         values=values,

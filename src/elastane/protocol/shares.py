@@ -5,6 +5,9 @@ from functools import lru_cache
 
 from elastane.protocol.tree import Span, cover, spans
 
+ROUNDING = 1e-9
+"""A quota this near to a whole number is one."""
+
 
 @lru_cache(maxsize=256)
 def deal(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
@@ -20,11 +23,11 @@ def deal(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
     """
     total = sum(speeds)
     quotas = [size * speed / total for speed in speeds]
-    floors = [int(quota + 1e-9) for quota in quotas]
+    floors = [int(quota + ROUNDING) for quota in quotas]
     # borders[p]: (nodes so far, shares so far) of the cheapest way to have dealt p ranks.
     borders: dict[int, tuple[int, tuple[Span, ...]]] = {0: (0, ())}
     for i, low in enumerate(floors):
-        choices = (low,) if quotas[i] - low < 1e-9 else (low, low + 1)
+        choices = (low,) if quotas[i] - low < ROUNDING else (low, low + 1)
         after: dict[int, tuple[int, tuple[Span, ...]]] = {}
         for place, (nodes, shares) in borders.items():
             for choice in choices:

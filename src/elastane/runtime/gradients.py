@@ -122,7 +122,8 @@ class Gradients:
             gradient, parameter.grad = parameter.grad, None
             if self._leaf is not None and gradient is not None:
                 self._touched.add(number)
-                self._leaf.add(number, gradient)
+                # Sums are dense: a block is one slice of memory, whatever the gradient looked like.
+                self._leaf.add(number, gradient.to_dense() if gradient.is_sparse else gradient)
 
         return accumulated
 

@@ -50,7 +50,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """The part of a tensor that lies in one block: elements ``[start, stop)`` of parameter or buffer ``number``."""
+    """The part of a tensor in one block: elements ``[start, stop)`` of parameter or buffer ``number``."""
 
     number: int
     start: int

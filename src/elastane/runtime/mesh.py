@@ -5,6 +5,7 @@ sides prove that they know the run's secret (HMAC over the other's nonce) before
 Nothing received is unpickled.
 """
 
+import contextlib
 import hmac
 import os
 import selectors
@@ -86,10 +87,9 @@ class Mesh:
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
-        try:
+        # A full pipe is full of reasons to wake up already.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
-        except BlockingIOError:
-            pass  # it is awake already: the pipe is full of reasons
 
     def arenas(self, peer: int) -> tuple[int, int, int]:
         """``(pid, fd of its sums, fd of its values)``."""
@@ -171,10 +171,8 @@ class Mesh:
             if key.fileobj is self._listener:
                 self._accept()
             elif key.data is None:
-                try:
+                with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
-                except BlockingIOError:
-                    pass  # another reader's spurious wake-up
             else:
                 if events & selectors.EVENT_WRITE:
                     self._flush(key.data)

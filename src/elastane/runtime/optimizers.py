@@ -7,6 +7,7 @@ lie in the blocks a worker holds.
 
 import copy
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,12 +32,18 @@ ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
 )
 
 
-def _refuse_closures(optimizer: optim.Optimizer) -> None:
+def _refuse_misfits(optimizer: optim.Optimizer) -> None:
     if isinstance(optimizer, optim.LBFGS):
         raise BadInput(
             "LBFGS evaluates the loss several times a step",
             means="a step of Elastane has one forward and one backward pass per virtual rank",
             do="use an optimizer whose step() needs no closure",
+        )
+    if isinstance(optimizer, optim.SparseAdam):
+        raise BadInput(
+            "SparseAdam takes sparse gradients only",
+            means="gradients of virtual ranks are summed in dense blocks",
+            do="use Adam or AdamW; sparse gradients of an embedding are made dense",
         )
 
 
@@ -44,7 +51,7 @@ class WholeOptimizer:
     """Every worker keeps everything; a unit is a parameter."""
 
     def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout) -> None:
-        _refuse_closures(optimizer)
+        _refuse_misfits(optimizer)
         self._optimizer = optimizer
         self._layout = layout
         self.units = len(layout.parameters)
@@ -64,7 +71,7 @@ class WholeOptimizer:
         due = [n for n in range(self.units) if n in held and n not in untouched]
         gradients = [self._views[n] for n in due]
         if scale != 1.0:
-            torch._foreach_mul_(gradients, scale)  # noqa: SLF001 - what clip_grad_norm_ uses
+            torch._foreach_mul_(gradients, scale)
         for n, gradient in zip(due, gradients, strict=True):
             self._layout.parameters[n].grad = gradient
         self._optimizer.step()
@@ -131,24 +138,16 @@ class ShardedOptimizer:
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:
         """One step on the pieces of the held blocks; state of blocks no longer held is freed."""
+        self._forget(held)
         groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
-        gradients = []
-        for block in sorted(held):
-            if block >= self.units:
-                continue
-            for piece, values in zip(self._layout.pieces[block], self._pieces[block], strict=True):
-                if piece.number in untouched:
-                    continue
-                gradient = self._layout.places[piece.number].flat(sums)[piece.start : piece.stop]
-                values.grad = gradient
-                gradients.append(gradient)
+        for piece, values in self._held_pieces(held):
+            if piece.number not in untouched:
+                gradient = self._layout.places[piece.number].flat(sums)
+                values.grad = gradient[piece.start : piece.stop]
                 groups[self._layout.groups[piece.number]].append(values)
-        for block in range(self.units):
-            if block not in held:
-                for values in self._pieces[block]:
-                    self._optimizer.state.pop(values, None)
+        gradients = [values.grad for pieces in groups for values in pieces if values.grad is not None]
         if scale != 1.0 and gradients:
-            torch._foreach_mul_(gradients, scale)  # noqa: SLF001 - what clip_grad_norm_ uses
+            torch._foreach_mul_(gradients, scale)
         self._optimizer.param_groups = [
             {**group, "params": pieces} for group, pieces in zip(self._user.param_groups, groups, strict=True)
         ]
@@ -156,6 +155,17 @@ class ShardedOptimizer:
         for pieces in groups:
             for values in pieces:
                 values.grad = None
+
+    def _held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:
+        for block in sorted(held):
+            if block < self.units:
+                yield from zip(self._layout.pieces[block], self._pieces[block], strict=True)
+
+    def _forget(self, held: frozenset[int]) -> None:
+        for block in range(self.units):
+            if block not in held:
+                for values in self._pieces[block]:
+                    self._optimizer.state.pop(values, None)
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:
         return block in held

@@ -178,7 +178,7 @@ class Reporter:
             return "leaving"
         if self.finished:
             return "finished"
-        if self._member is not None and self._member.committed != core.FRESH:
+        if self._member is not None and self._member.works_in:
             return "member"
         return "ready" if self._ready else "starting"
 

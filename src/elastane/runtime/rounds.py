@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from queue import Empty
 
 from elastane.api.heartbeat import Phase
@@ -67,6 +68,19 @@ class Round:
                     raise Left
                 case Failed(error):
                     raise error
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the time spent inside as that of a phase."""
+        begun = time.perf_counter()
+        yield
+        self.seconds[phase] += time.perf_counter() - begun
+
+    @property
+    def step(self) -> int:
+        """The training step this round is, or comes before."""
+        assert self.begin is not None, "computing follows the beginning"  # noqa: S101
+        return self.begin.step
 
     @property
     def last(self) -> bool:

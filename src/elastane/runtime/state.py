@@ -90,6 +90,10 @@ class TrainingState:
         self.restore_buffers()
         return changes
 
+    def no_changes(self) -> list[torch.Tensor]:
+        """What a virtual rank without samples adds to the buffers."""
+        return [torch.zeros_like(buffer) for buffer in self._buffers]
+
     # -- a committed step ----------------------------------------------------------------------------------
 
     @torch.no_grad()

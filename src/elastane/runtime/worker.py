@@ -96,10 +96,8 @@ def write_model(state: TrainingState, path: Path) -> None:
 def _own_traceback(error: BaseException) -> str:
     """The traceback from the user's script on, without ours above it."""
     frames = traceback.TracebackException.from_exception(error)
-    while (
-        frames.stack
-        and "runpy" in frames.stack[0].filename
-        or (frames.stack and frames.stack[0].filename == __file__)
+    while (frames.stack and "runpy" in frames.stack[0].filename) or (
+        frames.stack and frames.stack[0].filename == __file__
     ):
         frames.stack.pop(0)
     text = "".join(frames.format())

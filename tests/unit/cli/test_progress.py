@@ -57,7 +57,7 @@ def test_an_event_says_who_why_and_what_it_cost() -> None:
         pause_steps={0: 0.2, 2: 0.31},
     )
     assert event_text(event).plain == (
-        "   step 12  generation.started  workers 0, 2; worker 1 died; longest pause 45 ms (0.31 usual steps)"
+        "   step 12  generation.started  workers 0, 2; worker 1 died; longest pause 45 ms (0.31 steps)"
     )
 
 

@@ -13,6 +13,7 @@ from elastane.api.control import RunOver
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.observability.run_files import read_run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: [bold]no[/bold]\n'
 
@@ -22,6 +23,7 @@ class PretendAgent:
 
     over = RunOver(code=0)
     interrupts = 0
+    torn = b""
     steps: Callable
 
     def __init__(self, run_dir: RunDir, spec: RunSpec) -> None:
@@ -44,6 +46,7 @@ class PretendAgent:
         with self.run_dir.ledger.open("wb") as ledger:
             for step in (1, 2):
                 ledger.write(msgspec.json.encode(type(self).steps(step)) + b"\n")
+            ledger.write(self.torn)
         event = EventLine(time=102.5, kind="worker.joined", who="worker 0", why="[red]first[/red]", step=1)
         self.run_dir.events.write_bytes(msgspec.json.encode(event) + b"\n")
         for count in range(self.interrupts):
@@ -119,6 +122,22 @@ def test_the_second_interrupt_kills_and_is_no_failure(agent, elastane, script) -
     result = elastane("run", script)
     assert result.exit_code == 130
     assert "Traceback" not in result.stderr
+
+
+def test_a_run_killed_before_it_could_say_so_is_written_down_as_stopped(agent, elastane, script) -> None:
+    agent.interrupts, agent.over = 2, RunOver(code=130, why="killed by the user")
+    elastane("run", "--name", "trial", script)
+    (row,) = json.loads(elastane("list", "--json").stdout)
+    assert row["state"] == "stopped"
+
+
+def test_lines_torn_by_a_kill_are_cut_off(agent, elastane, script, home) -> None:
+    agent.torn = b'{"step": 3, "gener'
+    agent.over = RunOver(code=1, why="the coordinator process died 5 times within 10 s")
+    elastane("run", "--name", "trial", script)
+    run = read_run(RunDir(home / "runs" / "trial"))
+    assert [line.step for line in run.ledger] == [1, 2]
+    assert (run.events[-1].kind, run.events[-1].why) == ("run.failed", agent.over.why)
 
 
 def test_a_made_up_name_comes_from_the_script(agent, elastane, script, home) -> None:

@@ -118,7 +118,7 @@ def test_two_runs_are_equal_or_the_difference_is_named(elastane, finished_run) -
     assert "loss differs first at step 1" in different.stdout
     incomparable = elastane("verify", "a", "d")
     assert incomparable.exit_code == 1
-    assert "seed: 0 against 1" in incomparable.stdout
+    assert "seed (must agree): 0 against 1" in incomparable.stdout
 
 
 def test_the_report_is_drawn_again(elastane, finished_run) -> None:

@@ -39,9 +39,9 @@ def test_every_event_is_on_the_page_with_its_pauses(make_run) -> None:
     assert "0.875" in page
 
 
-def test_an_event_without_a_step_belongs_to_the_next_commit(make_run) -> None:
+def test_an_event_without_a_step_belongs_to_the_newest_commit(make_run) -> None:
     page = report_html(make_run(events=EVENTS))
-    assert "step 5: coordinator died (signal 9)" in page
+    assert "step 4: coordinator died (signal 9)" in page
 
 
 def test_nothing_is_loaded_from_elsewhere(make_run) -> None:

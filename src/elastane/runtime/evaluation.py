@@ -1,0 +1,53 @@
+"""A pass over a dataset, spread over the workers, with exact sums."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from elastane.api.heartbeat import Phase
+from elastane.api.records import EventLine
+from elastane.protocol.mesh import Leaf
+from elastane.runtime.data import Collate, MapDataset, deal_in_order
+from elastane.runtime.training import Training
+
+
+class Evaluation:
+    """Iterate it and `add` what is to be summed; its sums are exact and the same on every worker.
+
+    Attributes:
+        sums: of everything added, by name; complete after the iteration.
+    """
+
+    def __init__(
+        self, training: Training, dataset: MapDataset, microbatch: int, collate: Collate | None
+    ) -> None:
+        self._training, self._dataset = training, dataset
+        self._microbatch, self._collate = microbatch, collate
+        self._added: dict[str, list[float]] = {}
+        self.sums: dict[str, float] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        training = self._training
+        length, size = len(self._dataset), -(-len(self._dataset) // self._microbatch)
+        round_ = training.round("evaluate", size)
+        for rank in round_:
+            positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
+            batch = deal_in_order(self._dataset, positions, self._collate)
+            self._added = {}
+            yield batch.inputs
+            added = {name: math.fsum(values) for name, values in self._added.items()}
+            leaf = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
+            round_.done(leaf)
+        training.committed(round_.outcome)
+        self.sums = dict(round_.outcome.sums)
+        line = EventLine(time=0.0, kind="evaluation", step=training.step, detail=dict(self.sums))
+        training.reporter.happened(f"evaluation-{round_.outcome.round}", line)
+        training.heartbeat.beat(Phase.USER)
+
+    def add(self, **values: float | torch.Tensor) -> None:
+        """Add to the named sums, in fp64; tensors are summed first."""
+        for name, value in values.items():
+            number = value.double().sum().item() if isinstance(value, torch.Tensor) else float(value)
+            self._added.setdefault(name, []).append(number)

@@ -1,0 +1,163 @@
+"""One training step, as the script's inner loop sees it."""
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+from elastane.api.errors import BadInput, RunFailed
+from elastane.protocol import member as core
+from elastane.protocol.mesh import Leaf
+from elastane.runtime.data import Batch, Deck, Plan
+from elastane.runtime.rounds import Round
+from elastane.runtime.training import Training
+
+
+class Step:
+    """One training step; iterate it for the microbatches of my virtual ranks.
+
+    A joiner's first iteration begins with a rehearsal: one microbatch whose gradients are thrown away, to
+    have everything loaded and warm before the others wait for it.
+
+    Attributes:
+        loss: of the whole step, the same on every worker; known after the iteration.
+        stopped: the run stops after this step.
+    """
+
+    def __init__(self, training: Training, plan: Plan, deck: Deck) -> None:
+        self._training = training
+        self._plan = plan
+        self._deck = deck
+        self._number = training.step + 1
+        self._rehearsing = False
+        self._awaited: Leaf | None = None
+        self._computed: Leaf | None = None
+        self._ended = False
+        self.loss = math.nan
+        self.stopped = False
+
+    @property
+    def number(self) -> int:
+        """From 1. A joiner's first step knows its number once its rehearsal is over."""
+        return self._number
+
+    @property
+    def epoch(self) -> int:
+        """From 0."""
+        return self._plan.samples(self._number).epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        training = self._training
+        if not training.rehearsed:
+            yield from self._rehearse()
+        round_ = training.round("train", self._plan.virtual_ranks)
+        for rank in round_:
+            self._number = round_.step
+            with round_.timed("deal"):
+                batch = self._deck.deal(self._number, rank)
+            begun = time.perf_counter()
+            training.gradients.begin_leaf(rank, self._announce(round_) if round_.last else None)
+            if batch is None:
+                leaf = Leaf(rank, training.worker)
+                changes = training.state.no_changes()
+            else:
+                self._awaited = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum)
+                yield batch.inputs
+                leaf = self._after_backward()
+                changes = training.state.buffer_changes()
+            untouched = training.gradients.end_leaf(changes)
+            round_.seconds["compute"] += time.perf_counter() - begun
+            round_.done(msgspec.structs.replace(leaf, untouched=untouched))
+        self._apply(round_)
+
+    def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
+        """The backward pass of the microbatch at hand.
+
+        Args:
+            loss: scalar; the mean over the microbatch's samples, or, with ``weight``, the sum.
+            weight: what the sum is to be divided by over the whole step, such as a number of tokens.
+
+        Raises:
+            RunFailed: the loss is not finite.
+        """
+        if self._rehearsing:
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
+        leaf, self._awaited = self._awaited, None
+        if leaf is None:
+            raise BadInput(
+                "step.backward was called without a microbatch",
+                means="each microbatch has one backward pass",
+                do="call it once inside the loop over the step",
+            )
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise RunFailed(
+                f"the loss of step {self._number}, virtual rank {leaf.virtual_rank} is {value}",
+                means="the step was not committed; the state is that of the step before",
+                do="look at the learning rate and at this microbatch; the step is reproducible by its number",
+            )
+        if weight is None:
+            share = leaf.samples / self._plan.samples(self._number).count
+            loss.backward(torch.full_like(loss, share))  # type: ignore[no-untyped-call]
+            self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
+        else:
+            total = float(weight)
+            loss.backward()  # type: ignore[no-untyped-call]
+            mean = value / total if total else 0.0
+            self._computed = msgspec.structs.replace(leaf, loss=mean, weight=total, weighted=True)
+
+    def finish(self) -> None:
+        """Called between steps: the iteration must have run to its end."""
+        if not self._ended:
+            raise BadInput(
+                f"step {self._number} was not iterated to its end",
+                means="its samples would be lost and the other workers would wait for ever",
+                do="loop over the whole step, without break or return",
+            )
+
+    def _after_backward(self) -> Leaf:
+        leaf, self._computed = self._computed, None
+        if leaf is None:
+            raise BadInput(
+                f"step {self._number}: a microbatch was taken without step.backward(loss)",
+                means="its samples would be lost",
+                do="call step.backward once for every microbatch",
+            )
+        return leaf
+
+    def _rehearse(self) -> Iterator[Any]:
+        batch = self._deck.deal(1, 0)
+        assert isinstance(batch, Batch), "the first virtual rank has samples"  # noqa: S101
+        self._rehearsing = True
+        yield batch.inputs
+        self._rehearsing = False
+        self._training.state.restore_buffers()
+        self._training.ready()
+
+    def _announce(self, round_: Round) -> "_Announce":
+        return _Announce(self._training, round_.assignment)
+
+    def _apply(self, round_: Round) -> None:
+        assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
+        outcome = round_.outcome
+        self._number = outcome.step
+        with round_.timed("apply"):
+            norm = self._training.apply(round_.commit, self._plan.filled(outcome.step))
+        self.loss, self.stopped = outcome.loss, outcome.stop
+        self._ended = True
+        self._training.reporter.committed(round_, self._plan, norm, self._training.spec.digest_every)
+
+
+class _Announce:
+    """Tells the reactor which blocks are final, as the last backward pass goes along."""
+
+    def __init__(self, training: Training, assignment: int) -> None:
+        self._reactor, self._gradients = training.reactor, training.gradients
+        self._assignment = assignment
+
+    def __call__(self, blocks: tuple[int, ...]) -> None:
+        self._reactor.post(core.Final(self._assignment, blocks, self._gradients.parts()))
