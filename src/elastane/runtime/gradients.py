@@ -1,8 +1,10 @@
 """Partial sums of gradients: a binary counter over virtual ranks, kept in shared slots, filled by hooks.
 
 The gradient of a virtual rank is copied into a free slot, or added to the slot of its sibling in the tree;
-full siblings are merged. A worker with an aligned power of two ends with one slot and holds at most
-``log2 V + 1`` on the way. Slot 0 is where whole sums end up, and the gradient the optimizer sees.
+full siblings are merged. Where the sibling comes right after, its gradients wait where autograd left them, so
+that the two are added on the way into the slot: one pass over memory instead of two. A worker with an aligned
+power of two ends with one slot and holds at most ``log2 V + 1`` on the way. Slot 0 is where whole sums end
+up, and the gradient the optimizer sees.
 """
 
 import threading
@@ -40,8 +42,9 @@ class Gradients:
         self._nodes: dict[Span, int] = {}
         self._size = 0
         self._views: list[list[torch.Tensor]] = []
-        self._leaf: _Leaf | None = None
+        self._leaf: _Leaf | _Kept | None = None
         self._touched: set[int] = set()
+        self._kept: _Kept | None = None
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
@@ -63,6 +66,7 @@ class Gradients:
         """Forget all sums: the round before has committed, so nobody reads them any more."""
         self.rooted.clear()
         self._nodes.clear()
+        self._kept = None
         self._size = size
 
     def parts(self) -> tuple[Part, ...]:
@@ -74,32 +78,43 @@ class Gradients:
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
-    def begin_leaf(self, rank: int, announce: Announce | None) -> None:
-        """The next backward pass is that of ``rank``; ``announce`` final blocks if it is my last."""
-        leaf = (rank, rank + 1)
-        if self.exact:
-            other = sibling(leaf, self._size)
-            add = other is not None and other in self._nodes
-            slot = self._nodes[other] if add and other is not None else self._free_slot()
-            after = dict(self._nodes)
-            plan: list[tuple[int, int]] = []
-            node, place = leaf, slot
-            if add and other is not None:
-                del after[other]
-                node = (min(leaf[0], other[0]), max(leaf[1], other[1]))
-            while (other := sibling(node, self._size)) is not None and other in after:
-                there = after.pop(other)
-                # Whole sums end up in slot 0, so the lower slot survives.
-                target, source = min(place, there), max(place, there)
-                plan.append((target, source))
-                node, place = (min(node[0], other[0]), max(node[1], other[1])), target
-            after[node] = place
-        else:
-            add, slot, plan = bool(self._nodes), 0, []
-            after = {**self._nodes, leaf: 0}
-        self._nodes = after
-        self._leaf = _Leaf(self, slot, add, tuple(plan), announce)
+    def begin_leaf(self, rank: int, announce: Announce | None, following: int | None = None) -> None:
+        """The next backward pass is that of ``rank``.
+
+        Args:
+            rank: a virtual rank of the round.
+            announce: takes blocks as they become final, if this is my last; None otherwise.
+            following: the virtual rank I compute after this one, as far as is known.
+        """
         self._touched.clear()
+        node = (rank, rank + 1)
+        other = sibling(node, self._size) if self.exact else None
+        kept, self._kept = self._kept, None
+        if other == (rank + 1, rank + 2) and following == rank + 1:
+            self._leaf = self._kept = _Kept()
+            return
+        if kept is not None and other is not None:
+            node = (other[0], node[1])
+        add = other is not None and other in self._nodes if self.exact else bool(self._nodes)
+        if not self.exact:
+            slot = 0
+        elif add and other is not None:
+            slot = self._nodes.pop(other)
+            node = (min(node[0], other[0]), max(node[1], other[1]))
+        else:
+            slot = self._free_slot()
+        self._leaf = _Leaf(self, slot, self._merged(node, slot), announce, add=add, kept=kept)
+
+    def _merged(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
+        """Merges of slots that ``node``, about to lie in ``slot``, makes possible; taken note of."""
+        plan = []
+        while self.exact and (other := sibling(node, self._size)) in self._nodes:
+            there = self._nodes.pop(other)
+            # Whole sums end up in slot 0, so the lower slot survives.
+            plan.append((min(slot, there), max(slot, there)))
+            node, slot = (min(node[0], other[0]), max(node[1], other[1])), min(slot, there)
+        self._nodes[node] = slot
+        return tuple(plan)
 
     def end_leaf(self, buffers: Iterable[torch.Tensor]) -> tuple[int, ...]:
         """Complete the leaf: zeros for parameters without a gradient, and what its buffers added.
@@ -111,7 +126,6 @@ class Gradients:
         assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
-            # An added zero, not nothing: -0.0 + 0.0 is 0.0, wherever the leaf is computed.
             leaf.add(number, None)
         leaf.finish(list(buffers))
         self._leaf = None
@@ -179,61 +193,99 @@ class Gradients:
             self.rooted.add(block)
 
 
+class _Kept:
+    """A virtual rank whose gradients wait for those of its sibling."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, torch.Tensor | None] = {}
+        self.buffers: list[torch.Tensor] = []
+
+    def add(self, number: int, gradient: torch.Tensor | None) -> None:
+        self.gradients[number] = gradient
+
+    def finish(self, buffers: list[torch.Tensor]) -> None:
+        self.buffers = buffers
+
+
 class _Leaf:
-    """One virtual rank on its way into the slots."""
+    """One virtual rank on its way into the slots, together with its sibling if that was kept."""
 
     def __init__(
         self,
         gradients: Gradients,
         slot: int,
-        add: bool,
         plan: tuple[tuple[int, int], ...],
         announce: Announce | None,
+        *,
+        add: bool,
+        kept: _Kept | None,
     ) -> None:
         self._gradients = gradients
         self._layout = gradients.layout
         self._slot = slot
-        self._add = add
         self._plan = plan
         self._announce = announce
+        self._adding = add
+        self._kept = kept
         self._views = gradients._parameter_views(slot)  # noqa: SLF001 - the other half of Gradients
         self._missing = [len(pieces) for pieces in self._layout.pieces]
 
     def add(self, number: int, gradient: torch.Tensor | None) -> None:
         gradients = self._gradients
+        kept = self._kept.gradients.pop(number) if self._kept is not None else None
         with gradients.lock:
             if gradients.rooted.isdisjoint(self._layout.blocks_of[number]):
-                self._write(self._views[number], gradient)
+                self._write(self._views[number], kept, gradient)
             else:
-                self._write_around(number, gradient)
+                self._write_around(number, kept, gradient)
             if self._announce is not None:
                 self._count_down(number)
 
-    def _write(self, target: torch.Tensor, gradient: torch.Tensor | None) -> None:
-        if gradient is None:
-            if self._add:
-                target.add_(0)
-            else:
+    def _write(self, target: torch.Tensor, kept: torch.Tensor | None, gradient: torch.Tensor | None) -> None:
+        """The sum of what is there, what was kept and the gradient; None counts as zeros.
+
+        A zero is added, not left out: -0.0 + 0.0 is 0.0, wherever the two are added.
+        """
+        if kept is not None and gradient is not None:
+            torch.add(kept, gradient, out=target)
+            return
+        if self._kept is not None:
+            if kept is None:
                 target.zero_()
-        elif self._add:
-            target.add_(gradient)
+            else:
+                target.copy_(kept)
+        if self._adding or self._kept is not None:
+            target.add_(0 if gradient is None else gradient)
+        elif gradient is None:
+            target.zero_()
         else:
             target.copy_(gradient)
 
-    def _write_around(self, number: int, gradient: torch.Tensor | None) -> None:
+    def _write_around(self, number: int, kept: torch.Tensor | None, gradient: torch.Tensor | None) -> None:
         """Some of the parameter's blocks are whole sums already: leave those alone."""
         place = self._layout.places[number]
         for block in self._layout.blocks_of[number]:
             for piece in self._layout.pieces[block]:
                 if piece.number == number:
-                    self._write_piece(block, piece, place, gradient)
+                    self._write_piece(block, piece, place, kept, gradient)
 
-    def _write_piece(self, block: int, piece: Piece, place: Place, change: torch.Tensor | None) -> None:
+    def _write_piece(
+        self,
+        block: int,
+        piece: Piece,
+        place: Place,
+        kept: torch.Tensor | None,
+        change: torch.Tensor | None,
+    ) -> None:
         if block in self._gradients.rooted:
             return
         target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
         cut = slice(piece.start, piece.stop)
-        self._write(target[cut], None if change is None else place.flattened(change)[cut])
+        self._write(
+            target[cut],
+            None if kept is None else place.flattened(kept)[cut],
+            None if change is None else place.flattened(change)[cut],
+        )
 
     def _count_down(self, number: int) -> None:
         done = []
@@ -261,7 +313,8 @@ class _Leaf:
             for block in of_buffers:
                 for piece in self._layout.buffer_pieces[block]:
                     place = self._layout.buffer_places[piece.number]
-                    self._write_piece(block, piece, place, buffers[piece.number])
+                    kept = self._kept.buffers[piece.number] if self._kept is not None else None
+                    self._write_piece(block, piece, place, kept, buffers[piece.number])
             merged = of_buffers if self._announce is not None else blocks
             for block in merged:
                 self._merge(block)

@@ -95,6 +95,8 @@ class Reactor:
     def post(self, event: core.Event) -> None:
         """Tell the member something; from any thread."""
         self._events.append(event)
+        if self._mesh is None and isinstance(event, core.Final):
+            return  # alone, nobody waits for it before the virtual rank is done
         if self._mesh is not None:
             self._mesh.wake()
         # Alone, an event posted from within an action is taken in by the call that is under way.

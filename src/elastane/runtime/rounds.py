@@ -87,6 +87,11 @@ class Round:
         return not self._todo
 
     @property
+    def following(self) -> int | None:
+        """The virtual rank after the one at hand, as far as is known."""
+        return self._todo[0] if self._todo else None
+
+    @property
     def outcome(self) -> Outcome:
         assert self.commit is not None, "asked for after the round"  # noqa: S101
         return self.commit.outcome

@@ -59,7 +59,8 @@ class Step:
             with round_.timed("deal"):
                 batch = self._deck.deal(self._number, rank)
             begun = time.perf_counter()
-            training.gradients.begin_leaf(rank, self._announce(round_) if round_.last else None)
+            announce = self._announce(round_) if round_.last else None
+            training.gradients.begin_leaf(rank, announce, round_.following)
             if batch is None:
                 leaf = Leaf(rank, training.worker)
                 changes = training.state.no_changes()

@@ -1,11 +1,13 @@
 """A worker process: runs the user's script as if it were called by ``python``, then waits to be dismissed."""
 
+import json
 import os
 import runpy
 import sys
 import threading
 import traceback
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import safetensors.torch
@@ -88,9 +90,20 @@ def write_model(state: TrainingState, path: Path) -> None:
             tensors[name] = tensor.clone()
     partial = path.with_suffix(".partial")
     safetensors.torch.save_file(tensors, partial, metadata={"format": "pt", **aliases})
-    with partial.open("rb") as file:
+    with partial.open("r+b") as file:
+        _sort_metadata(file)
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def _sort_metadata(file: BinaryIO) -> None:
+    """Put the header's metadata, which safetensors writes in random order, into one order."""
+    length = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(length))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    file.seek(8)
+    file.write(text.ljust(length))
 
 
 def _own_traceback(error: BaseException) -> str:
