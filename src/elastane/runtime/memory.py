@@ -6,6 +6,7 @@ nothing is left behind by a ``kill -9``. What a dead worker had shared stays rea
 
 import mmap
 import os
+import weakref
 from collections.abc import Sequence
 
 import msgspec
@@ -53,6 +54,7 @@ class Arena:
         self.fd = os.memfd_create(f"elastane-{name}")
         os.ftruncate(self.fd, max(_size(sections), PAGE))
         self.tensors = _views(mmap.mmap(self.fd, 0), sections)
+        weakref.finalize(self, os.close, self.fd)
 
 
 class PeerArenas:

@@ -10,7 +10,7 @@ import gc
 import importlib
 import json
 import os
-import select
+import selectors
 import signal
 import sys
 import traceback
@@ -49,8 +49,12 @@ class WarmServer:
         self._wakeup = (children, wake)
         self._say({"ready": True})
         requests = sys.stdin.fileno()
+        # Not epoll: a forked worker would share it with this process.
+        selector = selectors.PollSelector()
+        for fd in (requests, self._lifeline, children):
+            selector.register(fd, selectors.EVENT_READ)
         while True:
-            readable, _, _ = select.select((requests, self._lifeline, children), (), ())
+            readable = {key.fd for key, _ in selector.select()}
             if children in readable:
                 os.read(children, READ_BYTES)
                 self._reap()

@@ -1,0 +1,59 @@
+# `make help` lists what one can ask for. Only Python 3.11 or newer, make and gcc must be there before.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Where plain pip would bring torch for a GPU and the CPU build is wanted, name it: make setup TORCH="..."
+TORCH  ?= torch==2.13.0
+SEED   ?= 1
+EVENTS ?= 20
+# More flags for the comparison, e.g. make bench BENCH="--quick".
+BENCH  ?=
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench chaos clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(STAMP) ## a virtual environment in .venv with everything installed
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is older than 3.11; name a newer one: make setup PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable '.[torch,examples,dev]'
+	@touch $@
+
+demo: setup ## train while workers join, die and leave; the same bytes come out (two minutes)
+	$(BIN)/python examples/demo.py
+
+test: setup ## every test
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/mypy --allow-untyped-calls benchmarks
+	$(BIN)/mypy examples/demo.py
+	$(BIN)/mypy --allow-untyped-calls examples/lm
+	$(BIN)/mypy --allow-untyped-calls examples/digits
+	$(BIN)/lint-imports
+
+format: setup ## put the code into the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## measure against plain PyTorch, DDP and torchrun; writes docs/benchmarks.md
+	$(BIN)/python benchmarks/run.py $(BENCH)
+
+chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared with a quiet one (SEED=1 EVENTS=20)
+	$(BIN)/python benchmarks/chaos.py --seed $(SEED) --events $(EVENTS)
+
+clean: ## remove what the targets above have built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,206 @@
+"""Seeded trouble for a real run, and a quiet run to compare every bit with.
+
+Workers are added, drained, killed at any instant and stopped until they count as hung; the coordinator
+is killed. The plan follows from the seed alone; what the processes are doing at that instant does not.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from elastane.api.control import AskStatus, ProcessInfo
+
+from elastane_run import ElastaneRun
+from job import HERE, Job
+from processes import end_in_order_on_sigterm
+
+VIRTUAL_RANKS = 6
+MOST_WORKERS = 4
+STEPS_PER_EVENT = 14
+SIZE = "1m"
+
+Kind = Literal["resize", "drain", "kill", "kill two", "kill coordinator", "stop"]
+KINDS: tuple[Kind, ...] = (
+    "resize",
+    "resize",
+    "drain",
+    "kill",
+    "kill",
+    "kill two",
+    "kill coordinator",
+    "stop",
+)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One event of the plan.
+
+    Args:
+        kind: what happens.
+        after_steps: committed since the one before.
+        after_s: and this long after that, in seconds, so that any instant of a step is hit.
+        choice: 0 to 1; which worker, or how many.
+    """
+
+    kind: Kind
+    after_steps: int
+    after_s: float
+    choice: float
+
+
+def plan(seed: int, events: int) -> list[Trouble]:
+    dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
+    return [
+        Trouble(dice.choice(KINDS), dice.randint(1, 10), dice.uniform(0, 0.15), dice.random())
+        for _ in range(events)
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--events", type=int, default=20)
+    options = parser.parse_args()
+    end_in_order_on_sigterm()
+    work = Path(tempfile.mkdtemp(prefix=f"elastane-chaos-{options.seed}-"))
+    steps = 20 + STEPS_PER_EVENT * options.events
+    try:
+        stormy(plan(options.seed, options.events), steps, work / "stormy")
+        quiet(steps, work / "quiet")
+        same = compared(work / "quiet" / "run", work / "stormy" / "run")
+    except (RuntimeError, TimeoutError) as error:
+        print(error)
+        same = False
+    if same:
+        shutil.rmtree(work)
+        return 0
+    print(f"\nkept: {work}\nagain: make chaos SEED={options.seed} EVENTS={options.events}  (at {commit()})")
+    return 1
+
+
+def stormy(troubles: list[Trouble], steps: int, folder: Path) -> None:
+    job = Job(SIZE, steps, VIRTUAL_RANKS, folder / "ticks")
+    with ElastaneRun(job, folder, start=2, most=MOST_WORKERS) as run:
+        run.wait_for_steps(3)
+        for number, trouble in enumerate(troubles, start=1):
+            run.wait_for_steps(trouble.after_steps)
+            time.sleep(trouble.after_s)
+            done = DEEDS[trouble.kind](run, trouble.choice)
+            print(f"{number:4d}  after step {len(run.ledger()):5d}  {trouble.kind}: {done}", flush=True)
+        run.finish(timeout_s=60 + steps)
+
+
+def quiet(steps: int, folder: Path) -> None:
+    with ElastaneRun(
+        Job(SIZE, steps, VIRTUAL_RANKS, folder / "ticks"), folder, start=1, most=MOST_WORKERS
+    ) as run:
+        run.finish(timeout_s=60 + steps)
+
+
+def compared(first: Path, second: Path) -> bool:
+    """Say what ``elastane verify`` says of the stormy run and of both together."""
+    command = [sys.executable, "-m", "elastane.cli.main", "verify"]
+    alone = subprocess.run([*command, str(second)], check=False).returncode
+    together = subprocess.run([*command, str(first), str(second)], check=False).returncode
+    return alone == 0 and together == 0
+
+
+def resize(run: ElastaneRun, choice: float) -> str:
+    workers = 2 + int(choice * (MOST_WORKERS - 1))
+    run.resize(workers)
+    return f"to {workers}"
+
+
+def grow(run: ElastaneRun) -> str:
+    """What happens in place of a loss nobody would survive."""
+    run.resize(MOST_WORKERS)
+    return f"nobody can be spared, so to {MOST_WORKERS} workers"
+
+
+def drain(run: ElastaneRun, choice: float) -> str:
+    members = whole_members(run)
+    if len(members) < 2:
+        return grow(run)
+    worker = picked(members, choice)
+    run.drain(worker.worker or 0)
+    return f"worker {worker.worker}"
+
+
+def kill(run: ElastaneRun, choice: float, number: int = 1) -> str:
+    """Kill some workers, so many that a whole copy of the state is left: all lost is not survivable."""
+    members = whole_members(run)
+    others = [row for row in run.processes_as("worker") if row.state in {"starting", "ready"}]
+    victims = []
+    for _ in range(number):
+        if len(members) > 1:
+            victims.append(picked(members, choice))
+            members.remove(victims[-1])
+        elif others:
+            victims.append(others.pop())
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    return ", ".join(f"worker {victim.worker} ({victim.state})" for victim in victims) or grow(run)
+
+
+def kill_two(run: ElastaneRun, choice: float) -> str:
+    return kill(run, choice, number=2)
+
+
+def kill_coordinator(run: ElastaneRun, choice: float) -> str:
+    del choice
+    status = run.ask(AskStatus())
+    os.kill(next(row.pid for row in status.processes if row.role == "coordinator"), signal.SIGKILL)
+    return f"of term {status.term}"
+
+
+def stop(run: ElastaneRun, choice: float) -> str:
+    """Stop a worker's process; its agent must take it for hung and end it."""
+    members = whole_members(run)
+    if len(members) < 2:
+        return grow(run)
+    victim = picked(members, choice)
+    os.kill(victim.pid, signal.SIGSTOP)
+    return f"worker {victim.worker}"
+
+
+def whole_members(run: ElastaneRun) -> list[ProcessInfo]:
+    """Those that hold every block, the only ones whose loss must leave another."""
+    members = [row for row in run.processes_as("worker") if row.state == "member"]
+    most = max((row.blocks or 0 for row in members), default=0)
+    return [row for row in members if row.blocks == most]
+
+
+def picked(rows: list[ProcessInfo], choice: float) -> ProcessInfo:
+    return rows[int(choice * len(rows))]
+
+
+def commit() -> str:
+    asked = subprocess.run(
+        ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], check=False, capture_output=True, text=True
+    )
+    return asked.stdout.strip() or "an unknown commit"
+
+
+DEEDS: dict[Kind, Callable[[ElastaneRun, float], str]] = {
+    "resize": resize,
+    "drain": drain,
+    "kill": kill,
+    "kill two": kill_two,
+    "kill coordinator": kill_coordinator,
+    "stop": stop,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""The contestants without elasticity: the plain loop and DDP."""
+
+from pathlib import Path
+
+from job import Job
+from processes import Processes
+
+
+def start(processes: Processes, job: Job, workers: int) -> list[int]:
+    """Start the plain loop (``workers`` 1) or DDP, and return the pids in the order of the ranks."""
+    if workers == 1:
+        return [processes.start(job.python("ddp")).pid]
+    store = (job.out / "store").absolute()
+    job.out.mkdir(parents=True, exist_ok=True)
+    return [
+        processes.start(
+            job.python("ddp"),
+            RANK=str(rank),
+            WORLD_SIZE=str(workers),
+            # A file, because a TCPStore listens on every address of the machine.
+            STORE=f"file://{store}",
+            GLOO_SOCKET_IFNAME="lo",
+        ).pid
+        for rank in range(workers)
+    ]
+
+
+def run(job: Job, workers: int, folder: Path, timeout_s: float = 600) -> None:
+    """The whole job, to its end."""
+    with Processes(folder) as processes:
+        start(processes, job, workers)
+        processes.finish(timeout_s)

@@ -1,0 +1,105 @@
+"""What ``kill -9`` of one of three workers in the middle of a step costs."""
+
+import math
+import os
+import signal
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import ticks
+from elastane_run import ElastaneRun
+from job import Job
+from processes import wait_until
+from setting import Setting
+
+VIRTUAL_RANKS = 6
+WORKERS = 3
+
+
+@dataclass(frozen=True)
+class Death:
+    """One death.
+
+    Args:
+        pid: who died.
+        step: the step it died in.
+        at_s: monotonic time of the kill.
+    """
+
+    pid: int
+    step: int
+    at_s: float
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Repeated deaths of the newest worker; the agent replaces it each time.
+
+    ``to_commit_s``: from the kill to the commit of the step it fell into, on the later survivor. ``work_s``:
+    what the survivors computed in that time, their own rest of the step and the missing virtual ranks, at the
+    pace they have as two. ``beyond_work_s``, the difference: noticing, agreeing, dealing again, reducing,
+    applying.
+    """
+    job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "death")
+    deaths = []
+    with ElastaneRun(job, setting.work / "death-run", start=WORKERS, most=WORKERS) as run:
+        for _ in range(setting.repetitions):
+            run.wait_for_members(WORKERS)
+            run.wait_for_steps(setting.calm_steps)
+            deaths.append(death(run, setting))
+    keys = ("to_commit_s", "beyond_work_s", "usual_step_s", "noticed_s", "recomputed")
+    return {"virtual_ranks": VIRTUAL_RANKS, "deaths": deaths} | {k: [d[k] for d in deaths] for k in keys}
+
+
+def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+    pids = run.worker_pids()
+    victim = pids[max(pids)]
+    survivors = [pid for pid in pids.values() if pid != victim]
+    usual_s = median(list(ticks.durations_s(ticks.of(victim, run.ticks())).values())[-setting.calm_steps :])
+    events = len(run.events("worker.died"))
+    last = ticks.of(victim, run.ticks())[-1]
+    wait_until(lambda: ticks.of(victim, run.ticks())[-1].step > last.step, "the next step of the victim")
+    time.sleep(usual_s / 2)  # Into the middle of its step.
+    wall_s, died = time.time(), kill(victim, run)
+    run.wait_for_steps(4)
+    run.wait(lambda: len(run.events("worker.died")) > events, "the death in the events")
+    commits = [tick for tick in run.ticks() if tick.step == died.step and tick.pid in survivors]
+    to_commit_s = max(tick.at_s for tick in commits) - died.at_s
+    work_s = max(worked_s(run, pid, died) for pid in survivors)
+    return {
+        "usual_step_s": usual_s,
+        "to_commit_s": to_commit_s,
+        "work_s": work_s,
+        "beyond_work_s": to_commit_s - work_s,
+        "noticed_s": run.events("worker.died")[events].time - wall_s,
+        "recomputed": recomputed(run, died),
+    }
+
+
+def kill(pid: int, run: ElastaneRun) -> Death:
+    os.kill(pid, signal.SIGKILL)
+    at_s = time.monotonic()
+    mine = [tick for tick in ticks.of(pid, ticks.microbatches(run.job.out)) if tick.at_s <= at_s]
+    return Death(pid, mine[-1].step, at_s)
+
+
+def worked_s(run: ElastaneRun, pid: int, died: Death) -> float:
+    """Seconds of computing that survivor ``pid`` still did for the step after the death.
+
+    Its pace is that of the survivors' next whole steps: two workers on their own cores, not three.
+    """
+    survivors = WORKERS - 1
+    ahead = [tick for tick in ticks.of(pid, run.ticks()) if died.step <= tick.step <= died.step + 3]
+    pace_s = median(ticks.durations_s(ahead).values()) / math.ceil(VIRTUAL_RANKS / survivors)
+    mine = [m for m in ticks.of(pid, ticks.microbatches(run.job.out)) if m.step == died.step]
+    later = sum(m.at_s > died.at_s for m in mine)
+    begun = [m.at_s for m in mine if m.at_s <= died.at_s]
+    under_way_s = max(0.0, pace_s - (died.at_s - begun[-1])) if begun else 0.0
+    return later * pace_s + under_way_s
+
+
+def recomputed(run: ElastaneRun, died: Death) -> int:
+    """Microbatches of that step begun beyond V: those of the dead worker that had to be done again."""
+    begun = sum(m.step == died.step for m in ticks.microbatches(run.job.out))
+    return begun - VIRTUAL_RANKS

@@ -1,0 +1,143 @@
+"""A run of Elastane, started with its command line and watched through its files and its coordinator."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, ProcessInfo
+from elastane.api.records import EventLine, LedgerLine
+from elastane.api.rundir import RunDir
+from elastane.client.channel import ask
+from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines
+
+import ticks
+from job import Job
+from processes import Processes, wait_until
+
+
+class ElastaneRun:
+    """``with ElastaneRun(...) as run:`` ends every process of the run with the block.
+
+    Args:
+        job: what to train.
+        folder: for the run directory, the logs and the list of known runs.
+        start: workers to begin with.
+        most: workers at most; at least ``start``.
+        copies: copies of the optimizer state, ``all`` or a number.
+    """
+
+    def __init__(self, job: Job, folder: Path, *, start: int, most: int, copies: str = "all") -> None:
+        self.job = job
+        self.run_dir = RunDir((folder / "run").absolute())
+        self.processes = Processes(folder)
+        self.main: subprocess.Popen[bytes] = self.processes.start(
+            [
+                *(sys.executable, "-m", "elastane.cli.main", "run"),
+                *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
+                *("--threads=1", f"--run-dir={self.run_dir.root}"),
+                *job.script("elastane"),
+            ],
+            ELASTANE_HOME=str((folder / "home").absolute()),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.main.poll() is None:
+            # Twice Ctrl-C: the agent ends its processes itself, in whatever sessions they are.
+            self.main.send_signal(signal.SIGINT)
+            self.main.send_signal(signal.SIGINT)
+            try:
+                self.main.wait(10)
+            except subprocess.TimeoutExpired:
+                self.main.send_signal(signal.SIGKILL)
+        self.processes.__exit__(kind, error, trace)
+
+    def finish(self, timeout_s: float = 600) -> None:
+        """To the end of the job.
+
+        Raises:
+            RuntimeError: it ended badly.
+        """
+        self.processes.finish(timeout_s)
+
+    def finish_in_peace(self, timeout_s: float = 600) -> None:
+        """To the end of a job in which nothing was to happen.
+
+        Raises:
+            RuntimeError: it ended badly, a worker or the coordinator died, or the ledger has gaps: what was
+                measured is not what was meant.
+        """
+        self.finish(timeout_s)
+        for kind in ("worker.died", "worker.hung", "coordinator.died"):
+            if deaths := self.events(kind):
+                raise RuntimeError(f"not in peace: {deaths}")
+        if len(self.ledger()) != self.job.steps:
+            raise RuntimeError(f"{len(self.ledger())} of {self.job.steps} steps are in the ledger")
+
+    # -- what it says ------------------------------------------------------------------------------------
+
+    def ask(self, question: Ask) -> Answer:
+        answer = ask(self.run_dir, question)
+        if not answer.ok:
+            raise RuntimeError(f"{question} was refused: {answer.why}")
+        return answer
+
+    def resize(self, workers: int) -> None:
+        self.ask(AskResize(workers=workers))
+
+    def drain(self, worker: int) -> None:
+        self.ask(AskDrain(worker=worker))
+
+    def processes_as(self, role: str) -> list[ProcessInfo]:
+        return [process for process in self.ask(AskStatus()).processes if process.role == role]
+
+    def worker_pids(self) -> dict[int, int]:
+        """Pid by worker, of those alive."""
+        found = self.processes_as("worker")
+        return {process.worker: process.pid for process in found if process.worker is not None}
+
+    def ledger(self) -> tuple[LedgerLine, ...]:
+        return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
+
+    def events(self, kind: str) -> list[EventLine]:
+        lines = read_lines(self.run_dir.events, decode_event_line, torn_tail=True)
+        return [line for line in lines if line.kind == kind]
+
+    def ticks(self) -> list[ticks.Tick]:
+        return ticks.steps(self.job.out)
+
+    # -- what one waits for ------------------------------------------------------------------------------
+
+    def wait_for_members(self, workers: int) -> float:
+        """Until the newest step in the ledger was computed by this many workers; the monotonic time then."""
+        return self.wait(
+            lambda: bool(self.ledger()) and len(self.ledger()[-1].workers) == workers,
+            f"a step of {workers} workers",
+        )
+
+    def wait_for_steps(self, steps: int) -> float:
+        """Until the ledger holds this many more steps than now; the monotonic time then."""
+        goal = len(self.ledger()) + steps
+        return self.wait(lambda: len(self.ledger()) >= goal, f"step {goal}")
+
+    def wait(self, condition: Callable[[], bool], what: str, timeout_s: float = 180) -> float:
+        """Until ``condition`` holds; the monotonic time then, in seconds.
+
+        Raises:
+            RuntimeError: the run ended instead.
+        """
+
+        def holds() -> bool:
+            if self.main.poll() is not None:
+                raise RuntimeError(f"the run ended before {what}:\n{self.processes.last_words(0)}")
+            return condition()
+
+        return wait_until(holds, what, timeout_s)

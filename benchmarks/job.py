@@ -1,0 +1,50 @@
+"""What a contestant is asked to do, as a value and as a command line."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job.
+
+    Args:
+        size: key of `workload.SIZES`.
+        steps: optimizer steps.
+        virtual_ranks: microbatches per step, over all workers.
+        out: folder for the times of the steps, one file per process.
+    """
+
+    size: str
+    steps: int
+    virtual_ranks: int
+    out: Path
+
+    def arguments(self) -> list[str]:
+        return [
+            f"--size={self.size}",
+            f"--steps={self.steps}",
+            f"--virtual-ranks={self.virtual_ranks}",
+            f"--out={self.out}",
+        ]
+
+    def script(self, contestant: str) -> list[str]:
+        """Script and arguments of ``train_<contestant>.py``."""
+        return [str(HERE / f"train_{contestant}.py"), *self.arguments()]
+
+    def python(self, contestant: str) -> list[str]:
+        return [sys.executable, *self.script(contestant)]
+
+
+def parsed() -> Job:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size", required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--virtual-ranks", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    return Job(options.size, options.steps, options.virtual_ranks, options.out)

@@ -1,0 +1,89 @@
+"""How much memory a worker takes at most, Elastane beside DDP.
+
+Proportional set size (PSS): pages that several processes share, as Elastane's gradients and every process'
+libraries, count in equal parts to those who share them. So the sum over processes is what the machine gives.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import ddp
+from elastane_run import ElastaneRun
+from job import Job
+from processes import Processes
+from setting import Setting
+
+VIRTUAL_RANKS = 4
+STEPS = 4
+EVERY_S = 0.05
+REPETITIONS = 2  # it hardly varies
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Peak of the summed PSS of a contestant's processes over the number of its workers, in MB."""
+    peaks: dict[str, list[float]] = {}
+    for repetition in range(REPETITIONS):
+        for workers, copies in ((2, "all"), (4, "2")):
+            ddp_name, our_name = f"ddp_{workers}", f"elastane_{workers}_copies_{copies}"
+            out = setting.work / f"memory-{workers}-{repetition}"
+            job = Job(setting.memory, STEPS, VIRTUAL_RANKS, out / "ddp")
+            peaks.setdefault(ddp_name, []).append(of_ddp(job, workers) / workers)
+            job = Job(setting.memory, STEPS, VIRTUAL_RANKS, out / "elastane")
+            ours, overhead = of_elastane(job, workers, copies)
+            peaks.setdefault(our_name, []).append(ours / workers)
+            peaks.setdefault(f"{our_name}_other_processes", []).append(overhead)
+    return {"size": setting.memory, "peak_mb_per_worker": peaks}
+
+
+def of_ddp(job: Job, workers: int) -> float:
+    with Processes(job.out / "logs") as processes:
+        pids = ddp.start(processes, job, workers)
+        with Peak(lambda: pids) as peak:
+            processes.finish(timeout_s=600)
+    return peak.mb
+
+
+def of_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]:
+    """Of the workers, and of the agent, the coordinator and the warm server together."""
+    with ElastaneRun(job, job.out / "logs", start=workers, most=workers, copies=copies) as run:
+        run.wait(run.run_dir.lock.exists, "the lock of the run")
+        run.wait(lambda: len(run.worker_pids()) == workers, "all workers started")
+        pids = list(run.worker_pids().values())
+        roles = ("coordinator", "spare", "agent")
+        others = {process.pid for role in roles for process in run.processes_as(role)} | {run.main.pid}
+        with Peak(lambda: pids) as peak, Peak(lambda: list(others)) as other:
+            run.finish_in_peace()
+    return peak.mb, other.mb
+
+
+class Peak:
+    """Watches the summed PSS of some processes from a thread; ``mb`` is the highest it saw, in MB."""
+
+    def __init__(self, pids: Callable[[], list[int]]) -> None:
+        self.pids = pids
+        self.mb = 0.0
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch)
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def watch(self) -> None:
+        while not self.over.wait(EVERY_S):
+            self.mb = max(self.mb, sum(map(pss_mb, self.pids())))
+
+
+def pss_mb(pid: int) -> float:
+    """PSS of a process in MB (10^6 bytes); 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6

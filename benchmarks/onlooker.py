@@ -1,0 +1,26 @@
+"""A process apart from any run that starts as a joining worker does: imports, model, one batch.
+
+What it does to a run beside it is what sharing a machine costs; a join can be judged only against that.
+"""
+
+import sys
+
+import torch
+
+import workload
+
+
+def main(name: str) -> None:
+    size = workload.SIZES[name]
+    torch.set_num_threads(1)
+    model = workload.GPT(size)
+    optimizer = workload.optimizer_for(model)
+    data = workload.Tokens(size.context)
+    pairs = [data[index] for index in range(size.microbatch)]
+    inputs, targets = (torch.stack(tensors) for tensors in zip(*pairs, strict=True))
+    workload.loss_of(model, inputs, targets).backward()
+    optimizer.step()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

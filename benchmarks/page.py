@@ -1,0 +1,240 @@
+"""``docs/benchmarks.md``, drawn from a results file and nothing else."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from spread import said
+
+Results = dict[str, Any]
+
+
+def page(results: Results, source: str) -> str:
+    """The page for the results in the file ``source``."""
+    machine = results["machine"]
+    found = results["measurements"]
+    parts = [
+        "# Benchmarks",
+        prose(
+            f"""
+            Drawn by `make bench` from `{source}`; do not edit. Every number is the median of its
+            repetitions on one machine in one go, with the lowest and the highest in brackets.
+            """
+        ),
+        prose(
+            f"""
+            **Machine**: {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gb"]} GB,
+            {machine["system"]}, Python {machine["python"]}, torch {machine["torch"]}. One thread
+            per worker. Measured {results["date"]} in {results["minutes"]:.0f} minutes with
+            `{results["command"]}`.
+            """
+        ),
+        prose(
+            """
+            **Work**: the same GPT, the same number of microbatches and fused AdamW for all.
+            Contestants take turns, so that whatever else the machine did burdens all alike; a
+            ratio compares neighbours in time.
+            """
+        ),
+    ]
+    for name, (title, draw) in SECTIONS.items():
+        if name in found:
+            parts += [f"## {title}", *(draw(found[name]))]
+            parts.append(f"Repetitions and the way they were taken: `benchmarks/{name}.py`.")
+    return "\n\n".join(parts) + "\n"
+
+
+def prose(text: str) -> str:
+    """One paragraph out of however many lines it was written in."""
+    return " ".join(text.split())
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def usual_step(found: Results) -> list[str]:
+    rows = []
+    for size, at in found.items():
+        seconds = at["step_s"]
+        for theirs, ours in (("plain_1", "elastane_1"), ("ddp_2", "elastane_2")):
+            rows.append(
+                [
+                    size.upper().replace("M", " M"),
+                    theirs.replace("_", ", workers: "),
+                    said(seconds[theirs], "s", digits=3),
+                    said(seconds[ours], "s", digits=3),
+                    said(at[f"{ours}_over_{theirs}"], digits=3),
+                ]
+            )
+    return [
+        "A step at a fixed number of workers, nothing happening: the price of being elastic at all.",
+        table(["parameters", "beside", "step", "Elastane's step", "ratio"], rows),
+    ]
+
+
+def join(found: Results) -> list[str]:
+    return [
+        prose(
+            """
+            A second worker joins a run of one. The control is a process that has nothing to do
+            with the run and only imports torch, builds the model and computes one batch: sharing
+            the machine with a newcomer costs that.
+            """
+        ),
+        table(
+            ["", "slowest step of the worker already there / its usual step", "took"],
+            [
+                [
+                    "a worker joins",
+                    said(found["join_slowest_over_usual"]),
+                    said(found["join_s"], "s"),
+                ],
+                [
+                    "an onlooker starts",
+                    said(found["control_slowest_over_usual"]),
+                    said([each["took_s"] for each in found["control"]], "s"),
+                ],
+            ],
+        ),
+    ]
+
+
+def leave(found: Results) -> list[str]:
+    again = sum(found["recomputed_virtual_ranks"])
+    return [
+        "One worker of two is drained.",
+        table(
+            [
+                "the stayer's slowest step beyond its usual one",
+                "in usual steps",
+                "microbatches computed again",
+            ],
+            [[said(found["pause_s"], "ms", 1e3, 0), said(found["pause_over_usual"]), f"{again:.0f}"]],
+        ),
+    ]
+
+
+def death(found: Results) -> list[str]:
+    return [
+        prose(
+            """
+            `kill -9` of one worker of three in the middle of a step. Nobody goes back: the
+            survivors compute the missing virtual ranks and commit that very step.
+            """
+        ),
+        table(
+            ["", "seconds"],
+            [
+                ["usual step of three", said(found["usual_step_s"], "s")],
+                ["from the death to the commit of its step", said(found["to_commit_s"], "s")],
+                ["of it beyond computing (own rest and missing ranks)", said(found["beyond_work_s"], "s")],
+                ["until the death was written down", said(found["noticed_s"], "ms", 1e3, 0)],
+                [
+                    "microbatches computed again, of " + str(found["virtual_ranks"]),
+                    said(found["recomputed"], "", 1, 0),
+                ],
+            ],
+        ),
+    ]
+
+
+def restart(found: Results) -> list[str]:
+    if "skipped" in found:
+        return [f"Not measured: {found['skipped']}."]
+    return [
+        prose(
+            """
+            The same model under `torchrun --nnodes=1:2` with a snapshot every ten steps. A stall
+            is a time in which no step was finished for the first time.
+            """
+        ),
+        table(
+            ["", "stall", "steps done again", "usual step"],
+            [
+                [what, said(found[f"{key}_stall_s"], "s"), said(found[f"{key}_lost_steps"], "", 1, 0), usual]
+                for what, key, usual in (
+                    ("a second worker joins", "join", said(found["usual_s"], "s")),
+                    ("`kill -9` of one of two", "death", ""),
+                )
+            ],
+        ),
+    ]
+
+
+def coordinator_death(found: Results) -> list[str]:
+    return [
+        "`kill -9` of the coordinator, with two workers.",
+        table(
+            [
+                "slowest step around it / usual",
+                "until its successor answered",
+                "until the next resize was done",
+            ],
+            [
+                [
+                    said(found["slowest_over_usual"]),
+                    said(found["successor_s"], "s"),
+                    said(found["resize_after_s"], "s"),
+                ]
+            ],
+        ),
+    ]
+
+
+def memory(found: Results) -> list[str]:
+    peaks = found["peak_mb_per_worker"]
+    rows = []
+    for label, ours, theirs in (
+        ("2 workers, everything on each", "elastane_2_copies_all", "ddp_2"),
+        ("4 workers, optimizer state in 2 copies", "elastane_4_copies_2", "ddp_4"),
+    ):
+        workers = int(theirs.removeprefix("ddp_"))
+        others = peaks[f"{ours}_other_processes"]
+        ratio = median(peaks[ours]) / median(peaks[theirs])
+        with_others = (median(peaks[ours]) + median(others) / workers) / median(peaks[theirs])
+        cells = [said(peaks[name], "MB", digits=0) for name in (theirs, ours)]
+        ratios = [f"{ratio:.2f}", said(others, "MB", digits=0), f"{with_others:.2f}"]
+        rows.append([label, *cells, *ratios])
+    return [
+        prose(
+            f"""
+            Peak memory per worker with {found["size"].upper().replace("M", " M")} parameters, as
+            proportional set size (pages shared by several processes count in equal parts to
+            each), sampled while training. Two repetitions.
+            """
+        ),
+        table(["", "DDP", "Elastane", "ratio", "agent, coordinator, warm server", "ratio with them"], rows),
+    ]
+
+
+def floors(found: Results) -> list[str]:
+    return [
+        "What the parts cost by themselves on this machine.",
+        table(
+            ["", ""],
+            [
+                ["importing torch, processor time", said(found["import_torch_cpu_s"], "s")],
+                ["a cold process until it computes", said(found["cold_process_s"], "s")],
+                ["a fork of a warm one until it computes", said(found["fork_from_warm_s"], "ms", 1e3, 1)],
+                ["a new Gloo group of two living processes", said(found["new_gloo_group_s"], "ms", 1e3, 1)],
+                [
+                    f"copying parameters and both AdamW moments ({found['copy_gb']:.2f} GB) in memory",
+                    said(found["copy_state_s"], "ms", 1e3, 1),
+                ],
+            ],
+        ),
+    ]
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Results], list[str]]]] = {
+    "usual_step": ("The usual step", usual_step),
+    "join": ("A worker joins", join),
+    "leave": ("A worker leaves", leave),
+    "death": ("A worker dies", death),
+    "coordinator_death": ("The coordinator dies", coordinator_death),
+    "restart": ("Joining and dying under torchrun", restart),
+    "memory": ("Memory", memory),
+    "floors": ("Floors", floors),
+}

@@ -1,0 +1,90 @@
+"""Processes of the harness: each in its own session, all ended with the block that started them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+POLL_S = 0.01
+
+
+class Processes:
+    """``with Processes(folder) as processes:`` ends whatever was started inside it and is still there."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def start(self, command: list[str], **environment: str) -> subprocess.Popen[bytes]:
+        """Start ``command`` with these variables added; what it prints goes to a numbered log."""
+        log = self.folder / f"{len(self.started)}.log"
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log.open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait until all have ended well.
+
+        Raises:
+            RuntimeError: one failed; its last words are in the message.
+        """
+        deadline = time.monotonic() + timeout_s
+        for number, process in enumerate(self.started):
+            code = process.wait(max(0.1, deadline - time.monotonic()))
+            if code != 0:
+                raise RuntimeError(f"exit code {code} of {process.args!r}:\n{self.last_words(number)}")
+
+    def last_words(self, number: int, length: int = 2000) -> str:
+        return (self.folder / f"{number}.log").read_text(errors="replace")[-length:]
+
+    def failed(self) -> str:
+        """What the first process that ended with a failure said, or nothing."""
+        for number, process in enumerate(self.started):
+            if process.poll() not in {None, 0}:
+                return f"{process.args!r} ended with {process.poll()}:\n{self.last_words(number)}"
+        return ""
+
+
+def end_in_order_on_sigterm() -> None:
+    """Let SIGTERM end the harness as an exception does: with all that it has started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120) -> float:
+    """Wait for ``condition`` and return the monotonic time at which it held, in seconds.
+
+    Raises:
+        TimeoutError: it did not hold in time; ``what`` says what was waited for.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:.0f} s: {what}")
+        time.sleep(POLL_S)
+    return time.monotonic()

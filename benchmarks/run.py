@@ -1,0 +1,88 @@
+"""Measure Elastane beside plain PyTorch, DDP and torchrun, all in one go on this machine.
+
+Writes ``benchmarks/results/<machine>.json`` and draws ``docs/benchmarks.md`` from it. ``--quick`` writes both
+into ``build/benchmarks`` instead: its numbers are only good for trying the harness.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import coordinator_death
+import death
+import floors
+import join
+import leave
+import machine
+import memory
+import restart
+import setting
+import usual_step
+from job import HERE
+from page import page
+from processes import end_in_order_on_sigterm
+
+MEASUREMENTS: dict[str, Callable[[setting.Setting], dict[str, Any]]] = {
+    "usual_step": usual_step.measure,
+    "join": join.measure,
+    "leave": leave.measure,
+    "death": death.measure,
+    "coordinator_death": coordinator_death.measure,
+    "restart": restart.measure,
+    "memory": memory.measure,
+    "floors": floors.measure,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small and short, to try the harness")
+    parser.add_argument(
+        "--only", action="append", choices=list(MEASUREMENTS), help="this one; may be repeated"
+    )
+    options = parser.parse_args()
+    end_in_order_on_sigterm()
+    root = HERE.parent
+    results = HERE / "results" / f"{machine.file_name()}.json"
+    drawn = root / "docs" / "benchmarks.md"
+    if options.quick:
+        results = root / "build" / "benchmarks" / results.name
+        drawn = results.with_name("benchmarks.md")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    flags = [*(["--quick"] if options.quick else []), *(f"--only={name}" for name in options.only or [])]
+    begin_s = time.monotonic()
+    found = measured(options.only or list(MEASUREMENTS), quick=options.quick)
+    before = json.loads(results.read_text())["measurements"] if results.exists() and options.only else {}
+    whole = {
+        "machine": machine.described(),
+        "command": " ".join(["python benchmarks/run.py", *flags]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "minutes": (time.monotonic() - begin_s) / 60,
+        "measurements": before | found,
+    }
+    results.write_text(json.dumps(whole, indent=1) + "\n")
+    drawn.write_text(page(whole, str(results.relative_to(root))))
+    print(f"wrote {results} and {drawn}")
+
+
+def measured(names: list[str], *, quick: bool) -> dict[str, Any]:
+    """The named measurements, one after the other, each in a folder that is removed after it succeeded."""
+    found = {}
+    for name in names:
+        work = Path(tempfile.mkdtemp(prefix=f"elastane-{name}-"))
+        begin_s = time.monotonic()
+        print(f"{name}: measuring (logs in {work})", flush=True)
+        found[name] = MEASUREMENTS[name](setting.quick(work) if quick else setting.full(work))
+        print(f"{name}: {time.monotonic() - begin_s:.0f} s", flush=True)
+        shutil.rmtree(work)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""How repeated measurements are said: the median, and how far they lie apart."""
+
+from collections.abc import Sequence
+from statistics import median
+
+
+def said(values: Sequence[float], unit: str = "", scale: float = 1.0, digits: int = 2) -> str:
+    """``median (lowest to highest)`` with the unit behind; ``scale`` is applied first."""
+    if not values:
+        return "not measured"
+    scaled = [value * scale for value in values]
+    middle, low, high = (f"{v:.{digits}f}" for v in (median(scaled), min(scaled), max(scaled)))
+    return f"{middle}{unit and ' ' + unit} ({low} to {high})"

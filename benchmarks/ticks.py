@@ -1,0 +1,66 @@
+"""When each process of a contestant began each microbatch and was done with each step.
+
+Written by the contestants, read by the harness. Times are seconds of the machine's monotonic clock, which all
+processes share.
+"""
+
+import os
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Process ``pid`` was at ``at_s`` done with ``step``, or there began a ``microbatch`` of it."""
+
+    pid: int
+    step: int
+    at_s: float
+    microbatch: bool = False
+
+
+class TickWriter:
+    def __init__(self, out: Path) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        self.file = (out / f"{os.getpid()}.ticks").open("a", buffering=1)
+
+    def begun(self, step: int) -> None:
+        self.file.write(f"m {step} {time.monotonic():.6f}\n")
+
+    def done(self, step: int) -> None:
+        self.file.write(f"s {step} {time.monotonic():.6f}\n")
+
+
+def read_all(out: Path) -> list[Tick]:
+    """Everything so far in the order of time; a line not yet whole is left for later."""
+    found = []
+    for path in out.glob("*.ticks"):
+        for line in path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                kind, step, at_s = line.split()
+                found.append(Tick(int(path.stem), int(step), float(at_s), microbatch=kind == "m"))
+    return sorted(found, key=lambda tick: tick.at_s)
+
+
+def steps(out: Path) -> list[Tick]:
+    return [tick for tick in read_all(out) if not tick.microbatch]
+
+
+def microbatches(out: Path) -> list[Tick]:
+    return [tick for tick in read_all(out) if tick.microbatch]
+
+
+def of(pid: int, ticks: list[Tick]) -> list[Tick]:
+    return [tick for tick in ticks if tick.pid == pid]
+
+
+def durations_s(ticks: list[Tick]) -> dict[int, float]:
+    """Seconds from each step's predecessor to it, by step, of one process."""
+    return {after.step: after.at_s - before.at_s for before, after in pairwise(ticks)}
+
+
+def slowest_s(ticks: list[Tick], begin_s: float, end_s: float) -> float:
+    """The longest step of one process that overlaps the time from ``begin_s`` to ``end_s``."""
+    return max(b.at_s - a.at_s for a, b in pairwise(ticks) if a.at_s < end_s and b.at_s > begin_s)

@@ -1,0 +1,92 @@
+"""The contestant torchrun: two elastic agents on this machine, in a network of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import ticks
+from job import Job
+from private_network import PrivateNetwork
+from processes import Processes, wait_until
+
+PORT = 29_400
+
+
+class TorchrunRun:
+    """``with TorchrunRun(job, folder) as run:`` ends the agents and their workers with the block.
+
+    Raises:
+        NoPrivateNetwork: torchrun would listen on every address of this machine.
+    """
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job = job
+        self.network = PrivateNetwork()
+        self.processes = Processes(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for agent in self.processes.started:
+            self.stop(agent)
+        self.processes.__exit__(kind, error, trace)
+        self.network.close()
+
+    def start_agent(self) -> subprocess.Popen[bytes]:
+        return self.processes.start(
+            self.network.inside(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run"),
+                    *("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=100", "--rdzv-id=bench"),
+                    *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{PORT}", "--local-addr=127.0.0.1"),
+                    # No longer than needed between the arrival of the last agent and the start.
+                    *("--rdzv-conf=last_call_timeout=1", "--monitor-interval=0.1"),
+                    *self.job.script("torchrun"),
+                ]
+            ),
+            GLOO_SOCKET_IFNAME="lo",
+            # With it (torch 2.13) an agent that arrives later waits 60 s for an address which the first agent
+            # published in the first round only, and gives up: no agent could ever join.
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+        )
+
+    def stop(self, agent: subprocess.Popen[bytes]) -> None:
+        """End one agent in order: it ends its workers."""
+        if agent.poll() is None:
+            agent.terminate()
+            try:
+                agent.wait(20)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+
+    def ticks(self) -> list[ticks.Tick]:
+        return ticks.steps(self.job.out)
+
+    def newest_pids(self, workers: int) -> list[int]:
+        """Pids of the ``workers`` that did the newest steps."""
+        found: list[int] = []
+        for tick in reversed(self.ticks()):
+            if tick.pid not in found:
+                found.append(tick.pid)
+        return found[:workers]
+
+    def furthest(self) -> int:
+        """The highest step anybody has done."""
+        return max((tick.step for tick in self.ticks()), default=0)
+
+    def wait_for_step(self, step: int) -> float:
+        """The monotonic time at which ``step`` was first done, waiting for it if need be."""
+
+        def done() -> bool:
+            failure = self.processes.failed()
+            if failure:
+                raise RuntimeError(failure)
+            return self.furthest() >= step
+
+        wait_until(done, f"step {step} under torchrun", timeout_s=180)
+        return min(tick.at_s for tick in self.ticks() if tick.step >= step)

@@ -1,0 +1,57 @@
+"""The job with DistributedDataParallel over Gloo, or as a plain loop where no RANK is set.
+
+The microbatches of a step are accumulated, and reduced with the last one's backward pass, as DDP's manual
+recommends.
+"""
+
+import os
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+import job
+import ticks
+import workload
+
+
+def main() -> None:
+    asked = job.parsed()
+    size = workload.SIZES[asked.size]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tick = ticks.TickWriter(asked.out)
+    model: nn.Module = workload.GPT(size)
+    optimizer = workload.optimizer_for(model)
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "-1"))
+    if rank >= 0:
+        dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world)
+        model = DistributedDataParallel(model)
+    data = workload.Tokens(size.context)
+    sampler: DistributedSampler[workload.Tokens] = DistributedSampler(
+        data, num_replicas=world, rank=max(rank, 0)
+    )
+    batches = iter(DataLoader(data, batch_size=size.microbatch, sampler=sampler))
+    mine = asked.virtual_ranks // world
+    for number in range(1, asked.steps + 1):
+        for microbatch in range(mine):
+            tick.begun(number)
+            inputs, targets = next(batches)
+            last = microbatch == mine - 1
+            quiet = (
+                model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext()
+            )
+            with quiet:
+                (workload.loss_of(model, inputs, targets) / mine).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tick.done(number)
+    # Not by destroy_process_group: after it a process was seen to hang on its way out (torch 2.13, Gloo).
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What a step costs while nothing happens: Elastane beside the plain loop and DDP, turn by turn."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import ddp
+import ticks
+from elastane_run import ElastaneRun
+from job import Job
+from setting import Setting, Usual
+
+VIRTUAL_RANKS = 4
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Seconds per step: by size and contestant, one median for each repetition."""
+    return {size: one_size(setting, size, usual) for size, usual in setting.usual.items()}
+
+
+def one_size(setting: Setting, size: str, usual: Usual) -> dict[str, Any]:
+    contestants: dict[str, Callable[[Job], None]] = {
+        "plain_1": lambda job: ddp.run(job, 1, job.out / "logs"),
+        "elastane_1": lambda job: elastane_run(job, 1),
+        "ddp_2": lambda job: ddp.run(job, 2, job.out / "logs"),
+        "elastane_2": lambda job: elastane_run(job, 2),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for repetition in range(setting.repetitions):
+        # Turn by turn: what else the machine does then burdens all alike.
+        for name, contestant in contestants.items():
+            out = setting.work / f"usual-{size}-{name}-{repetition}"
+            job = Job(size, usual.warmup + usual.steps, VIRTUAL_RANKS, out)
+            contestant(job)
+            seconds[name].append(step_s(job, usual))
+    return {
+        "warmup_steps": usual.warmup,
+        "steps": usual.steps,
+        "virtual_ranks": VIRTUAL_RANKS,
+        "step_s": seconds,
+        "elastane_1_over_plain_1": ratios(seconds["elastane_1"], seconds["plain_1"]),
+        "elastane_2_over_ddp_2": ratios(seconds["elastane_2"], seconds["ddp_2"]),
+    }
+
+
+def elastane_run(job: Job, workers: int) -> None:
+    with ElastaneRun(job, job.out / "logs", start=workers, most=workers) as run:
+        run.finish_in_peace()
+
+
+def step_s(job: Job, usual: Usual) -> float:
+    """The median step of the slowest worker, in seconds, after the warm-up."""
+    seen = ticks.steps(job.out)
+    return max(
+        median(s for step, s in ticks.durations_s(ticks.of(pid, seen)).items() if step > usual.warmup)
+        for pid in {tick.pid for tick in seen}
+    )
+
+
+def ratios(ours: list[float], theirs: list[float]) -> list[float]:
+    """One ratio for each repetition: its two halves ran next to each other."""
+    return [our / their for our, their in zip(ours, theirs, strict=True)]

@@ -1,0 +1,69 @@
+"""``python -m elastane.simulator``: play histories by the thousand.
+
+A history that breaks a promise is printed with its transcript; its seed repeats it exactly.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from elastane.simulator.checkers import Violation
+from elastane.simulator.faults import plan
+from elastane.simulator.history import History
+
+LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
+
+
+def say_so(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def main(
+    seed: Annotated[int, typer.Option(help="First seed.")] = 0,
+    histories: Annotated[int, typer.Option(help="How many, per number of copies.")] = 1000,
+    copies: Annotated[str, typer.Option(help="all, 1, 2, 3 or every.")] = "every",
+    transcript: Annotated[bool, typer.Option(help="Narrate, even what went well.")] = False,
+    keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
+) -> None:
+    """Play histories; exit code 1 if one of them breaks a promise."""
+    chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
+    began, failed, steps, deaths = time.perf_counter(), 0, 0, 0
+    codes: Counter[int] = Counter()
+    for number in range(seed, seed + histories):
+        for some in chosen:
+            say = say_so if transcript else None
+            try:
+                verdict = History(plan(number, some), say).play()
+            except AssertionError as broken:
+                failed += 1
+                if not keep_going:
+                    retell(number, some)
+                    sys.exit(1)
+                say_so(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
+                continue
+            steps, deaths = steps + verdict.steps, deaths + verdict.deaths
+            codes[verdict.code] += 1
+    took_s = time.perf_counter() - began
+    played = histories * len(chosen)
+    say_so(
+        f"{played} histories, {failed} broken; {steps} steps, {deaths} deaths; outcomes {dict(codes)}; "
+        f"{60 * played / took_s:.0f} histories per minute"
+    )
+    sys.exit(1 if failed else 0)
+
+
+def retell(number: int, copies: int | None, say: Callable[[str], None] = say_so) -> None:
+    """The story of a history that fails."""
+    say(f"--- seed {number}, copies {copies}: {plan(number, copies)}")
+    try:
+        History(plan(number, copies), say).play()
+    except (Violation, AssertionError) as broken:
+        say(f"--- broken: {broken}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,103 @@
+"""A simulated agent: keeps as many workers alive as wanted, reports, restarts the coordinator."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from elastane.api.control import AgentReport, Kill, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
+from elastane.api.membership import WorkerId
+from elastane.simulator.clock import Clock
+
+BETWEEN_REPORTS_S = 1.0
+FAREWELL_S = 5.0
+"""How long workers may take to go once the run is over; the agent ends those that are left."""
+
+
+class World(Protocol):
+    """What an agent can reach."""
+
+    clock: Clock
+
+    def start_worker(self, worker: WorkerId) -> None: ...
+
+    def kill_worker(self, worker: WorkerId) -> None: ...
+
+    def start_coordinator(self, term: int) -> None: ...
+
+    def from_agent(self, report: AgentReport) -> None: ...
+
+    def tell(self, line: Callable[[], str]) -> None: ...
+
+
+class SimAgent:
+    """The foreground process of a run; it does not die in these histories, as then all is over.
+
+    Args:
+        world: all it can reach.
+        target: workers to keep alive.
+    """
+
+    def __init__(self, world: World, target: int) -> None:
+        self.world = world
+        self.target = target
+        self.term = 1
+        self.draining: tuple[WorkerId, ...] = ()
+        self.living: list[WorkerId] = []
+        self.exits: list[WorkerExit] = []
+        self.over: RunOver | None = None
+        self._next = 0
+        world.start_coordinator(1)
+        self._fill()
+        self._report_regularly()
+
+    def _fill(self) -> None:
+        while self.over is None and len([w for w in self.living if w not in self.draining]) < self.target:
+            worker, self._next = self._next, self._next + 1
+            self.living.append(worker)
+            self.world.start_worker(worker)
+
+    def _report_regularly(self) -> None:
+        self.report()
+        if self.over is None or self.living:
+            self.world.clock.after(BETWEEN_REPORTS_S, self._report_regularly)
+
+    def report(self) -> None:
+        self.world.from_agent(
+            AgentReport(
+                pid=1,
+                target=self.target,
+                term=self.term,
+                workers=tuple(ProcessInfo(role="worker", pid=1000 + w, worker=w) for w in self.living),
+                exits=tuple(self.exits),
+                draining=self.draining,
+            )
+        )
+
+    def hear(self, message: ToAgent) -> None:
+        match message:
+            case SetTarget(target=target, drain=drain):
+                self.target, self.draining = target, drain
+                self._fill()
+                self.report()
+            case Kill(worker=worker):
+                if worker in self.living:
+                    self.world.kill_worker(worker)
+            case RunOver():
+                if self.over is None:
+                    self.over = message
+                    self.world.clock.after(FAREWELL_S, self._end_the_rest)
+
+    def _end_the_rest(self) -> None:
+        for worker in tuple(self.living):
+            self.world.kill_worker(worker)
+
+    def worker_ended(self, worker: WorkerId, code: int, *, hung: bool) -> None:
+        """The process is gone: reported at once, replaced if it is missing."""
+        self.living.remove(worker)
+        self.exits.append(WorkerExit(worker=worker, pid=1000 + worker, code=code, hung=hung))
+        self._fill()
+        self.report()
+
+    def coordinator_ended(self) -> None:
+        if self.over is None:
+            self.term += 1
+            self.world.start_coordinator(self.term)

@@ -1,0 +1,134 @@
+"""What must hold in every history. Safety is checked at the moment it could break, liveness at the end."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from elastane.api.membership import WorkerId
+from elastane.protocol.member import Kind
+from elastane.protocol.mesh import Outcome
+from elastane.protocol.tree import members_of
+from elastane.simulator.symbols import Shape, quiet
+
+if TYPE_CHECKING:
+    from elastane.simulator.worker import SimWorker
+
+
+class Violation(AssertionError):
+    """A history broke a promise."""
+
+
+def expect(holds: bool, story: str) -> None:
+    if not holds:
+        raise Violation(story)
+
+
+class Checker:
+    """Watches one history.
+
+    Args:
+        shape: of the run.
+        workers: every worker that ever lived.
+    """
+
+    def __init__(self, shape: Shape, workers: "dict[WorkerId, SimWorker]") -> None:
+        self.shape = shape
+        self.workers = workers
+        self.rounds: dict[int, tuple[Kind, Outcome]] = {}
+        self.steps = 0
+        self.witnesses: dict[int, set[WorkerId]] = {}
+        self.finished: set[WorkerId] = set()
+        self.lost: list[tuple[WorkerId, tuple[int, ...]]] = []
+        self.orphaned = False
+
+    # -- safety --------------------------------------------------------------------------------------------
+
+    def computes(self, worker: "SimWorker") -> None:
+        """Nobody computes with stale parameters."""
+        step = worker.step
+        expect(
+            1 <= step <= self.shape.steps, f"worker {worker.worker} computes step {step} beyond the last one"
+        )
+        stale = [
+            unit
+            for unit, value in enumerate(quiet(self.shape).parameters[step - 1])
+            if worker.memory.parameters[unit] != value
+        ]
+        expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
+
+    def committed(self, worker: WorkerId, kind: Kind, outcome: Outcome) -> None:
+        """A round has one outcome, that of the quiet run, and every virtual rank was computed once."""
+        expected = quiet(self.shape).outcome(kind, outcome.step)
+        known = self.rounds.setdefault(outcome.round, (kind, outcome))
+        expect(
+            known[0] == kind, f"round {outcome.round} is {known[0]} for one worker and {kind} for {worker}"
+        )
+        expect(
+            known[1].step == outcome.step, f"round {outcome.round} is step {known[1].step} and {outcome.step}"
+        )
+        neutral = msgspec.structs.replace(outcome, round=0, next_generation=0, stop=False, shares={})
+        expect(
+            neutral == expected,
+            f"worker {worker} commits round {outcome.round} ({kind}) otherwise than the quiet run:\n"
+            f"  {neutral}\n  {expected}",
+        )
+        shares = [rank for some in outcome.shares.values() for rank in members_of(some)]
+        expect(
+            sorted(shares) == list(range(self.shape.size(kind))),
+            f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",
+        )
+        if kind == "train":
+            expect(outcome.step <= self.steps + 1, f"step {outcome.step} committed after step {self.steps}")
+            self.steps = max(self.steps, outcome.step)
+            self.witnesses.setdefault(outcome.step, set()).add(worker)
+
+    def applied(self, worker: "SimWorker", held: frozenset[int]) -> None:
+        """The state of what a worker holds is that of the quiet run."""
+        step = worker.member.step
+        ideal = quiet(self.shape)
+        for unit in held:
+            expect(
+                worker.memory.parameters[unit] == ideal.parameters[step][unit]
+                and worker.memory.optimizer[unit] == ideal.optimizer[step][unit],
+                f"worker {worker.worker} has unit {unit} wrong after step {step}",
+            )
+
+    # -- whether a run could be saved ----------------------------------------------------------------------
+
+    def state_is_lost(self, worker: WorkerId, units: tuple[int, ...]) -> None:
+        self.lost.append((worker, units))
+
+    def after_death(self, victim: "SimWorker") -> None:
+        """Remember whether the living hold every unit between them; one death must not end that."""
+        if self.orphaned or self.state_survives():
+            return
+        self.orphaned = True
+        generation = victim.member.generation
+        copies = self.shape.layout.copies
+        if copies == 1 or generation is None or len(generation.workers) == 1:
+            return
+        members = [self.workers[worker] for worker in generation.workers]
+        redundant = all(
+            member.member.complete
+            and member.member.works_in == generation.number
+            and (member.alive or member is victim)
+            for member in members
+        )
+        expect(not redundant, f"the death of worker {victim.worker} alone lost state that had copies")
+
+    def state_survives(self) -> bool:
+        """Every unit has a living holder who is at most one round behind and has voted for that."""
+        if self.steps == 0:
+            return True
+        living = [worker for worker in self.workers.values() if worker.alive and worker.state != "leaving"]
+        held: set[int] = set()
+        for worker in living:
+            held |= worker.member.held
+        return set(range(self.shape.rest)) <= held
+
+    def ledger_is_excused(self, step: int) -> bool:
+        """Everyone who made this step died before a coordinator had heard of it."""
+        return not self.witnesses[step] & self.finished
+
+    def dismissed(self, worker: WorkerId) -> None:
+        self.finished.add(worker)

@@ -1,0 +1,36 @@
+"""Simulated time: a heap of what happens when, and the one source of chance."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+
+Deed = Callable[[], None]
+
+
+class Clock:
+    """Time in seconds from 0. Deeds due at the same moment happen in the order they were asked for.
+
+    Args:
+        seed: of every random choice of a history.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.random = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
+        self._heap: list[tuple[float, int, Deed]] = []
+        self._count = 0
+
+    def at(self, time: float, deed: Deed) -> None:
+        self._count += 1
+        heappush(self._heap, (max(time, self.now), self._count, deed))
+
+    def after(self, delay_s: float, deed: Deed) -> None:
+        self.at(self.now + delay_s, deed)
+
+    def step(self) -> bool:
+        """Do what is due next; False when nothing is."""
+        if not self._heap:
+            return False
+        self.now, _, deed = heappop(self._heap)
+        deed()
+        return True

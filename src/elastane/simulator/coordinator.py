@@ -1,0 +1,114 @@
+"""A simulated coordinator process: the production judgement, and files that outlive it."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from elastane.api.control import Acknowledge, Answer, Ask, Steps, ToAgent, ToWorker
+from elastane.api.membership import WorkerId
+from elastane.api.records import EventLine, LedgerLine
+from elastane.api.spec import Pinned, RunSpec
+from elastane.coordinator.actions import Asked, Heard, Pin, Record, Reply, Tell, TellAgent, Tick
+from elastane.coordinator.decide import heard
+from elastane.coordinator.roster import fresh_roster
+from elastane.simulator.checkers import expect
+from elastane.simulator.clock import Clock
+
+BETWEEN_TICKS_S = 0.2
+
+
+@dataclass
+class Files:
+    """What coordinators leave to their successors."""
+
+    spec: RunSpec
+    pinned: Pinned | None = None
+    ledger: dict[int, LedgerLine] = field(default_factory=dict)
+    events: list[EventLine] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        return len(self.ledger)
+
+
+class World(Protocol):
+    """What a coordinator can reach."""
+
+    clock: Clock
+    files: Files
+
+    def to_worker(self, worker: WorkerId, message: ToWorker) -> None: ...
+
+    def to_agent(self, message: ToAgent) -> None: ...
+
+    def record(self, event: EventLine) -> None: ...
+
+
+class SimCoordinator:
+    """One coordinator's life.
+
+    Args:
+        world: all it can reach.
+        term: of this one.
+    """
+
+    def __init__(self, world: World, term: int) -> None:
+        self.world = world
+        self.alive = True
+        files = world.files
+        self._early: dict[int, LedgerLine] = {}
+        self._tokens = 0
+        self.answers: list[Answer] = []
+        self.roster = fresh_roster(
+            files.spec,
+            term,
+            world.clock.now,
+            pid=2,
+            pinned=files.pinned,
+            events=files.events,
+            last=files.ledger[files.step] if files.ledger else None,
+        )
+        self._tick()
+
+    def _tick(self) -> None:
+        if self.alive:
+            self.hear(Tick())
+            self.world.clock.after(BETWEEN_TICKS_S, self._tick)
+
+    def ask(self, ask: Ask) -> None:
+        self._tokens += 1
+        self.hear(Asked(self._tokens, ask))
+
+    def hear(self, event: Heard) -> None:
+        if not self.alive:
+            return
+        if isinstance(event, Steps):
+            self._write(event)
+        self.roster, actions = heard(self.roster, event, self.world.clock.now)
+        for action in actions:
+            match action:
+                case Tell(worker, message):
+                    self.world.to_worker(worker, message)
+                case TellAgent(message):
+                    self.world.to_agent(message)
+                case Record(line):
+                    self.world.record(line)
+                case Pin(pinned):
+                    self.world.files.pinned = pinned
+                case Reply(_, answer):
+                    self.answers.append(answer)
+
+    def _write(self, steps: Steps) -> None:
+        """The ledger: each step once, in order, the same whoever reports it."""
+        ledger = self.world.files.ledger
+        for report in steps.reports:
+            line = report.line
+            known = ledger.get(line.step) or self._early.get(line.step)
+            expect(
+                known is None or (known.loss, known.samples) == (line.loss, line.samples),
+                f"step {line.step} is reported in two ways: {known} and {line}",
+            )
+            if line.step > len(ledger):
+                self._early.setdefault(line.step, line)
+        while (following := self._early.pop(len(ledger) + 1, None)) is not None:
+            ledger[following.step] = following
+        self.world.to_worker(steps.worker, Acknowledge(step=len(ledger)))

@@ -1,0 +1,178 @@
+"""What goes wrong in a history: a plan drawn from its seed before it begins."""
+
+from random import Random
+from typing import TypeAlias
+
+import msgspec
+
+from elastane.protocol.layout import Layout
+from elastane.simulator.network import Weather
+from elastane.simulator.symbols import Shape
+from elastane.simulator.worker import Pace
+
+TRIGGERS = (
+    *("Vote", "Vote", "Vote", "Commit", "Commit"),
+    *("Status", "Ready", "Summed", "Published", "Fetch", "Serve", "Load", "Reduce", "Take"),
+)
+"""Actions, and messages sent, that a worker may die just before."""
+
+
+class Resize(msgspec.Struct, frozen=True, tag=True):
+    at_s: float
+    workers: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """``which`` picks among the living, here and below."""
+
+    at_s: float
+    which: int
+
+
+class Kill(msgspec.Struct, frozen=True, tag=True):
+    at_s: float
+    which: int
+
+
+class Fuse(msgspec.Struct, frozen=True, tag=True):
+    """From ``at_s`` on the worker carries out ``actions`` more actions, then dies between two of them."""
+
+    at_s: float
+    which: int
+    actions: int
+
+
+class Trigger(msgspec.Struct, frozen=True, tag=True):
+    """From ``at_s`` on the worker dies before the next action of a kind, after ``spared`` of them."""
+
+    at_s: float
+    which: int
+    kind: str
+    spared: int
+
+
+class KillCoordinator(msgspec.Struct, frozen=True, tag=True):
+    at_s: float
+    absent_s: float
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    """SIGSTOP; the agent ends who is silent too long."""
+
+    at_s: float
+    which: int
+    for_s: float
+
+
+class StopRun(msgspec.Struct, frozen=True, tag=True):
+    at_s: float
+
+
+Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A history before it happens.
+
+    Args:
+        seed: of all chance in it.
+        shape: of the run.
+        start: workers at the beginning.
+        max_workers: limit of the run.
+        faults: in order of time.
+        echo: chance that a death is followed by another within a tenth of a second.
+        slowest: largest factor on a worker's durations.
+        shared: peers read each other's memory; otherwise values travel in the frames.
+    """
+
+    seed: int
+    shape: Shape
+    start: int
+    max_workers: int = 5
+    faults: tuple[Fault, ...] = ()
+    echo: float = 0.0
+    slowest: float = 1.0
+    shared: bool = False
+    weather: Weather = Weather()
+    pace: Pace = Pace()
+
+
+def layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int = 4) -> Layout:
+    """With ``copies`` None the units are parameters and the rest; otherwise blocks and the rest."""
+    units = (parameters if copies is None else blocks) + 1
+    return Layout(
+        virtual_ranks=virtual_ranks,
+        blocks=blocks,
+        units=units,
+        unit_bytes=(1,) * units,
+        copies=copies,
+        fetch_bytes=1 + virtual_ranks % 2,
+        digest_every=2,
+    )
+
+
+def plan(seed: int, copies: int | None) -> Plan:
+    """Draw a history of a run that keeps so many copies. Whatever changes here changes all seeds' stories."""
+    chance = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
+    virtual_ranks, blocks = chance.randint(1, 12), chance.randint(1, 5)
+    shape = Shape(
+        layout=layout(virtual_ranks, blocks, copies, chance.randint(1, 5)),
+        steps=chance.choice((4, 7, 10)),
+        evaluate_every=chance.choice((0, 0, 1, 3)),
+        evaluation_size=chance.choice((1, 3, 5)),
+    )
+    pace = chance.choice(
+        (
+            Pace(),
+            Pace(),
+            Pace(leaf_s=0.1, user_s=0.1),
+            Pace(leaf_s=0.002, apply_s=0.03),
+            Pace(leaf_s=0.6, user_s=0.3),
+        )
+    )
+    weather = chance.choice(
+        (
+            Weather(),
+            Weather(loss=0.1, doubled=0.1),
+            Weather(usual_s=0.02, rare_s=0.1),
+            Weather(usual_s=0.0005, rare_s=0.001),
+        )
+    )
+    start = chance.choice((1, 2, 3, 3, 4, 5))
+    lasts_s = 0.3 + shape.steps * (0.03 + pace.user_s + virtual_ranks / start * pace.leaf_s)
+    faults = sorted(
+        (_fault(chance, chance.random() * lasts_s) for _ in range(chance.choice((0, 2, 3, 4, 6, 10)))),
+        key=lambda fault: fault.at_s,
+    )
+    return Plan(
+        seed=seed,
+        shape=shape,
+        start=start,
+        faults=tuple(faults),
+        echo=chance.choice((0.0, 0.0, 0.2, 0.4)),
+        slowest=chance.choice((1.0, 1.0, 3.0)),
+        shared=chance.choice((False, True)),
+        weather=weather,
+        pace=pace,
+    )
+
+
+def _fault(chance: Random, at_s: float) -> Fault:
+    which = chance.randrange(5)
+    match chance.choices(range(8), weights=(6, 3, 2, 3, 6, 2, 1, 0.2))[0]:
+        case 0:
+            return Resize(at_s, chance.randint(2, 5))
+        case 1:
+            return Drain(at_s, which)
+        case 2:
+            return Kill(at_s, which)
+        case 3:
+            return Fuse(at_s, which, chance.randrange(40))
+        case 4:
+            return Trigger(at_s, which, chance.choice(TRIGGERS), chance.randrange(5))
+        case 5:
+            return KillCoordinator(at_s, chance.random() * 0.3)
+        case 6:
+            return Pause(at_s, which, chance.choice((0.05, 0.5, 2.0)))
+        case _:
+            return StopRun(at_s)

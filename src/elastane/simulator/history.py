@@ -1,0 +1,311 @@
+"""One history of a run, from the first process to the last, and its verdict."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from elastane.api.control import (
+    AgentReport,
+    Ask,
+    AskDrain,
+    AskResize,
+    AskStop,
+    FromWorker,
+    ToAgent,
+    ToWorker,
+)
+from elastane.api.membership import WorkerId
+from elastane.api.records import EventLine
+from elastane.api.spec import Pinned, RunSpec
+from elastane.coordinator.actions import Disconnected
+from elastane.simulator import faults
+from elastane.simulator.agent import SimAgent
+from elastane.simulator.checkers import Checker, expect
+from elastane.simulator.clock import Clock
+from elastane.simulator.coordinator import Files, SimCoordinator
+from elastane.simulator.faults import Plan
+from elastane.simulator.network import Endpoint, Post, Streams
+from elastane.simulator.worker import SimWorker
+
+PATIENCE_S = 60.0
+"""A run must end within this time after the last fault, and the time one worker alone would take."""
+
+HUNG_S = 1.0
+MOST_JOINERS_KILLED = 2
+STOPPED_BY_USER = 130
+KILLED = -9
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """How a history ended.
+
+    Args:
+        steps: training steps committed.
+        rounds: rounds committed.
+        deaths: workers that ended by a fault.
+        generations: highest number of one that anybody worked in.
+        code: exit code of the run.
+        why: it ended.
+    """
+
+    steps: int
+    rounds: int
+    deaths: int
+    generations: int
+    code: int
+    why: str
+
+
+class History:
+    """All that takes part in one history; `play` lets it happen.
+
+    Args:
+        plan: of it.
+        listen: takes a line of the transcript, in all detail; None: nobody listens.
+
+    Attributes:
+        story: the transcript in short, if anybody listens.
+    """
+
+    def __init__(self, plan: Plan, listen: Callable[[str], None] | None = None) -> None:
+        layout = plan.shape.layout
+        self.plan = plan
+        self.shape, self.pace, self.shared = plan.shape, plan.pace, plan.shared
+        self.clock = Clock(plan.seed)
+        self.pinned = Pinned(
+            script_digest="",
+            virtual_ranks=layout.virtual_ranks,
+            global_batch=layout.virtual_ranks,
+            microbatch=1,
+            dataset_length=1000,
+            steps=plan.shape.steps,
+            seed=0,
+            threads=1,
+            convergence="exact",
+            copies=layout.copies,
+            parameters=layout.units,
+            blocks=layout.blocks,
+            layout_digest="",
+            optimizer="",
+            versions={},
+        )
+        spec = RunSpec(
+            name="simulated",
+            script="",
+            start=plan.start,
+            max_workers=plan.max_workers,
+            copies=layout.copies,
+        )
+        self.files = Files(spec)
+        self.workers: dict[WorkerId, SimWorker] = {}
+        ends: dict[WorkerId, Endpoint] = {}
+        self._ends = ends
+        self.streams = Streams(self.clock, plan.weather, ends)
+        self.post = Post(self.clock, plan.weather)
+        self.checker = Checker(plan.shape, self.workers)
+        self.deaths = 0
+        self._joiners_killed = 0
+        self._listen = listen
+        self.story: list[str] = []
+        self._narrated: set[str] = set()
+        self._last_fault_s = 0.0
+        self.coordinator: SimCoordinator | None = None
+        self.agent = SimAgent(self, plan.start)
+        for fault in plan.faults:
+            self._last_fault_s = max(self._last_fault_s, fault.at_s)
+            self.clock.at(fault.at_s, self._doing(fault))
+
+    # -- what the parts can reach --------------------------------------------------------------------------
+
+    def tell(self, line: Callable[[], str]) -> None:
+        if self._listen is not None:
+            self._listen(f"{self.clock.now:9.4f}  {line()}")
+
+    def to_coordinator(self, message: FromWorker) -> None:
+        self.tell(lambda: f"worker {message.worker} tells the coordinator: {message}")
+        self.post.carry(lambda: self.coordinator.hear(message) if self.coordinator is not None else None)
+
+    def from_agent(self, report: AgentReport) -> None:
+        self.post.carry(lambda: self.coordinator.hear(report) if self.coordinator is not None else None)
+
+    def narrate(self, line: Callable[[], str]) -> None:
+        """A line of the story; what several workers do alike is told once."""
+        if self._listen is not None:
+            told = line()
+            self.tell(lambda: told)
+            if told not in self._narrated:
+                self._narrated.add(told)
+                self.story.append(told)
+
+    def record(self, event: EventLine) -> None:
+        self.tell(lambda: f"event {event.kind}: {event.who}: {event.why}")
+        self.files.events.append(event)
+
+    def to_worker(self, worker: WorkerId, message: ToWorker) -> None:
+        self.tell(lambda: f"coordinator tells {worker}: {message}")
+        self.post.carry(lambda: self.workers[worker].hear(message))
+
+    def to_agent(self, message: ToAgent) -> None:
+        self.tell(lambda: f"coordinator tells the agent: {message}")
+        self.post.carry(lambda: self.agent.hear(message))
+
+    def start_worker(self, worker: WorkerId) -> None:
+        slowness = 1.0 + self.clock.random.random() * (self.plan.slowest - 1.0)
+        self.workers[worker] = self._ends[worker] = SimWorker(worker, self, slowness)
+        self.tell(lambda: f"worker {worker} starts")
+
+    def kill_worker(self, worker: WorkerId) -> None:
+        self.workers[worker].die()
+
+    def start_coordinator(self, term: int) -> None:
+        self.coordinator = SimCoordinator(self, term)
+        self.tell(lambda: f"coordinator of term {term} starts")
+
+    def ended(self, worker: WorkerId, code: int, *, hung: bool = False) -> None:
+        """A worker's process is gone; the agent sees it a moment later."""
+        if code != 0:
+            self.checker.after_death(self.workers[worker])
+        coordinator = self.coordinator
+        if coordinator is not None:
+            self.post.carry(lambda: coordinator.hear(Disconnected(worker)))
+        self.clock.after(self.streams.delay(), lambda: self.agent.worker_ended(worker, code, hung=hung))
+        if (
+            code == KILLED
+            and self.clock.random.random() < self.plan.echo
+            and self.deaths < len(self.plan.faults)
+        ):
+            again = faults.Fuse(
+                self.clock.now + self.clock.random.random() * 0.1,
+                self.clock.random.randrange(5),
+                self.clock.random.randrange(30),
+            )
+            self.clock.at(again.at_s, self._doing(again))
+        self.deaths += code == KILLED
+
+    # -- faults --------------------------------------------------------------------------------------------
+
+    def _doing(self, fault: faults.Fault) -> Callable[[], None]:
+        return lambda: self._do(fault)
+
+    def _victim(self, which: int) -> SimWorker | None:
+        """A living worker; of joiners only so many, as three failed ones in a row end a run by design."""
+        living = [worker for worker in self.workers.values() if worker.alive]
+        if not living:
+            return None
+        victim = living[which % len(living)]
+        if victim.member.works_in == 0:
+            if self._joiners_killed == MOST_JOINERS_KILLED:
+                return None
+            self._joiners_killed += 1
+        return victim
+
+    def _do(self, fault: faults.Fault) -> None:  # noqa: C901, PLR0912 - one row per kind of fault
+        self._last_fault_s = self.clock.now
+        self.tell(lambda: f"fault: {fault}")
+        match fault:
+            case faults.Resize(workers=workers):
+                self._ask(AskResize(workers=workers))
+            case faults.Drain(which=which):
+                if (victim := self._victim(which)) is not None:
+                    self._ask(AskDrain(worker=victim.worker))
+            case faults.StopRun():
+                self._ask(AskStop())
+            case faults.KillCoordinator(absent_s=absent_s):
+                if self.coordinator is not None and self.agent.over is None:
+                    self.coordinator.alive = False
+                    self.coordinator = None
+                    self.clock.after(absent_s, self.agent.coordinator_ended)
+            case faults.Kill(which=which):
+                if (victim := self._victim(which)) is not None:
+                    victim.die()
+            case faults.Fuse(which=which, actions=actions):
+                if (victim := self._victim(which)) is not None:
+                    victim.fuse = actions
+            case faults.Trigger(which=which, kind=kind, spared=spared):
+                if (victim := self._victim(which)) is not None:
+                    victim.trigger = (kind, spared)
+            case faults.Pause(which=which, for_s=for_s):
+                if (victim := self._victim(which)) is not None:
+                    self._pause(victim, for_s)
+
+    def _ask(self, ask: Ask) -> None:
+        if self.coordinator is not None:
+            self.coordinator.ask(ask)
+
+    def _pause(self, victim: SimWorker, for_s: float) -> None:
+        victim.pause()
+
+        def then() -> None:
+            self._last_fault_s = self.clock.now
+            if for_s > HUNG_S:
+                victim.die(hung=True)
+            else:
+                victim.go_on()
+
+        self.clock.after(min(for_s, HUNG_S), then)
+
+    # -- the whole of it -----------------------------------------------------------------------------------
+
+    def play(self) -> Verdict:
+        """Let it happen.
+
+        Raises:
+            Violation: a promise was broken.
+        """
+        shape, pace = self.shape, self.pace
+        leaves = shape.steps * (shape.layout.virtual_ranks + shape.evaluation_size)
+        patience_s = PATIENCE_S + leaves * pace.leaf_s * self.plan.slowest + 2 * shape.steps * pace.user_s
+        while self.agent.over is None or self.agent.living:
+            expect(self.clock.step(), "nothing is left to happen")
+            expect(self.clock.now < self._last_fault_s + patience_s, f"the run is stuck\n{self.describe()}")
+        over = self.agent.over
+        self._judge(over.code, over.why)
+        return Verdict(
+            steps=self.checker.steps,
+            rounds=len(self.checker.rounds),
+            deaths=self.deaths,
+            generations=max((w.member.works_in for w in self.workers.values()), default=0),
+            code=over.code,
+            why=over.why,
+        )
+
+    def _judge(self, code: int, why: str) -> None:
+        """A run may end early only for a reason."""
+        asked = any(isinstance(fault, faults.StopRun) for fault in self.plan.faults)
+        if code == 0:
+            expect(
+                self.checker.steps == self.shape.steps,
+                f"the run ended after {self.checker.steps} steps: {why}",
+            )
+            written = self.files.step
+            expect(
+                written == self.shape.steps or self.checker.ledger_is_excused(written + 1),
+                f"the ledger has {written} steps",
+            )
+        elif code == STOPPED_BY_USER:
+            expect(asked, f"the run was stopped, but nobody asked: {why}")
+        else:
+            expect(self.checker.orphaned, f"the run failed though its state was alive: {why}")
+        expect(
+            self.checker.orphaned or not self.checker.lost,
+            f"a worker believes state to be lost that is alive: {self.checker.lost}",
+        )
+
+    def describe(self) -> str:
+        """Where everybody stands, for a run that is stuck."""
+        lines = []
+        if self.coordinator is not None:
+            roster = self.coordinator.roster
+            lines.append(
+                f"coordinator: {roster.newest} dismissed {list(roster.dismissed)} over {roster.over}"
+            )
+        for worker in self.workers.values():
+            if worker.alive:
+                member = worker.member
+                number = member.generation.number if member.generation else 0
+                lines.append(
+                    f"worker {worker.worker}: {worker.state} generation {number} "
+                    f"committed {member.committed} step {member.step} held {sorted(member.held)} "
+                    f"behind {sorted(member.behind)} claims {sorted(member.claims)}"
+                )
+        return "\n".join(lines)

@@ -1,0 +1,76 @@
+"""What a simulated worker remembers: state per unit, and gradients in slots, as symbols."""
+
+from elastane.protocol.mesh import Part
+from elastane.protocol.tree import Span, merges, sibling
+from elastane.simulator.symbols import Quiet, added
+
+
+class Memory:
+    """Parameters, optimizer state and slots of one worker.
+
+    Attributes:
+        parameters: value of each unit.
+        optimizer: optimizer state of each unit; None where it keeps none.
+        slots: per slot, the partial sum of each block; slot 0 ends with the whole sums.
+        rooted: blocks of slot 0 that are whole.
+    """
+
+    def __init__(self, quiet: Quiet) -> None:
+        self.parameters = list(quiet.parameters[0])
+        self.optimizer: list[int | None] = list(quiet.optimizer[0])
+        self.slots: list[dict[int, int]] = [{}]
+        self.rooted: set[int] = set()
+        self._nodes: dict[Span, int] = {}
+        self._size = 0
+        self._place = 0
+        self._merges: list[tuple[int, int]] = []
+
+    def begin_round(self, size: int) -> None:
+        """Forget all sums: the round before has committed."""
+        self.rooted.clear()
+        self._nodes.clear()
+        self._size = size
+
+    def begin_leaf(self, virtual_rank: int) -> None:
+        """A binary counter: decide which slots the leaf's gradient goes to, and which are merged with it."""
+        node: Span = (virtual_rank, virtual_rank + 1)
+        taken = set(self._nodes.values())
+        place = next(number for number in range(len(taken) + 1) if number not in taken)
+        while len(self.slots) <= place:
+            self.slots.append({})
+        self._place = place
+        self._merges = []
+        while (other := sibling(node, self._size)) is not None and other in self._nodes:
+            there = self._nodes.pop(other)
+            left, right = (place, there) if node < other else (there, place)
+            self._merges.append((left, right))
+            # The lower slot survives, so that an aligned power of two ends in slot 0.
+            node, place = (min(node[0], other[0]), max(node[1], other[1])), min(left, right)
+        self._nodes[node] = place
+
+    def add(self, block: int, value: int) -> None:
+        """One block's gradient of the leaf begun last."""
+        if block in self.rooted:
+            return
+        self.slots[self._place][block] = value
+        for left, right in self._merges:
+            total = added(self.slots[left][block], self.slots[right][block])
+            self.slots[min(left, right)][block] = total
+
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(Part((node,), slot) for node, slot in sorted(self._nodes.items()))
+
+    def root(self, block: int, total: int) -> None:
+        """Take over a whole sum."""
+        self.slots[0][block] = total
+        self.rooted.add(block)
+
+
+def summed(parts: list[tuple[Span, int]], size: int) -> int:
+    """The whole sum of parts, each a node and its symbol."""
+    values = [value for _, value in parts]
+    last = 0
+    for merge in merges([span for span, _ in parts], size):
+        values[merge.target] = added(values[merge.target], values[merge.source])
+        last = merge.target
+    return values[last]

@@ -1,0 +1,145 @@
+"""Two kinds of connections: streams between workers, and the post between them and the coordinator.
+
+Streams deliver in order until an end dies; the post may lose, delay, double and reorder whatever it carries.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from elastane.api.membership import WorkerId
+from elastane.protocol.mesh import AnyPeerMessage
+from elastane.simulator.clock import Clock
+
+Payload: TypeAlias = dict[tuple[int, ...], int]
+"""Symbols that travel with a frame, by what they are of."""
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True):
+    """How the network behaves.
+
+    Args:
+        usual_s: longest delay of most messages, in seconds.
+        rare_s: longest delay of the others.
+        rare: share of those.
+        loss: share of control messages that never arrive.
+        doubled: share of control messages that arrive twice.
+        torn: chance that of what a dying worker has sent, only a beginning arrives.
+    """
+
+    usual_s: float = 0.002
+    rare_s: float = 0.03
+    rare: float = 0.05
+    loss: float = 0.0
+    doubled: float = 0.0
+    torn: float = 0.5
+
+
+class Endpoint:
+    """Where a stream ends: one worker, as the network sees it."""
+
+    def __init__(self, worker: WorkerId) -> None:
+        self.worker = worker
+        self.alive = True
+
+    def receive(self, sender: WorkerId, message: AnyPeerMessage, payload: Payload) -> None:
+        raise NotImplementedError
+
+    def lose(self, peer: WorkerId) -> None:
+        raise NotImplementedError
+
+
+class _Stream:
+    """One direction of a connection."""
+
+    def __init__(self) -> None:
+        self.in_flight: deque[tuple[AnyPeerMessage, Payload]] = deque()
+        self.arrives_s = 0.0
+        self.cut = False
+
+
+class Streams:
+    """All connections between workers.
+
+    Args:
+        clock: of the history.
+        weather: of the network.
+        ends: every worker that ever lived.
+    """
+
+    def __init__(self, clock: Clock, weather: Weather, ends: dict[WorkerId, Endpoint]) -> None:
+        self._clock = clock
+        self._weather = weather
+        self._ends = ends
+        self._streams: dict[tuple[WorkerId, WorkerId], _Stream] = {}
+
+    def send(self, sender: WorkerId, receiver: WorkerId, message: AnyPeerMessage, payload: Payload) -> None:
+        self.dial(sender, receiver)
+        stream = self._streams[sender, receiver]
+        if stream.cut:
+            return
+        stream.in_flight.append((message, payload))
+        stream.arrives_s = max(stream.arrives_s, self._clock.now + self.delay())
+        self._clock.at(stream.arrives_s, lambda: self._deliver(stream, sender, receiver))
+
+    def dial(self, worker: WorkerId, peer: WorkerId) -> None:
+        """Connect; the higher number dials, and learns it if nobody answers."""
+        if worker == peer:
+            return
+        stream = self._streams.setdefault((worker, peer), _Stream())
+        self._streams.setdefault((peer, worker), _Stream())
+        if not self._ends[peer].alive:
+            stream.cut = True
+            if worker > peer:
+                self._clock.after(self.delay(), self._losing(worker, peer))
+
+    def _deliver(self, stream: _Stream, sender: WorkerId, receiver: WorkerId) -> None:
+        if stream.in_flight:
+            message, payload = stream.in_flight.popleft()
+            end = self._ends[receiver]
+            if end.alive:
+                end.receive(sender, message, payload)
+
+    def cut(self, worker: WorkerId) -> None:
+        """A worker died: of what it sent, each peer still gets a beginning, then learns of the break."""
+        for (sender, receiver), stream in list(self._streams.items()):
+            if worker not in (sender, receiver):
+                continue
+            stream.cut = True
+            if receiver == worker:
+                stream.in_flight.clear()
+                continue
+            if stream.in_flight and self._clock.random.random() < self._weather.torn:
+                for _ in range(self._clock.random.randint(1, len(stream.in_flight))):
+                    stream.in_flight.pop()
+            noticed = max(stream.arrives_s if stream.in_flight else 0.0, self._clock.now) + self.delay()
+            self._clock.at(noticed, self._losing(receiver, worker))
+
+    def _losing(self, survivor: WorkerId, dead: WorkerId) -> Callable[[], None]:
+        end = self._ends[survivor]
+        return lambda: end.lose(dead) if end.alive else None
+
+    def delay(self) -> float:
+        chance = self._clock.random
+        longest = self._weather.usual_s if chance.random() >= self._weather.rare else self._weather.rare_s
+        return chance.random() * longest
+
+
+class Post:
+    """The control plane: websockets that break and come back, and messages lost with them."""
+
+    def __init__(self, clock: Clock, weather: Weather) -> None:
+        self._clock = clock
+        self._weather = weather
+
+    def carry(self, deliver: Callable[[], None]) -> None:
+        """Deliver once, twice or never, some time from now."""
+        chance = self._clock.random
+        if chance.random() < self._weather.loss:
+            return
+        for _ in range(2 if chance.random() < self._weather.doubled else 1):
+            usual = chance.random() >= 2 * self._weather.rare
+            longest = self._weather.usual_s if usual else 4 * self._weather.rare_s
+            self._clock.after(chance.random() * longest, deliver)

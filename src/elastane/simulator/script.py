@@ -1,0 +1,66 @@
+"""Scenarios as text: what is to happen, in a few words per line.
+
+::
+
+    start 2 virtual_ranks=4 blocks=2 copies=2 steps=3
+    resize 3 at=0.6
+    drain 0 at=0.8
+    kill 1 before=Vote spared=1 at=0.6
+
+Workers are named by their place among the living. ``before`` names an action or a message sent, of which
+``spared`` still go out.
+"""
+
+from collections.abc import Callable
+
+from elastane.simulator.faults import Drain, Fault, Kill, KillCoordinator, Plan, Resize, Trigger, layout
+from elastane.simulator.symbols import Shape
+
+
+class NotAScript(ValueError):
+    """A line that says nothing the simulator understands."""
+
+
+def parse(text: str) -> Plan:
+    """The plan of a scenario; lines beginning with ``#`` are for the reader.
+
+    Raises:
+        NotAScript: it has no ``start``, or another line is not understood.
+    """
+    first, *rest = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
+    if first[0] != "start":
+        raise NotAScript(f"a script begins with start, not with {first[0]}")
+    options = _options(first)
+    copies = options.get("copies", "all")
+    shape = Shape(
+        layout=layout(
+            int(options.get("virtual_ranks", "4")),
+            int(options.get("blocks", "2")),
+            None if copies == "all" else int(copies),
+        ),
+        steps=int(options.get("steps", "3")),
+    )
+    faults = tuple(sorted((_fault(words) for words in rest), key=lambda fault: fault.at_s))
+    return Plan(seed=int(options.get("seed", "0")), shape=shape, start=int(first[1]), faults=faults)
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words if "=" in word)
+
+
+def _fault(words: list[str]) -> Fault:
+    options = _options(words)
+    at_s = float(options["at"])
+    verbs: dict[str, Callable[[], Fault]] = {
+        "resize": lambda: Resize(at_s, int(words[1])),
+        "drain": lambda: Drain(at_s, int(words[1])),
+        "kill": lambda: (
+            Trigger(at_s, int(words[1]), options["before"], int(options.get("spared", "0")))
+            if "before" in options
+            else Kill(at_s, int(words[1]))
+        ),
+        "kill-coordinator": lambda: KillCoordinator(at_s, float(options.get("absent", "0.1"))),
+    }
+    if words[0] not in verbs:
+        raise NotAScript(f"no such thing can happen: {' '.join(words)}")
+    return verbs[words[0]]()

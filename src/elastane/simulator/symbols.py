@@ -1,0 +1,188 @@
+"""Symbolic training: what a step would make of the state, as hashes, and how the quiet run goes.
+
+Every value is an integer hash of all it was made from, in order. Two values are equal exactly when the same
+leaves were summed in the same tree with the same parameters.
+"""
+
+from functools import lru_cache
+
+import msgspec
+
+from elastane.protocol.commit import tally
+from elastane.protocol.layout import Layout
+from elastane.protocol.member import Kind
+from elastane.protocol.mesh import Leaf, Outcome, Vote
+from elastane.protocol.sampling import mix
+
+LEAF, NODE, OPTIMIZER, PARAMETER, REST, STATE = range(1, 7)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the script of a simulated run does.
+
+    Args:
+        layout: of the run.
+        steps: training steps.
+        evaluate_every: training steps between two evaluations; 0: none.
+        evaluation_size: virtual ranks of an evaluation.
+    """
+
+    layout: Layout
+    steps: int
+    evaluate_every: int = 0
+    evaluation_size: int = 3
+
+    def digest_due(self, kind: Kind, step: int) -> bool:
+        """Whether votes of a round carry digests of the state after ``step`` steps."""
+        return kind == "settle" or (kind == "train" and step > 0 and step % self.layout.digest_every == 0)
+
+    def size(self, kind: Kind) -> int:
+        """Virtual ranks of a round."""
+        match kind:
+            case "train":
+                return self.layout.virtual_ranks
+            case "evaluate":
+                return self.evaluation_size
+            case "settle":
+                return 0
+
+    def after(self, kind: Kind, outcome: Outcome) -> Kind | None:
+        """The round the script enters next; None: the run is over."""
+        if kind == "settle":
+            return None
+        ending = outcome.stop or outcome.step >= self.steps
+        if kind == "train" and self.evaluate_every and outcome.step % self.evaluate_every == 0:
+            return "evaluate"
+        return "settle" if ending else "train"
+
+    def blocks_of(self, unit: int) -> tuple[int, ...]:
+        """Blocks of gradients that a unit of state is updated with."""
+        blocks = self.layout.blocks
+        if self.layout.copies is not None:
+            return (unit,)
+        return tuple(sorted({unit % blocks, (unit + 1) % blocks}))
+
+    def units_of(self, block: int) -> tuple[int, ...]:
+        """Units of state that lie in a block."""
+        return tuple(unit for unit in range(self.rest) if block in self.blocks_of(unit))
+
+    @property
+    def rest(self) -> int:
+        """The last unit: what every worker keeps."""
+        return self.layout.units - 1
+
+
+def gradient(step: int, virtual_rank: int, block: int, model: int) -> int:
+    """One virtual rank's gradient of a block, with the model it was computed with."""
+    return hash((LEAF, step, virtual_rank, block, model))
+
+
+def added(left: int, right: int) -> int:
+    return hash((NODE, left, right))
+
+
+def canonical(step: int, block: int, model: int, size: int) -> int:
+    """The sum over all virtual ranks, by the definition of the tree: halves of the next power of two."""
+
+    def total(start: int, width: int) -> int:
+        if width == 1:
+            return gradient(step, start, block, model)
+        half = width // 2
+        left = total(start, half)
+        return added(left, total(start + half, half)) if start + half < size else left
+
+    width = 1
+    while width < size:
+        width *= 2
+    return total(0, width)
+
+
+def leaf_of(kind: Kind, step: int, virtual_rank: int, worker: int) -> Leaf:
+    """What a virtual rank leaves behind; ``step`` counts the training steps begun."""
+    scrambled = mix(step * 1009 + virtual_rank)
+    if kind == "evaluate":
+        return Leaf(virtual_rank, worker, sums={"seen": float(scrambled % 97), "correct": 0.1 * virtual_rank})
+    return Leaf(
+        virtual_rank,
+        worker,
+        loss=scrambled % 1000 / 7,
+        weight=float(1 + scrambled % 3),
+        samples=1 + scrambled % 3,
+        checksum=scrambled,
+        untouched=(0,) if step % 2 else (),
+    )
+
+
+def norm_of(total: int) -> float:
+    return total % 10007 / 3
+
+
+def digest_of(parameters: list[int], optimizer: list[int]) -> tuple[str, str]:
+    return f"{hash((STATE, *parameters)):x}", f"{hash((STATE, *optimizer)):x}"
+
+
+class Quiet:
+    """The run without a single fault, on one worker.
+
+    Attributes:
+        parameters: per step, from 0, the value of each unit.
+        optimizer: likewise, its optimizer state.
+        sums: per step, from 1, the sum of each block.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        units, blocks, size = shape.layout.units, shape.layout.blocks, shape.layout.virtual_ranks
+        self.parameters = [[hash((PARAMETER, unit)) for unit in range(units)]]
+        self.optimizer = [[hash((OPTIMIZER, unit)) for unit in range(units)]]
+        self.sums: list[list[int]] = [[]]
+        for step in range(1, shape.steps + 1):
+            model = hash(tuple(self.parameters[-1]))
+            self.sums.append([canonical(step, block, model, size) for block in range(blocks)])
+            parameters, optimizer = list(self.parameters[-1]), list(self.optimizer[-1])
+            for unit in range(shape.rest):
+                sums = [self.sums[step][block] for block in shape.blocks_of(unit)]
+                parameters[unit], optimizer[unit] = updated(parameters[unit], optimizer[unit], sums)
+            parameters[shape.rest], optimizer[shape.rest] = rest_after(parameters[shape.rest], step)
+            self.parameters.append(parameters)
+            self.optimizer.append(optimizer)
+        self._outcomes: dict[tuple[Kind, int], Outcome] = {}
+
+    def outcome(self, kind: Kind, step: int) -> Outcome:
+        """Of the round of that kind after which ``step`` steps are made; who did what is left empty."""
+        if (kind, step) not in self._outcomes:
+            self._outcomes[kind, step] = self._outcome(kind, step)
+        return self._outcomes[kind, step]
+
+    def _outcome(self, kind: Kind, step: int) -> Outcome:
+        shape = self.shape
+        leaves = {rank: leaf_of(kind, step, rank, 0) for rank in range(shape.size(kind))}
+        norms = dict(enumerate(norm_of(total) for total in self.sums[step])) if kind == "train" else {}
+        before = step - 1 if kind == "train" else step
+        digests = {}
+        if shape.digest_due(kind, before):
+            for block in range(shape.layout.blocks):
+                units = shape.units_of(block)
+                digests[block] = digest_of(
+                    [self.parameters[before][unit] for unit in units],
+                    [self.optimizer[before][unit] for unit in units],
+                )
+        vote = Vote(generation=0, round=0, leaves=(), norms=norms, digests=digests)
+        outcome = tally(0, step, leaves, {0: vote})
+        return msgspec.structs.replace(outcome, shares={})
+
+
+def updated(parameter: int, optimizer: int, sums: list[int]) -> tuple[int, int]:
+    """A unit's value and optimizer state after a step."""
+    state = hash((OPTIMIZER, optimizer, *sums))
+    return hash((PARAMETER, parameter, state)), state
+
+
+def rest_after(rest: int, step: int) -> tuple[int, int]:
+    """The rest unit after a step, which every worker computes for itself."""
+    return hash((REST, rest, step)), hash((OPTIMIZER, REST, step))
+
+
+@lru_cache(maxsize=64)
+def quiet(shape: Shape) -> Quiet:
+    return Quiet(shape)

@@ -1,0 +1,68 @@
+"""One warm process for the session, runs staged from it, and the quiet run they are all compared with."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from .stage import Ended, Stage, eventually
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("warm") / "socket"
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("warm_process.py")), str(path)],
+        stdin=subprocess.PIPE,
+        env=os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    )
+    try:
+        eventually(lambda: path.exists() or process.poll() is not None, "the warm process listens")
+        yield path
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ELASTANE_HOME", str(root))
+        yield root
+
+
+@pytest.fixture(scope="session")
+def stage(warm: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(tmp_path_factory.mktemp("runs"), warm)
+
+
+@pytest.fixture(scope="session")
+def quiet(stage: Stage) -> Callable[..., Ended]:
+    """A run of one worker to which nothing happens, once per length."""
+
+    @cache
+    def play(*, steps: int = 12) -> Ended:
+        return stage.play(f"--steps={steps}")
+
+    return play
+
+
+@pytest.fixture(scope="session")
+def assert_undisturbed(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
+    """It finished, and nobody could tell its bytes from those of the quiet run."""
+
+    def check(ended: Ended) -> None:
+        assert ended.over.code == 0, ended.story()
+        expected = quiet(steps=len(ended.run.ledger))
+        assert ended.losses == expected.losses, ended.story()
+        assert ended.digest == expected.digest, ended.story()
+        assert ended.model == expected.model
+        assert ended.verdict.problems == ()
+        assert ended.events("run.finished")
+
+    return check

@@ -1,0 +1,184 @@
+"""Faults at exact moments, from within the worker they strike; elastane itself knows nothing of them.
+
+``WORKER:STEP:MOMENT[:SIGNAL]`` sends the worker with that number that signal (KILL by default) at that moment
+of that step; for moments of a joiner the step is not looked at.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from elastane.protocol import member as core
+from elastane.protocol import mesh
+from elastane.runtime import settings
+from elastane.runtime.data import Deck
+from elastane.runtime.gradients import _Leaf
+from elastane.runtime.reactor import Reactor
+from elastane.runtime.state import TrainingState
+
+POLL_S = 0.005
+Strike = Callable[[], None]
+Moment = Callable[[int, Strike], None]
+
+
+def _run_dir():
+    run_dir = settings.current().run_dir
+    return None if run_dir is None else run_dir.root
+
+
+def wait_for(name: str) -> None:
+    """Until the test has made this file in the run directory; alone, not at all."""
+    root = _run_dir()
+    while root is not None and not (root / name).exists():
+        time.sleep(POLL_S)
+
+
+def wait_as(worker: int, name: str) -> None:
+    if settings.current().worker == worker:
+        wait_for(name)
+
+
+def slowness() -> float:
+    """Worker 1 is ten times slower than the others."""
+    return 10.0 if settings.current().worker == 1 else 1.0
+
+
+def witness() -> None:
+    """Note every virtual rank that is dealt, so that a test sees what was really computed."""
+    root, worker = _run_dir(), settings.current().worker
+    if root is None:
+        return
+    notes = os.open(root / f"dealt-{worker}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(_deck: Deck, step: int, rank: int) -> None:
+        os.write(notes, f"{step} {rank}\n".encode())
+
+    _around(Deck, "deal", before=note)
+
+
+def arm(text: str) -> None:
+    worker, step, moment, *name = text.split(":")
+    if settings.current().worker == int(worker):
+        number = signal.Signals[f"SIG{name[0] if name else 'KILL'}"]
+        MOMENTS[moment](int(step), lambda: os.kill(os.getpid(), number))
+
+
+def _around(owner: type, name: str, *, before: Callable | None = None, after: Callable | None = None) -> None:
+    inner = getattr(owner, name)
+
+    @wraps(inner)
+    def outer(self: Any, *args: Any, **options: Any) -> Any:
+        if before is not None:
+            before(self, *args, **options)
+        result = inner(self, *args, **options)
+        if after is not None:
+            after(self, *args, **options)
+        return result
+
+    setattr(owner, name, outer)
+
+
+def _in_step(step: int, strike: Strike) -> Callable[[int], None]:
+    """Strike at the first of those moments that lies in the step."""
+
+    def at(now: int) -> None:
+        if now == step:
+            strike()
+
+    return at
+
+
+def before_compute(step: int, strike: Strike) -> None:
+    at = _in_step(step, strike)
+    _around(Deck, "deal", before=lambda _deck, now, _rank: at(now))
+
+
+def in_backward(step: int, strike: Strike) -> None:
+    """Of its second virtual rank in the step, with some gradients in the slots and some not."""
+    dealt: list[int] = []
+    added: list[int] = []
+
+    def deal(_deck: Deck, now: int, _rank: int) -> None:
+        dealt.append(now)
+        added.clear()
+
+    def add(_leaf: _Leaf, number: int, _gradient: object) -> None:
+        added.append(number)
+        if dealt.count(step) == 2 and len(added) == 3:  # noqa: PLR2004 - the moment described above
+            strike()
+
+    _around(Deck, "deal", before=deal)
+    _around(_Leaf, "add", after=add)
+
+
+def _message(kind: type, *, sent: int | None) -> Moment:
+    """Around a message of this kind: instead of the first one (``sent`` None), or after so many."""
+
+    def moment(step: int, strike: Strike) -> None:
+        counted: list[int] = []
+
+        def before(reactor: Reactor, _peer: int, message: object, _payload: object) -> None:
+            if sent is None and isinstance(message, kind) and _step_of(reactor, message) in (step, None):
+                strike()
+
+        def after(reactor: Reactor, peer: int, message: object, _payload: object) -> None:
+            if sent is not None and isinstance(message, kind) and _step_of(reactor, message) in (step, None):
+                counted.append(peer)
+                if len(counted) == sent:
+                    strike()
+
+        _around(Reactor, "_send", before=before, after=after)
+
+    return moment
+
+
+def _step_of(reactor: Reactor, message: object) -> int | None:
+    match message:
+        case mesh.Published():
+            return reactor.member.step
+        case mesh.Status() | mesh.Fetch() | mesh.State():
+            return None
+        case _:
+            return reactor.member.step + 1
+
+
+def _action(kind: type, *, done: bool) -> Moment:
+    """Before an action of this kind, or after it."""
+
+    def moment(step: int, strike: Strike) -> None:
+        def look(reactor: Reactor, action: object) -> None:
+            if isinstance(action, kind) and (kind in (core.Serve, core.Load) or reactor.member.step + 1 == step):
+                strike()
+
+        _around(Reactor, "_act", before=None if done else look, after=look if done else None)
+
+    return moment
+
+
+def before_apply(step: int, strike: Strike) -> None:
+    """Committed, and not yet applied."""
+    at = _in_step(step, strike)
+    _around(TrainingState, "apply", before=lambda _state, outcome, *_args, **_options: at(outcome.step))
+
+
+MOMENTS: dict[str, Moment] = {
+    "before-compute": before_compute,
+    "in-backward": in_backward,
+    "before-first-ready": _message(mesh.Ready, sent=None),
+    "after-first-ready": _message(mesh.Ready, sent=1),
+    "after-first-sum": _action(core.Reduce, done=True),
+    "after-first-summed": _message(mesh.Summed, sent=1),
+    "before-vote": _message(mesh.Vote, sent=None),
+    "after-one-vote": _message(mesh.Vote, sent=1),
+    "after-two-votes": _message(mesh.Vote, sent=2),
+    "before-apply": before_apply,
+    "before-publish": _message(mesh.Published, sent=None),
+    "after-one-published": _message(mesh.Published, sent=1),
+    "donor-before-serving": _action(core.Serve, done=False),
+    "joiner-after-status": _message(mesh.Status, sent=1),
+    "joiner-after-fetch": _message(mesh.Fetch, sent=1),
+    "joiner-before-loading": _action(core.Load, done=False),
+}

@@ -1,0 +1,73 @@
+"""What every scenario trains: in little, all that could make bits differ.
+
+Dropout, batch norm, AdamW in two groups, clipping, a schedule, bf16 autocast, epochs with a short last step.
+"""
+
+import argparse
+import time
+
+import faults
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import elastane
+
+LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--gate", type=int, action="append", default=[], help="wait there for the file gate-STEP")
+parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--evaluate", type=int, default=0, help="after this step")
+parser.add_argument("--seconds", type=float, default=0.0, help="each virtual rank takes longer by this")
+parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
+options = parser.parse_args()
+
+faults.witness()
+for fault in options.fault:
+    faults.arm(fault)
+if options.late is not None:
+    faults.wait_as(options.late, "late")
+
+run = elastane.join()
+model = nn.Sequential(
+    nn.Linear(12, 256, bias=False),
+    nn.BatchNorm1d(256),
+    nn.ReLU(),
+    nn.Dropout(0.2),
+    nn.Linear(256, 500),
+    nn.Tanh(),
+    nn.Linear(500, 4),
+)
+optimizer = torch.optim.AdamW(
+    [{"params": model[:5].parameters(), "weight_decay": 0.1}, {"params": model[5:].parameters(), "lr": 2e-3}],
+    lr=1e-2,
+)
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.1 * step))
+model, optimizer = run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=0.5)
+
+generator = torch.Generator().manual_seed(1)
+inputs = torch.randn(LENGTH, 12, generator=generator)
+data = TensorDataset(inputs, inputs[:, :4].argmax(1))
+
+for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
+    if step.number in options.gate:
+        faults.wait_for(f"gate-{step.number}")
+    for batch, targets in step:
+        if options.seconds:
+            time.sleep(options.seconds * faults.slowness())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = functional.cross_entropy(model(batch), targets)
+        step.backward(loss)
+    if step.number == options.evaluate:
+        score = run.evaluate(data, microbatch=10)
+        model.eval()
+        with torch.no_grad():
+            for batch, targets in score:
+                score.add(right=(model(batch).argmax(1) == targets).sum(), seen=len(targets))
+        model.train()
+        run.print("evaluated", score.sums["right"], score.sums["seen"])
+if run.digest is not None:
+    run.print("digest", run.digest.parameters, run.digest.optimizer)

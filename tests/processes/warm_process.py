@@ -1,0 +1,69 @@
+"""Imports torch once for the whole test session; each run's warm server is forked from here.
+
+Started with the path of a Unix socket. A client (``warm_client.py``) sends its command line and four
+descriptors, gets the process id of its server, and lives as long as that does.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from elastane.runtime.spares import MODULES, WarmServer
+
+DESCRIPTORS = 4
+
+
+def main() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    # Nobody here asks how a server ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sys.argv[1])
+        listener.listen()
+        while True:
+            readable, _, _ = select.select((0, listener), (), ())
+            if 0 in readable:
+                # The test session is over.
+                return
+            connection, _ = listener.accept()
+            with connection:
+                serve(connection, listener)
+
+
+def serve(connection: socket.socket, listener: socket.socket) -> None:
+    text, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, DESCRIPTORS)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        listener.close()
+        become(Path(json.loads(text)), *descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(str(pid).encode())
+
+
+def become(run_dir: Path, requests: int, answers: int, log: int, lifeline: int) -> None:
+    """In the forked process: what ``python -m elastane.runtime.spares`` is once it has imported all."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for standard, descriptor in enumerate((requests, answers, log)):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    WarmServer(run_dir, lifeline).serve()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

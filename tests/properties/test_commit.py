@@ -1,0 +1,94 @@
+"""The outcome of a round depends on what was computed, not on who computed it or whose vote came when."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.protocol.commit import tally
+from elastane.protocol.mesh import Leaf, Vote
+from elastane.protocol.tree import members_of
+
+numbers = st.floats(-1e6, 1e6)
+
+
+@st.composite
+def rounds(draw):
+    size = draw(st.integers(1, 12))
+    leaves = [
+        Leaf(
+            rank,
+            0,
+            loss=draw(numbers),
+            weight=draw(st.sampled_from((0.0, 1.0, 3.5))),
+            samples=draw(st.integers(0, 9)),
+            checksum=draw(st.integers(0, 2**64 - 1)),
+            untouched=tuple(sorted(draw(st.sets(st.integers(0, 3))))),
+            sums=draw(st.dictionaries(st.sampled_from(("a", "b")), numbers)),
+        )
+        for rank in range(size)
+    ]
+    norms = draw(st.dictionaries(st.integers(0, 6), st.floats(0, 1e9)))
+    return leaves, norms
+
+
+def deal_out(leaves, norms, workers, draw):
+    """Somebody computes each leaf and somebody measures each norm; votes arrive in some order."""
+    who = {leaf.virtual_rank: draw(st.sampled_from(workers)) for leaf in leaves}
+    computed = [msgspec.structs.replace(leaf, worker=who[leaf.virtual_rank]) for leaf in leaves]
+    computed = draw(st.permutations(computed))
+    measured = {block: draw(st.sampled_from(workers)) for block in norms}
+    votes = {
+        worker: Vote(
+            generation=1,
+            round=1,
+            leaves=(),
+            norms={block: norm for block, norm in norms.items() if measured[block] == worker},
+        )
+        for worker in draw(st.permutations(workers))
+    }
+    return {leaf.virtual_rank: leaf for leaf in computed}, votes
+
+
+@given(rounds(), st.data())
+def test_who_computed_what_and_the_order_of_votes_change_nothing(round_, data):
+    leaves, norms = round_
+    one = tally(3, 2, *deal_out(leaves, norms, [0], data.draw))
+    other = tally(3, 2, *deal_out(leaves, norms, [4, 7, 9], data.draw))
+    assert msgspec.structs.replace(one, shares={}) == msgspec.structs.replace(other, shares={})
+    for outcome in (one, other):
+        dealt = [rank for some in outcome.shares.values() for rank in members_of(some)]
+        assert sorted(dealt) == [leaf.virtual_rank for leaf in leaves]
+
+
+@given(rounds(), st.data())
+def test_a_loss_is_the_weighted_mean_and_nothing_without_weight(round_, data):
+    leaves, norms = round_
+    outcome = tally(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
+    weight = sum(leaf.weight for leaf in leaves)
+    losses = [leaf.loss for leaf in leaves if leaf.weight]
+    assert outcome.weight == weight
+    if weight:
+        assert min(losses) - 1e-6 <= outcome.loss <= max(losses) + 1e-6
+    else:
+        assert outcome.loss == 0.0
+
+
+@given(rounds(), st.data())
+def test_untouched_is_what_no_trained_virtual_rank_touched(round_, data):
+    leaves, norms = round_
+    outcome = tally(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
+    trained = [set(leaf.untouched) for leaf in leaves if leaf.weight]
+    assert set(outcome.untouched) == (set.intersection(*trained) if trained else set())
+
+
+@given(st.lists(st.sampled_from((0, 0, 5, 6)), min_size=1, max_size=5))
+def test_a_generation_begins_only_if_all_are_ready_for_the_same(ready):
+    votes = {i: Vote(generation=1, round=1, leaves=(), ready=number) for i, number in enumerate(ready)}
+    outcome = tally(1, 1, {0: Leaf(0, 0)}, votes)
+    assert outcome.next_generation == (ready[0] if len(set(ready)) == 1 else 0)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=5))
+def test_one_who_was_asked_to_stop_stops_all(stops):
+    votes = {i: Vote(generation=1, round=1, leaves=(), stop=stop) for i, stop in enumerate(stops)}
+    assert tally(1, 1, {0: Leaf(0, 0)}, votes).stop == any(stops)

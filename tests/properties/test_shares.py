@@ -1,0 +1,76 @@
+"""Every virtual rank is dealt to one worker, in proportion to speed, in as few nodes as may be."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.protocol.shares import deal, deal_missing, share_sizes
+from elastane.protocol.tree import cover, members_of
+
+speeds = st.lists(st.sampled_from((0.25, 0.5, 0.7071, 1.0, 1.4142, 2.0, 3.0)), min_size=1, max_size=7)
+
+
+@given(size=st.integers(0, 64), speeds=speeds)
+def test_shares_tile_the_virtual_ranks_in_the_order_of_the_workers(size, speeds):
+    shares = deal(size, tuple(speeds))
+    assert len(shares) == len(speeds)
+    assert [rank for start, stop in shares for rank in range(start, stop)] == list(range(size))
+
+
+@given(size=st.integers(0, 64), speeds=speeds)
+def test_a_share_is_the_quota_rounded_down_or_up(size, speeds):
+    for count, speed in zip(share_sizes(deal(size, tuple(speeds))), speeds, strict=True):
+        assert abs(count - size * speed / sum(speeds)) < 1
+
+
+@given(log_size=st.integers(0, 6), log_workers=st.integers(0, 3))
+def test_powers_of_two_get_one_node_each(log_size, log_workers):
+    size, workers = 2**log_size, 2 ** min(log_workers, log_size)
+    for start, stop in deal(size, (1.0,) * workers):
+        assert len(cover(range(start, stop), size)) == 1
+
+
+@given(size=st.integers(1, 14), speeds=st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=1, max_size=4))
+def test_no_other_rounding_has_fewer_nodes(size, speeds):
+    def nodes(counts):
+        place, total = 0, 0
+        for count in counts:
+            total += len(cover(range(place, place + count), size))
+            place += count
+        return total
+
+    quotas = [size * speed / sum(speeds) for speed in speeds]
+    choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in quotas]
+    fewest = min(nodes(counts) for counts in product(*choices) if sum(counts) == size)
+    assert nodes(share_sizes(deal(size, tuple(speeds)))) == fewest
+
+
+@st.composite
+def claimed(draw):
+    size = draw(st.integers(1, 24))
+    workers = draw(st.integers(1, 5))
+    owner = draw(st.lists(st.integers(-1, workers), min_size=size, max_size=size))
+    claims = {w: frozenset(r for r in range(size) if owner[r] == w) for w in range(workers + 1)}
+    own = draw(st.lists(st.sampled_from((0.5, 1.0, 2.0)), min_size=workers, max_size=workers))
+    return size, claims, dict(enumerate(own))
+
+
+@given(claimed())
+def test_only_what_is_missing_is_dealt_and_all_of_it(situation):
+    size, claims, speeds = situation
+    dealt = deal_missing(size, claims, speeds)
+    missing = set(range(size)) - set().union(*claims.values())
+    ranks = [rank for some in dealt.values() for rank in members_of(some)]
+    assert sorted(ranks) == sorted(missing)
+    assert dealt.keys() <= speeds.keys()
+
+
+@given(claimed())
+def test_nobody_could_be_done_sooner_by_passing_one_on(situation):
+    size, claims, speeds = situation
+    dealt = deal_missing(size, claims, speeds)
+    load = {w: len(claims[w]) + len(members_of(dealt.get(w, ()))) for w in speeds}
+    for giver in dealt:
+        done = load[giver] / speeds[giver]
+        assert all((load[w] + 1) / speeds[w] >= done - 1e-9 for w in speeds)

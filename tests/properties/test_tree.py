@@ -1,0 +1,113 @@
+"""One fixed tree: whoever holds which partial sums, the whole sum is the same expression."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.protocol.tree import cover, fold, members_of, merges, node_above, sibling, spans
+
+sizes = st.integers(1, 40)
+
+
+def canonical(size):
+    """The nested sum over ``range(size)``, straight from the definition: halves of the next power of two."""
+
+    def total(start, width):
+        if width == 1:
+            return start
+        half = width // 2
+        if start + half >= size:
+            return total(start, half)
+        return (total(start, half), total(start + half, half))
+
+    width = 1
+    while width < size:
+        width *= 2
+    return total(0, width)
+
+
+def partial(node):
+    """The sum a worker holds for a node, summed by a binary counter over its own virtual ranks."""
+    start, stop = node
+    width = 1
+    while width < stop - start:
+        width *= 2
+
+    def total(first, width):
+        if width == 1:
+            return first
+        half = width // 2
+        left = total(first, half)
+        return (left, total(first + half, half)) if first + half < stop else left
+
+    return total(start, width)
+
+
+@st.composite
+def splits(draw):
+    """A size, and which worker computes each virtual rank."""
+    size = draw(sizes)
+    return size, draw(st.lists(st.integers(0, 4), min_size=size, max_size=size))
+
+
+@given(sizes, st.data())
+def test_a_cover_tiles_exactly_the_virtual_ranks_asked_for(size, data):
+    ranks = data.draw(st.sets(st.integers(0, size - 1)))
+    nodes = cover(ranks, size)
+    assert [rank for start, stop in nodes for rank in range(start, stop)] == sorted(ranks)
+    for node in nodes:
+        above = node_above(node, size)
+        assert node == above == (0, size) or not set(range(*above)) <= ranks
+
+
+@given(splits())
+def test_any_split_over_workers_gives_the_canonical_sum(split):
+    size, workers = split
+    parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
+    values = [partial(node) for node in parts]
+    last = 0
+    for merge in merges(parts, size):
+        values[merge.target] = (values[merge.target], values[merge.source])
+        last = merge.target
+    assert values[last] == canonical(size)
+
+
+@given(splits(), st.data())
+def test_parts_that_do_not_tile_are_refused(split, data):
+    size, workers = split
+    parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
+    missing = data.draw(st.integers(0, len(parts) - 1))
+    with pytest.raises(ValueError, match="not nodes that tile"):
+        merges(parts[:missing] + parts[missing + 1 :], size)
+
+
+@given(sizes, st.data())
+def test_siblings_are_each_others_and_make_up_their_parent(size, data):
+    rank = data.draw(st.integers(0, size - 1))
+    node = (rank, rank + 1)
+    while (other := sibling(node, size)) is not None:
+        assert sibling(other, size) == node
+        above = node_above(node, size)
+        assert above == (min(node[0], other[0]), max(node[1], other[1]))
+        node = above
+    assert node == (0, size)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_spans_hold_exactly_the_virtual_ranks_and_are_the_fewest(ranks):
+    found = spans(ranks)
+    assert members_of(found) == ranks
+    assert sum(stop - start for start, stop in found) == len(ranks)
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+
+
+@given(splits())
+def test_a_fast_sum_adds_every_part_once(split):
+    size, workers = split
+    parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
+    plan = fold(parts)
+    first = min(range(len(parts)), key=lambda i: parts[i])
+    assert {merge.target for merge in plan} <= {first}
+    assert sorted(merge.source for merge in plan) == [i for i in range(len(parts)) if i != first]

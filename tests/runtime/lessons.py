@@ -1,0 +1,170 @@
+"""One small training, done by elastane and by the plain loop whose mathematics it must keep."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import Optimizer
+from torch.utils.data import TensorDataset
+
+import elastane
+from elastane.api.spec import RunSpec
+from elastane.protocol.sampling import random_key, sample_index, step_samples
+from elastane.runtime import settings
+from elastane.runtime.data import seed_everything
+from elastane.runtime.session import Run
+
+FEATURES, CLASSES = 6, 4
+SEED = 0
+
+
+def samples(length: int = 20) -> TensorDataset:
+    generator = torch.Generator().manual_seed(7)
+    inputs = torch.randn(length, FEATURES, generator=generator)
+    return TensorDataset(inputs, inputs[:, :CLASSES].argmax(1))
+
+
+def mean_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, float | None]:
+    inputs, targets = batch
+    return functional.cross_entropy(model(inputs), targets), None
+
+
+def adamw(model: nn.Module) -> Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is to be learned, and how.
+
+    Args:
+        model: builds it.
+        optimizer: of a model.
+        loss: ``(loss, weight)`` of a model and a batch; without a weight the loss is a mean.
+        scheduler: of an optimizer.
+        clip: largest norm of the gradient.
+        data: map-style.
+        steps: how many.
+        global_batch: samples per step.
+        microbatch: samples per virtual rank.
+    """
+
+    model: Callable[[], nn.Module]
+    optimizer: Callable[[nn.Module], Optimizer] = adamw
+    loss: Callable[[nn.Module, Any], tuple[torch.Tensor, float | None]] = mean_loss
+    scheduler: Callable[[Optimizer], Any] | None = None
+    clip: float | None = None
+    data: TensorDataset = field(default_factory=samples)
+    steps: int = 6
+    global_batch: int = 8
+    microbatch: int = 2
+
+
+@dataclass
+class Learned:
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: Any
+    losses: list[float]
+    run: Run | None = None
+
+
+def spec(**wishes: Any) -> RunSpec:
+    return RunSpec(name="alone", script="", **wishes)
+
+
+def prepared(lesson: Lesson, **wishes: Any) -> Learned:
+    """A model in elastane's charge that has not learned anything yet; ``wishes`` as in `RunSpec`."""
+    settings._settings = settings.Settings(spec=spec(**wishes))
+    run = elastane.join()
+    model = lesson.model()
+    optimizer = lesson.optimizer(model)
+    scheduler = lesson.scheduler(optimizer) if lesson.scheduler else None
+    run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=lesson.clip)
+    return Learned(model, optimizer, scheduler, [], run)
+
+
+def elastic(lesson: Lesson, **wishes: Any) -> Learned:
+    """Trained by elastane, alone."""
+    learned = prepared(lesson, **wishes)
+    assert learned.run is not None
+    for step in learned.run.steps(
+        lesson.data, global_batch=lesson.global_batch, microbatch=lesson.microbatch, until=lesson.steps
+    ):
+        for batch in step:
+            loss, weight = lesson.loss(learned.model, batch)
+            step.backward(loss, weight=weight)
+        learned.losses.append(step.loss)
+    return learned
+
+
+def plain(lesson: Lesson) -> Learned:
+    """Trained by a loop with gradient accumulation, on the same samples and random numbers."""
+    seed_everything(SEED)
+    model = lesson.model()
+    optimizer = lesson.optimizer(model)
+    scheduler = lesson.scheduler(optimizer) if lesson.scheduler else None
+    learned = Learned(model, optimizer, scheduler, [])
+    for step in range(1, lesson.steps + 1):
+        optimizer.zero_grad()
+        learned.losses.append(_accumulated(lesson, model, step))
+        if lesson.clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), lesson.clip)
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    return learned
+
+
+def _accumulated(lesson: Lesson, model: nn.Module, step: int) -> float:
+    """One global batch: gradients add up, buffers move by the mean of what each microbatch changes."""
+    dealt = step_samples(step, len(lesson.data), lesson.global_batch)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    moved = {name: torch.zeros_like(buffer) for name, buffer in before.items()}
+    total, divisor, microbatches = 0.0, 0.0, 0
+    for rank, batch in _microbatches(lesson, step):
+        seed_everything(random_key(SEED, step, rank))
+        loss, weight = lesson.loss(model, batch)
+        size = len(batch[0])
+        share = 1.0 if weight is not None else size / dealt.count
+        (loss * share).backward()
+        total += loss.item() * share
+        divisor += weight or 0.0
+        microbatches += 1
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                moved[name] += buffer - before[name]
+                buffer.copy_(before[name])
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(before[name] + moved[name] / microbatches)
+    if divisor:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= divisor
+        return total / divisor
+    return total
+
+
+def _microbatches(lesson: Lesson, step: int) -> Iterator[tuple[int, Any]]:
+    length = len(lesson.data)
+    dealt = step_samples(step, length, lesson.global_batch)
+    for rank in range(lesson.global_batch // lesson.microbatch):
+        positions = dealt.of_virtual_rank(rank, lesson.microbatch)
+        if positions:
+            yield rank, lesson.data[[sample_index(p, length, SEED, dealt.epoch) for p in positions]]
+
+
+def assert_alike(elastic: Learned, plain: Learned, tolerance: float = 1e-5) -> None:
+    """Equal up to the order in which floating-point sums are taken."""
+    torch.testing.assert_close(elastic.losses, plain.losses, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        dict(elastic.model.state_dict()), dict(plain.model.state_dict()), rtol=tolerance, atol=tolerance
+    )
+
+
+def assert_same_bits(one: nn.Module, other: nn.Module) -> None:
+    torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()), rtol=0, atol=0)

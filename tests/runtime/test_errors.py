@@ -1,0 +1,147 @@
+"""Mistakes in a script are answered at once, in words, before anything is committed wrongly."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import elastane
+from elastane.api.errors import BadInput, RunFailed
+
+from .lessons import CLASSES, FEATURES, Lesson, mean_loss, prepared, samples
+
+
+def linear() -> nn.Module:
+    return nn.Linear(FEATURES, CLASSES)
+
+
+@pytest.fixture
+def learned():
+    return prepared(Lesson(linear))
+
+
+def steps_of(learned, data=None, **wishes):
+    chosen = {"global_batch": 8, "microbatch": 2, "until": 3} | wishes
+    return learned.run.steps(samples() if data is None else data, **chosen)
+
+
+def train(learned, body, data=None):
+    """The usual two loops around something done with each microbatch."""
+    for step in steps_of(learned, data):
+        for batch in step:
+            body(step, batch)
+
+
+def usual(learned, factor=1.0):
+    return lambda step, batch: step.backward(mean_loss(learned.model, batch)[0] * factor)
+
+
+def test_steps_need_a_prepared_model():
+    with pytest.raises(BadInput, match="prepare comes first"):
+        next(elastane.join().steps(samples(), global_batch=8, microbatch=2, until=1))
+
+
+def test_a_run_has_one_model(learned):
+    with pytest.raises(BadInput, match="prepare was called twice"):
+        learned.run.prepare(learned.model, learned.optimizer)
+
+
+def test_a_run_has_one_sequence_of_steps(learned):
+    train(learned, usual(learned))
+    with pytest.raises(BadInput, match="steps was called twice"):
+        next(steps_of(learned))
+
+
+def test_a_step_that_is_left_half_way_is_an_error(learned):
+    steps = steps_of(learned)
+    step = next(steps)
+    usual(learned)(step, next(iter(step)))
+    with pytest.raises(BadInput, match="step 1 was not iterated to its end"):
+        next(steps)
+
+
+def test_a_step_that_is_not_iterated_is_an_error(learned):
+    with pytest.raises(BadInput, match="step 1 was not iterated to its end"):
+        list(steps_of(learned))
+
+
+def test_a_microbatch_without_backward_is_an_error(learned):
+    with pytest.raises(BadInput, match=r"without step.backward"):
+        train(learned, lambda _step, _batch: None)
+
+
+def test_a_second_backward_for_one_microbatch_is_an_error(learned):
+    def twice(step, batch):
+        usual(learned)(step, batch)
+        usual(learned)(step, batch)
+
+    with pytest.raises(BadInput, match="without a microbatch"):
+        train(learned, twice)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_not_committed(learned, value):
+    before = learned.model.weight.clone()
+    with pytest.raises(RunFailed, match=f"step 1, virtual rank 0 is {value}"):
+        train(learned, usual(learned, value))
+    assert torch.equal(learned.model.weight, before)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"global_batch": 8, "microbatch": 3}, "not a multiple of the microbatch"),
+        ({"global_batch": 0}, "at least one sample"),
+        ({"microbatch": -2}, "at least one sample"),
+        ({"until": "3 weeks"}, "is not understood"),
+        ({"until": 0}, "is not understood"),
+        ({"until": "0 epochs"}, "is not understood"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_named(learned, wishes, words):
+    with pytest.raises(BadInput, match=words):
+        next(steps_of(learned, **wishes))
+
+
+def test_virtual_ranks_that_do_not_divide_the_batch_are_refused():
+    with pytest.raises(BadInput, match="cannot be cut into 3"):
+        next(steps_of(prepared(Lesson(linear), virtual_ranks=3)))
+
+
+def test_an_empty_dataset_is_refused(learned):
+    with pytest.raises(BadInput, match="the dataset is empty"):
+        next(steps_of(learned, TensorDataset(torch.empty(0, FEATURES))))
+
+
+def test_what_a_dataset_raises_comes_out_as_it_is(learned):
+    class Torn(TensorDataset):
+        def __getitem__(self, index):
+            raise OSError("the file is torn")
+
+    with pytest.raises(OSError, match="the file is torn"):
+        train(learned, usual(learned), Torn(*samples().tensors))
+
+
+def test_an_evaluation_before_the_first_step_is_refused(learned):
+    with pytest.raises(BadInput, match="before the first step"):
+        next(iter(learned.run.evaluate(samples(), microbatch=5)))
+
+
+def test_an_optimizer_of_another_model_is_refused():
+    model, other = linear(), linear()
+    with pytest.raises(BadInput, match="pass the module that holds every trained parameter"):
+        elastane.join().prepare(model, torch.optim.SGD(other.parameters(), lr=0.1))
+
+
+def test_an_optimizer_that_trains_nothing_is_refused():
+    model = linear().requires_grad_(requires_grad=False)
+    with pytest.raises(BadInput, match="trains no parameter"):
+        elastane.join().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_model_on_another_device_is_refused():
+    model = linear().to("meta")
+    with pytest.raises(BadInput, match="meta"):
+        elastane.join().prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))

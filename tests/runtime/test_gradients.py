@@ -1,0 +1,130 @@
+"""The sum of a block has the same bits however virtual ranks are owned and in whatever order they come."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from elastane.protocol.shares import deal
+from elastane.protocol.tree import members_of
+from elastane.runtime.gradients import Gradients
+from elastane.runtime.layout import ModelLayout
+
+
+class Worker:
+    """One worker's gradients, without training: gradients are random numbers of the virtual rank."""
+
+    def __init__(self, size: int, *, exact: bool = True) -> None:
+        model = nn.Sequential(nn.Linear(5, 7000), nn.BatchNorm1d(3))
+        self.layout = ModelLayout(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        self.gradients = Gradients(self.layout, exact=exact)
+        self.gradients.begin_round(size)
+        self.announced: list[int] = []
+
+    def compute(self, ranks: list[int], *, announce: bool = True) -> None:
+        for rank in ranks:
+            last = announce and rank == ranks[-1]
+            self.gradients.begin_leaf(rank, self.announced.extend if last else None)
+            generator = torch.Generator().manual_seed(rank)
+            # A training step's backward pass comes to parameters in any order, and not to all.
+            order = list(enumerate(self.layout.parameters))
+            order = order[rank % len(order) :] + order[: rank % len(order)]
+            for number, parameter in order[: len(order) - (rank % 3 == 2)]:
+                gradient = torch.randn(parameter.shape, generator=generator)
+                self.gradients._touched.add(number)
+                self.gradients._leaf.add(number, gradient)
+            buffers = [torch.zeros(p.shape, dtype=self._dtype(p)) + rank for p in self.layout.buffer_places]
+            self.gradients.end_leaf(buffers)
+
+    def _dtype(self, place) -> torch.dtype:
+        return self.layout.sections[place.section].dtype
+
+    def held(self) -> list[tuple[tuple, int]]:
+        return [(part.spans, part.slot) for part in self.gradients.parts()]
+
+
+def summed(size: int, owned: list[list[int]], *, exact: bool = True) -> list[torch.Tensor]:
+    """Sums of all blocks where worker ``i`` computes ``owned[i]`` in that order; the first one reduces."""
+    workers = [Worker(size, exact=exact) for _ in owned]
+    for worker, ranks in zip(workers, owned, strict=True):
+        worker.compute(ranks)
+    owner = workers[0]
+    for block in range(len(owner.layout.blocks)):
+        parts = [
+            (spans, worker.layout.block(worker.gradients.slot(slot), block), worker is owner)
+            for worker in workers
+            for spans, slot in worker.held()
+        ]
+        owner.gradients.reduce(block, parts)
+    return list(owner.gradients.sums)
+
+
+def alone(size: int) -> list[torch.Tensor]:
+    return summed(size, [list(range(size))])
+
+
+@st.composite
+def ownerships(draw):
+    size = draw(st.integers(1, 9))
+    workers = draw(st.integers(1, min(size, 4)))
+    ranks = draw(st.permutations(range(size)))
+    places = sorted(draw(st.permutations(range(1, size)))[: workers - 1])
+    return size, [list(ranks[a:b]) for a, b in zip([0, *places], [*places, size], strict=True)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(ownerships())
+def test_who_owns_what_and_in_which_order_changes_no_bit(ownership):
+    size, owned = ownership
+    for sums, expected in zip(summed(size, owned), alone(size), strict=True):
+        assert torch.equal(sums, expected)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_the_usual_shares_change_no_bit(size, workers):
+    shares = [sorted(members_of((share,))) for share in deal(size, (1.0,) * min(workers, size))]
+    for sums, expected in zip(summed(size, shares), alone(size), strict=True):
+        assert torch.equal(sums, expected)
+
+
+@pytest.mark.parametrize("size", range(1, 10))
+def test_an_aligned_power_of_two_ends_in_one_part(size):
+    worker = Worker(size)
+    worker.compute(list(range(size)))
+    assert worker.held() == [(((0, size),), worker.gradients.sums_fd)]
+
+
+def test_partial_sums_on_the_way_are_at_most_log2_of_the_virtual_ranks_and_one():
+    worker = Worker(8)
+    worker.compute(list(range(8)))
+    assert len(worker.gradients._arenas) <= 4
+
+
+def test_every_block_is_announced_once_with_the_last_virtual_rank():
+    worker = Worker(4)
+    worker.compute([0, 1])
+    assert sorted(worker.announced) == list(range(len(worker.layout.blocks)))
+
+
+@pytest.mark.parametrize("rooted", [0, 1, 2, 3, 4])
+def test_a_whole_sum_that_came_from_a_peer_is_not_added_to(rooted):
+    worker = Worker(4)
+    worker.compute([0, 1])
+    whole = torch.full_like(worker.layout.block(worker.gradients.sums, rooted), 5)
+    worker.gradients.take(rooted, whole)
+    worker.compute([2, 3])
+    assert torch.equal(worker.layout.block(worker.gradients.sums, rooted), whole)
+
+
+def test_fast_sums_hold_one_part_whatever_is_computed():
+    worker = Worker(5, exact=False)
+    worker.compute([4, 0, 2])
+    assert worker.held() == [(((0, 1), (2, 3), (4, 5)), worker.gradients.sums_fd)]
+
+
+def test_fast_sums_are_the_exact_ones_up_to_rounding():
+    fast = summed(7, [[6, 2], [0, 1, 5], [3, 4]], exact=False)
+    for sums, expected in zip(fast, alone(7), strict=True):
+        torch.testing.assert_close(sums, expected)

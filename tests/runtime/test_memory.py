@@ -1,0 +1,60 @@
+"""Memory that peers can read: shared by number, freed with its last user."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from elastane.runtime.memory import PAGE, Arena, PeerArenas, Section, raw_bytes
+
+SECTIONS = (Section(torch.float32, 3), Section(torch.bfloat16, 5000), Section(torch.int64, 1))
+
+
+def test_sections_begin_as_zeros_on_their_own_pages():
+    arena = Arena("test", SECTIONS)
+    assert [tensor.numel() for tensor in arena.tensors] == [3, 5000, 1]
+    assert all(not tensor.any() for tensor in arena.tensors)
+    starts = [tensor.data_ptr() for tensor in arena.tensors]
+    assert [start % PAGE for start in starts] == [0, 0, 0]
+    assert [start - starts[0] for start in starts] == [0, PAGE, 4 * PAGE]
+
+
+def test_a_peer_sees_what_is_written_without_a_copy():
+    arena, peers = Arena("test", SECTIONS), PeerArenas(SECTIONS)
+    there = peers.tensors(os.getpid(), arena.fd)
+    arena.tensors[1][4999] = 1.5
+    assert there[1][4999] == 1.5
+    assert peers.tensors(os.getpid(), arena.fd) is there
+
+
+def test_what_a_dead_process_shared_stays_readable_once_it_is_mapped():
+    script = (
+        "import torch, sys\n"
+        "from elastane.runtime.memory import Arena, Section\n"
+        "kinds = (torch.float32, 3), (torch.bfloat16, 5000), (torch.int64, 1)\n"
+        "arena = Arena('dead', [Section(*kind) for kind in kinds])\n"
+        "arena.tensors[0].fill_(2.5)\n"
+        "print(arena.fd, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    peers = PeerArenas(SECTIONS)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as peer:
+        there = peers.tensors(peer.pid, int(peer.stdout.readline()))
+        peer.kill()
+    assert there[0].tolist() == [2.5] * 3
+    with pytest.raises(OSError):  # noqa: PT011 - which one depends on how far the kernel has buried it
+        peers.tensors(peer.pid, 99)
+    peers.forget(peer.pid)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float64])
+def test_raw_bytes_are_the_bytes_in_memory_and_no_copy(dtype):
+    tensor = torch.arange(6).to(dtype)
+    raw = raw_bytes(tensor)
+    assert raw.nbytes == 6 * dtype.itemsize
+    tensor.fill_(1)
+    assert torch.frombuffer(bytearray(raw), dtype=dtype).tolist() == [1] * 6

@@ -1,0 +1,225 @@
+"""Any module trains as it would in a plain loop."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+def with_batch_norm() -> nn.Module:
+    # Without the bias that the norm takes out again: its gradient is rounding, which AdamW blows up.
+    return nn.Sequential(
+        nn.Linear(FEATURES, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+
+
+class Tied(nn.Module):
+    """Both layers are one weight, as the embedding and the head of a language model are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES, bias=False)
+        self.second = nn.Linear(FEATURES, FEATURES)
+        self.second.weight = self.first.weight
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(inputs)))
+
+
+def half_frozen() -> nn.Module:
+    model = mlp()
+    model[0].requires_grad_(requires_grad=False)
+    return model
+
+
+class ChannelsLast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(2, 4, 3, padding=1)
+        self.head = nn.Linear(4, CLASSES)
+        self.to(memory_format=torch.channels_last)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        images = inputs[:, :, None, None].expand(-1, -1, 3, 3)[:, :2].to(memory_format=torch.channels_last)
+        return self.head(self.convolution(images).relu().mean((2, 3)))
+
+
+class OfTwoTypes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, 8)
+        self.second = nn.Linear(8, CLASSES, dtype=torch.bfloat16)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(inputs)).bfloat16()).float()
+
+
+MODELS = [mlp, with_batch_norm, with_dropout, Tied, half_frozen, ChannelsLast]
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_it_trains_as_in_a_plain_loop(build):
+    # AdamW divides by the gradient's own size, so rounding of small ones shows.
+    assert_alike(elastic(Lesson(build)), plain(Lesson(build)), tolerance=1e-3)
+
+
+def test_parameters_of_two_data_types_train_as_in_a_plain_loop():
+    assert_alike(elastic(Lesson(OfTwoTypes)), plain(Lesson(OfTwoTypes)), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("build", [*MODELS, OfTwoTypes], ids=lambda build: build.__name__)
+def test_it_trains_to_the_same_bits_again_and_sharded(build):
+    first, again = elastic(Lesson(build)), elastic(Lesson(build))
+    sharded = elastic(Lesson(build), copies=2)
+    assert first.losses == again.losses == sharded.losses
+    assert_same_bits(first.model, again.model)
+    assert_same_bits(first.model, sharded.model)
+    assert first.run.digest == sharded.run.digest
+
+
+def test_a_channels_last_weight_stays_one():
+    weight = elastic(Lesson(ChannelsLast)).model.convolution.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_tied_weights_stay_tied_and_move():
+    learned = elastic(Lesson(Tied))
+    assert learned.model.first.weight is learned.model.second.weight
+    assert not torch.equal(learned.model.first.weight, plain(Lesson(Tied, steps=1)).model.first.weight)
+
+
+def test_a_frozen_layer_does_not_move():
+    torch.manual_seed(0)
+    untrained = half_frozen()
+    trained = elastic(Lesson(half_frozen)).model
+    assert torch.equal(trained[0].weight, untrained[0].weight)
+    assert not torch.equal(trained[2].weight, untrained[2].weight)
+
+
+class Sometimes(nn.Module):
+    """Its second layer takes part only in batches with a large first sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Linear(FEATURES, CLASSES)
+        self.seldom = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits = self.always(inputs)
+        return logits + self.seldom(inputs) if inputs[0, 0] > 0.5 else logits
+
+
+def momentum(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_parameter_without_a_gradient_is_not_moved_by_momentum_or_decay(copies):
+    lesson = Lesson(Sometimes, momentum, global_batch=2, microbatch=1, steps=10)
+    assert_alike(elastic(lesson, copies=copies), plain(lesson))
+
+
+class NeverUsed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(FEATURES, CLASSES)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.used(inputs)
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_layer_that_is_never_used_keeps_its_values(copies):
+    torch.manual_seed(0)
+    untouched = NeverUsed().unused.weight
+    assert torch.equal(elastic(Lesson(NeverUsed, momentum), copies=copies).model.unused.weight, untouched)
+
+
+def test_a_model_that_replaces_its_buffers_keeps_what_it_has_counted():
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(FEATURES, CLASSES)
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.seen = self.seen + 1.0
+            return self.layer(inputs)
+
+    learned = elastic(Lesson(Counting, steps=5))
+    assert learned.model.seen.item() == 5
+
+
+def test_sparse_gradients_of_an_embedding_are_as_good_as_dense_ones():
+    def lesson(*, sparse: bool) -> Lesson:
+        words = torch.arange(24).reshape(8, 3) % 10
+        return Lesson(
+            lambda: nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(12, CLASSES)),
+            lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+            data=TensorDataset(words, words[:, 0] % CLASSES),
+        )
+
+    assert_same_bits(elastic(lesson(sparse=True)).model, elastic(lesson(sparse=False)).model)
+
+
+def by_tokens(model, batch):
+    inputs, targets = batch
+    kept = targets != 0
+    return functional.cross_entropy(model(inputs)[kept], targets[kept], reduction="sum"), float(kept.sum())
+
+
+def test_a_loss_weighted_by_token_counts_is_the_mean_over_all_tokens():
+    lesson = Lesson(mlp, loss=by_tokens)
+    assert_alike(elastic(lesson), plain(lesson))
+
+
+def test_a_weight_may_be_a_tensor():
+    def loss(model, batch):
+        total, weight = by_tokens(model, batch)
+        return total, torch.tensor(weight)
+
+    assert elastic(Lesson(mlp, loss=loss)).losses == elastic(Lesson(mlp, loss=by_tokens)).losses
+
+
+@pytest.mark.parametrize("length", [9, 13, 16, 17])
+def test_the_short_last_step_of_an_epoch_counts_its_samples_and_no_others(length):
+    # 9: one sample in one virtual rank, three empty ones; 13: a short one and one empty one.
+    data = TensorDataset(*(tensor[:length] for tensor in Lesson(mlp).data.tensors))
+    lesson = Lesson(with_batch_norm_in_eval, data=data, steps=7)
+    assert_alike(elastic(lesson), plain(lesson))
+
+
+def with_batch_norm_in_eval() -> nn.Module:
+    """Its batch norm has no statistics of a single sample, so it keeps those it has."""
+    model = with_batch_norm()
+    model[1].eval()
+    return model
+
+
+def autocast(model, batch):
+    inputs, targets = batch
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return functional.cross_entropy(model(inputs), targets), None
+
+
+def test_mixed_precision_trains_as_in_a_plain_loop_and_to_the_same_bits():
+    lesson = Lesson(mlp, loss=autocast)
+    learned = elastic(lesson)
+    assert_alike(learned, plain(lesson), tolerance=1e-2)
+    assert_same_bits(learned.model, elastic(lesson, copies=2).model)
+
+
+def test_fast_sums_learn_the_same_up_to_rounding():
+    assert_alike(elastic(Lesson(with_dropout), convergence="fast"), plain(Lesson(with_dropout)))

@@ -1,0 +1,180 @@
+"""Every optimizer of torch, whole and in pieces, clipped and scheduled."""
+
+import json
+
+import pytest
+import safetensors.torch
+from torch import nn, optim
+from torch.optim import lr_scheduler
+
+from elastane.api.errors import BadInput
+from elastane.runtime.optimizers import ELEMENTWISE
+
+from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
+
+RATES = {optim.SGD: 0.1, optim.Adadelta: 1.0, optim.ASGD: 0.1}
+ANY = [kind for kind in vars(optim).values() if isinstance(kind, type) and kind is not optim.Optimizer]
+REFUSED = (optim.LBFGS, optim.SparseAdam)
+WHOLE = [kind for kind in ANY if kind not in REFUSED]
+
+
+def matrix() -> nn.Module:
+    """Muon takes matrices only."""
+    return nn.Sequential(nn.Linear(FEATURES, 8, bias=False), nn.Tanh(), nn.Linear(8, CLASSES, bias=False))
+
+
+def large() -> nn.Module:
+    """Several blocks, with parameters across their borders."""
+    return nn.Sequential(nn.Linear(FEATURES, 4000), nn.BatchNorm1d(4000), nn.Tanh(), nn.Linear(4000, CLASSES))
+
+
+def lesson_of(kind, build=matrix, **options) -> Lesson:
+    rate = RATES.get(kind, 0.01)
+    return Lesson(build, lambda model: kind(model.parameters(), lr=rate, **options))
+
+
+@pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
+def test_every_optimizer_works_as_in_a_plain_loop(kind):
+    assert_alike(elastic(lesson_of(kind)), plain(lesson_of(kind)), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_an_optimizer_that_cannot_work_is_refused_by_name(kind):
+    with pytest.raises(BadInput, match=kind.__name__):
+        prepared(lesson_of(kind))
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
+def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
+    lesson = lesson_of(kind, large)
+    whole, pieces = elastic(lesson), elastic(lesson, copies=2)
+    assert len(pieces.run._training.layout.blocks) > 3
+    assert_same_bits(whole.model, pieces.model)
+    assert whole.run.digest == pieces.run.digest
+
+
+@pytest.mark.parametrize("how", ["foreach", "fused", "amsgrad", "maximize"])
+def test_the_ways_to_run_adamw_give_the_same_bits_in_pieces(how):
+    lesson = lesson_of(optim.AdamW, large, **{how: True})
+    assert elastic(lesson).run.digest == elastic(lesson, copies=2).run.digest
+
+
+@pytest.mark.parametrize("kind", [optim.Adafactor, optim.Muon])
+def test_an_optimizer_that_looks_beyond_an_element_cannot_be_sharded(kind):
+    with pytest.raises(BadInput, match=f"cannot shard {kind.__name__}"):
+        prepared(lesson_of(kind), copies=2)
+
+
+def test_a_subclass_of_an_elementwise_optimizer_is_not_trusted_to_be_one():
+    class Adam(optim.Adam):
+        pass
+
+    with pytest.raises(BadInput, match="--copies all"):
+        prepared(lesson_of(Adam), copies=2)
+
+
+# -- moving ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
+def test_a_joiner_that_unpacks_every_unit_has_the_same_state(kind, copies):
+    lesson = lesson_of(kind, large)
+    donor = elastic(lesson, copies=copies).run._training.state
+    joiner = prepared(lesson, copies=copies).run._training.state
+    everything = range(donor.units)
+    joiner.unpack(donor.pack(everything, everything))
+    # As a round does when it begins: the model works on copies of the committed buffers.
+    joiner.restore_buffers()
+    blocks = range(len(donor.layout.blocks))
+    assert [joiner.digest(block) for block in blocks] == [donor.digest(block) for block in blocks]
+    assert_same_bits(donor.model, joiner.model)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WHOLE if kind not in ELEMENTWISE])
+def test_state_of_optimizers_that_cannot_be_sharded_travels_whole(kind):
+    donor = elastic(lesson_of(kind)).run._training.state
+    joiner = prepared(lesson_of(kind)).run._training.state
+    joiner.unpack(donor.pack(range(donor.units), range(donor.units)))
+    assert [joiner.digest(0), donor.digest(0)] == [donor.digest(0)] * 2
+
+
+def test_a_packet_is_safetensors_and_json_and_nothing_else():
+    state = elastic(lesson_of(optim.Adam, large)).run._training.state
+    packet = state.pack(range(state.units), range(state.units))
+    assert safetensors.torch.load(packet)
+    header = json.loads(packet[8 : 8 + int.from_bytes(packet[:8], "little")])
+    assert set(json.loads(header["__metadata__"]["plain"])["rest"]) == {"groups", "schedule"}
+
+
+# -- groups, clipping, schedules ---------------------------------------------------------------------------
+
+
+def in_groups(model):
+    return optim.AdamW(
+        [
+            {"params": model[0].parameters(), "lr": 0.1, "weight_decay": 0.0},
+            {"params": model[2].parameters(), "lr": 0.01, "weight_decay": 0.5},
+        ]
+    )
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_parameter_groups_keep_their_own_rates_and_decays(copies):
+    lesson = Lesson(matrix, in_groups)
+    assert_alike(elastic(lesson, copies=copies), plain(lesson))
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_clipping_is_that_of_the_whole_gradient(copies):
+    lesson = Lesson(matrix, clip=0.05)
+    assert_alike(elastic(lesson, copies=copies), plain(lesson))
+
+
+def test_a_gradient_below_the_limit_is_not_clipped():
+    assert_same_bits(elastic(Lesson(matrix, clip=1e9)).model, elastic(Lesson(matrix)).model)
+
+
+SCHEDULES = {
+    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10),
+    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=6),
+    "SequentialLR": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.9)],
+        milestones=[3],
+    ),
+}
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_move_the_rate_after_every_step(name, copies):
+    lesson = Lesson(matrix, scheduler=SCHEDULES[name])
+    learned, reference = elastic(lesson, copies=copies), plain(lesson)
+    assert_alike(learned, reference)
+    assert [g["lr"] for g in learned.optimizer.param_groups] == [
+        g["lr"] for g in reference.optimizer.param_groups
+    ]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_joiner_takes_over_where_the_schedule_stands(name):
+    lesson = Lesson(matrix, scheduler=SCHEDULES[name])
+    donor, joiner = elastic(lesson), prepared(lesson)
+    state = donor.run._training.state
+    joiner.run._training.state.unpack(state.pack([state.units - 1], []))
+    for _ in range(3):
+        donor.scheduler.step()
+        joiner.run._training.state.optimizer._opt_called = True
+        joiner.scheduler.step()
+        assert donor.scheduler.get_last_lr() == joiner.scheduler.get_last_lr()
+
+
+def test_a_hyperparameter_that_cannot_travel_is_named():
+    def odd(model):
+        return optim.SGD([{"params": model.parameters(), "who": object()}], lr=0.1)
+
+    state = prepared(Lesson(matrix, odd)).run._training.state
+    with pytest.raises(BadInput, match="cannot be given to a joining worker"):
+        state.pack([state.units - 1], [])

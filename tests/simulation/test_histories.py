@@ -1,0 +1,65 @@
+"""Histories by the hundred: whoever joins, leaves, hangs or dies, the state is that of the quiet run."""
+
+import msgspec
+import pytest
+
+from elastane.api import control
+from elastane.protocol.mesh import AnyPeerMessage
+from elastane.simulator.__main__ import LAYOUTS, retell
+from elastane.simulator.faults import plan
+from elastane.simulator.history import History
+
+SEEDS = 300
+LAST_LINES = 60
+
+encode_peer = msgspec.msgpack.encode
+decode_peer = msgspec.msgpack.Decoder(AnyPeerMessage).decode
+
+
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
+def test_every_history_ends_as_the_quiet_run_does(copies):
+    for seed in range(SEEDS):
+        try:
+            History(plan(seed, copies)).play()
+        except AssertionError:
+            told = []
+            retell(seed, copies, told.append)
+            story = "\n".join([told[0], *told[-LAST_LINES:]])
+            pytest.fail(f"python -m elastane.simulator --seed {seed} --histories 1\n{story}", pytrace=False)
+
+
+def test_a_seed_tells_the_same_story_twice():
+    first, second = [], []
+    retell(3, 2, first.append)
+    retell(3, 2, second.append)
+    assert first == second
+    assert len(first) > 100
+
+
+class OverTheWire(History):
+    """Every message is encoded and decoded on its way, as between real processes."""
+
+    def __init__(self, some):
+        super().__init__(some)
+        send = self.streams.send
+        self.streams.send = lambda sender, receiver, message, payload: send(
+            sender, receiver, decode_peer(encode_peer(message)), payload
+        )
+
+    def to_coordinator(self, message):
+        super().to_coordinator(control.decode_to_coordinator(control.encode(message)))
+
+    def from_agent(self, report):
+        super().from_agent(control.decode_to_coordinator(control.encode(report)))
+
+    def to_worker(self, worker, message):
+        super().to_worker(worker, control.decode_to_worker(control.encode(message)))
+
+    def to_agent(self, message):
+        super().to_agent(control.decode_to_agent(control.encode(message)))
+
+
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
+def test_messages_mean_the_same_after_a_journey(copies):
+    for seed in range(15):
+        assert OverTheWire(plan(seed, copies)).play() == History(plan(seed, copies)).play()
