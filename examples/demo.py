@@ -1,93 +1,161 @@
-"""Train twice, once in peace and once while workers join, die and leave: the same bytes come out.
+"""Train while workers join, die and leave; train again in peace; compare the bytes.
 
-Everything here is done with the command line, as you would do it; each command is shown before it runs.
+Everything is done with the command line, as you would do it, and each command is shown. The kills are real
+signals to real processes, at moments drawn from a seed that is printed: `--seed` draws the same ones again.
 """
 
+import argparse
 import json
 import os
-import shutil
+import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
-STEPS = 120
-TRAINING = [str(Path(__file__).parent / "lm" / "train.py"), f"--steps={STEPS}", "--evaluate-every=40"]
+from rich.console import Console
+from rich.table import Table
+
+STEPS = 130
+TRAINING = [str(Path(__file__).parent / "lm" / "train.py"), f"--steps={STEPS}", "--evaluate-every=65"]
+console = Console(highlight=False)
 
 
 def main() -> int:
-    home = tempfile.mkdtemp(prefix="elastane-demo-")
-    os.environ["ELASTANE_HOME"] = home
-    say(f"A small GPT learns Python's standard library for {STEPS} steps. First one worker, in peace:")
-    elastane("run", "--name=quiet", "--workers=1:1", *TRAINING)
-
-    say("The same again, and this time it will not be left in peace:")
-    run = start("run", "--name=stormy", "--workers=1:3", "--start=1", *TRAINING)
-    try:
-        after_step(15, run)
-        say("Two workers join. Nobody waits for them:")
-        elastane("resize", "stormy", "3", "--wait")
-        after_step(45, run)
-        say("The worker that was there first is killed in the middle of a step; another takes its place:")
-        kill("worker")
-        after_step(70, run)
-        say("The coordinator is killed:")
-        kill("coordinator")
-        after_step(85, run)
-        say("Down to one worker. Whoever leaves does so between two steps:")
-        elastane("resize", "stormy", "1", "--wait")
-        code = run.wait()
-    finally:
-        run.send_signal(signal.SIGKILL)
-        run.wait()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
+    seed = parser.parse_args().seed
+    home = Path(tempfile.mkdtemp(prefix="elastane-demo-"))
+    os.environ["ELASTANE_HOME"] = str(home)
+    say(f"A small GPT learns the source of Python's standard library. Seed of all that happens: {seed}")
+    code = stormy(random.Random(seed), home / "runs" / "stormy")
     if code != 0:
         return code
+    say("The same training in peace, on one worker:")
+    elastane("run", "--name=quiet", "--workers=1:1", *TRAINING)
+    say("Was every sample trained on exactly once, and are the two runs the same?")
+    sound = elastane("verify", "stormy")
+    same = elastane("verify", "stormy", "quiet")
+    say("What the healthy workers felt:")
+    console.print(felt(home / "runs" / "stormy"))
+    console.print(f"\nThe report, for a browser: {home / 'runs' / 'stormy' / 'report.html'}")
+    console.print(f"Remove it all with: rm -r {home}")
+    return sound or same
 
-    say("What happened:")
-    elastane("events", "stormy")
-    say("The ledger proves that every sample was trained on once:")
-    elastane("verify", "stormy")
-    say("And the two runs are the same, bit for bit:")
-    same = elastane("verify", "quiet", "stormy")
-    say(f"Its report, to open in a browser: {Path(home) / 'runs' / 'stormy' / 'report.html'}")
-    if same != 0:
-        return same
-    say(f"Remove it all with: rm -r {home}")
-    return 0
+
+def stormy(rng: random.Random, run_dir: Path) -> int:
+    """A run that is not left in peace; its exit code."""
+    run = start("run", "--name=stormy", "--workers=1:3", "--start=1", *TRAINING)
+    talk = threading.Thread(target=pass_on, args=(run,))
+    talk.start()
+    try:
+        after_step(rng.randint(8, 14), run, run_dir)
+        say("Two workers join:")
+        elastane("resize", "stormy", "3", "--wait")
+        after_step(committed(run_dir) + rng.randint(12, 20), run, run_dir)
+        time.sleep(rng.random() * usual_step_s(run_dir))
+        say("A worker is killed in the middle of a step; a new one will take its place:")
+        kill("worker", rng)
+        after_step(committed(run_dir) + rng.randint(12, 20), run, run_dir)
+        time.sleep(rng.random() * usual_step_s(run_dir))
+        say("The coordinator is killed:")
+        kill("coordinator", rng)
+        after_step(committed(run_dir) + rng.randint(8, 12), run, run_dir)
+        leaver = rng.choice([row for row in processes() if row["role"] == "worker"])["worker"]
+        say(f"Worker {leaver} is drained:")
+        elastane("drain", "stormy", str(leaver), "--wait")
+        return run.wait()
+    finally:
+        if run.poll() is None:
+            run.send_signal(signal.SIGKILL)
+        run.wait()
+        talk.join()
+
+
+def felt(run_dir: Path) -> Table:
+    """Per event, what it cost the workers that had nothing to do with it."""
+    events = lines(run_dir / "events.jsonl")
+    steps = {line["step"]: line["seconds"]["step"] for line in lines(run_dir / "ledger.jsonl")}
+    table = Table("event", "at step", "longest pause of a healthy worker", "in usual steps")
+    for event in events:
+        if event["kind"] == "generation.started" and event.get("pause_ms"):
+            pause_ms, usual = max(event["pause_ms"].values()), max(event["pause_steps"].values())
+            table.add_row(event["why"], str(event["step"]), f"{pause_ms:.0f} ms", f"{usual:.2f}")
+        elif event["kind"] == "coordinator.died":
+            near = [line["step"] for line in lines(run_dir / "ledger.jsonl") if line["time"] >= event["time"]]
+            first = min(near, default=len(steps))
+            usual_s = statistics.median(steps[step] for step in range(max(2, first - 8), first))
+            longest_s = max(steps.get(step, 0.0) for step in range(first, first + 3))
+            pause_s = max(0.0, longest_s - usual_s)
+            row = (str(first), f"{1e3 * pause_s:.0f} ms", f"{pause_s / usual_s:.2f}")
+            table.add_row("the coordinator dies", *row)
+    return table
 
 
 def say(text: str) -> None:
-    width = shutil.get_terminal_size().columns
-    print(f"\n{'-' * min(width, 110)}\n{text}\n", flush=True)
+    console.rule(style="dim")
+    console.print(f"[bold]{text}[/bold]\n")
 
 
-def start(*arguments: str) -> "subprocess.Popen[bytes]":
-    print("$ elastane " + " ".join(arguments), flush=True)
-    return subprocess.Popen([sys.executable, "-m", "elastane.cli.main", *arguments])
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    console.print("[cyan]$ elastane " + " ".join(arguments))
+    command = [sys.executable, "-m", "elastane.cli.main", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def pass_on(run: "subprocess.Popen[str]") -> None:
+    for line in run.stdout or ():
+        console.print(line.rstrip(), markup=False)
 
 
 def elastane(*arguments: str) -> int:
-    return start(*arguments).wait()
+    run = start(*arguments)
+    pass_on(run)
+    return run.wait()
 
 
-def after_step(step: int, run: "subprocess.Popen[bytes]") -> None:
-    """Wait until the ledger has ``step``; an end of the run ends the demo."""
-    ledger = Path(os.environ["ELASTANE_HOME"]) / "runs" / "stormy" / "ledger.jsonl"
-    while not ledger.exists() or ledger.read_bytes().count(b"\n") < step:
+def processes() -> list[dict[str, Any]]:
+    """The rows of ``elastane ps``."""
+    command = [sys.executable, "-m", "elastane.cli.main", "ps", "stormy", "--json"]
+    rows: list[dict[str, Any]] = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+    )
+    return rows
+
+
+def kill(role: str, rng: random.Random) -> None:
+    """``kill -9`` of one of the processes with this role."""
+    pid = rng.choice([row for row in processes() if row["role"] == role])["pid"]
+    console.print(f"[cyan]$ kill -9 {pid}")
+    os.kill(pid, signal.SIGKILL)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file that may still be written to."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def committed(run_dir: Path) -> int:
+    return len(lines(run_dir / "ledger.jsonl"))
+
+
+def usual_step_s(run_dir: Path) -> float:
+    return statistics.median(float(line["seconds"]["step"]) for line in lines(run_dir / "ledger.jsonl")[-8:])
+
+
+def after_step(step: int, run: "subprocess.Popen[str]", run_dir: Path) -> None:
+    """Wait until a step is in the ledger; an end of the run ends the demo."""
+    while committed(run_dir) < step:
         if run.poll() is not None:
             sys.exit(f"the run ended before step {step}, with exit code {run.returncode}")
         time.sleep(0.05)
-
-
-def kill(role: str) -> None:
-    """``kill -9`` of the first process that has this role in ``elastane ps``."""
-    command = [sys.executable, "-m", "elastane.cli.main", "ps", "stormy", "--json"]
-    rows = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    pid = next(row["pid"] for row in rows if row["role"] == role)
-    print(f"$ kill -9 {pid}", flush=True)
-    os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

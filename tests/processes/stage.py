@@ -70,9 +70,23 @@ class Running:
     def events(self) -> tuple[EventLine, ...]:
         return read_run(self.run_dir).events
 
-    def open(self, name: str | int) -> None:
-        """Lets those go on who wait for it: the number of a gate, or ``late``."""
-        (self.run_dir.root / (name if isinstance(name, str) else f"gate-{name}")).touch()
+    def open(self, name: str) -> None:
+        """Lets those go on who wait for this file."""
+        (self.run_dir.root / name).touch()
+
+    async def pace(self, done: Callable[[Answer], bool]) -> Answer:
+        """One paced step after the other, until it is as wished."""
+        answer = await self.until(lambda answer: answer.step > 0)
+        while not done(answer):
+            assert answer.step < answer.steps, "the last step was made before it was as wished"
+            self.open(f"gate-{answer.step + 1}")
+            following = answer.step + 1
+            answer = await self.until_step(following)
+        return answer
+
+    def go(self) -> None:
+        """No step is paced any more."""
+        self.open("gates")
 
 
 @dataclass(frozen=True)
@@ -83,15 +97,22 @@ class Ended:
     run: Recorded
 
     @property
-    def digest(self) -> tuple[str, str]:
-        """Of parameters and optimizer state after the last step."""
-        digest = self.run.ledger[-1].digest
-        assert digest is not None
-        return digest.parameters, digest.optimizer
+    def digests(self) -> dict[int, tuple[str, str]]:
+        """Of parameters and optimizer state, after every step that has them."""
+        return {
+            line.step: (line.digest.parameters, line.digest.optimizer)
+            for line in self.run.ledger
+            if line.digest is not None
+        }
 
     @property
     def losses(self) -> list[str]:
         return [line.loss_hex for line in self.run.ledger]
+
+    @property
+    def said(self) -> list[str]:
+        """What the script printed, an evaluation and the last digest among it."""
+        return [event.why for event in self.events("message")]
 
     @property
     def model(self) -> str:
@@ -177,7 +198,7 @@ class Stage:
             wishes: fields of the `RunSpec`.
         """
         self._runs += 1
-        limits = {"start": 1, "max_workers": VIRTUAL_RANKS} | wishes
+        limits = {"start": 1, "max_workers": VIRTUAL_RANKS, "digest_every": 5} | wishes
         spec = RunSpec(name=f"run-{self._runs}", script=str(SCRIPTS / script), args=args, **limits)
         with claimed(spec, run_dir or self._root / spec.name) as files:
             agent = Agent(files, spec, self.commands)

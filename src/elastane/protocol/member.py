@@ -249,6 +249,7 @@ class Member:
         self.first_generation = 0
         self._applied = True
         self._committed_in = 0
+        self._voted_for = 0
         self._stopping = False
         self._next: Generation | None = None
         self._assignment = 0
@@ -494,7 +495,7 @@ class Member:
             leaves=() if fresh else tuple(now.leaves.values()),
             rooted=() if fresh else spans(now.rooted),
             held=spans(self.held),
-            keeps=() if self.left else spans(self.held & self._should_hold()),
+            keeps=spans(self.held & self._should_hold()) if self._has_voted_for(self.committed + 1) else (),
             behind=spans(self.behind),
         )
         self._statuses.setdefault(generation.number, {})[self.worker] = status
@@ -515,7 +516,7 @@ class Member:
         outcome = next(status.outcome for status in here.values() if status.committed == newest)
         if self.committed == FRESH:
             self.committed, self.outcome = newest, outcome
-        elif self.committed < newest and outcome is not None and not self.left:
+        elif self.committed < newest and outcome is not None and self._can_catch_up(generation):
             self._conclude(outcome)
             # Who needs the new values fetches them: this generation's owners may not have them yet.
             self._committed_in = 0
@@ -528,6 +529,14 @@ class Member:
             self._leave()
         self._begun = True
         self._recall_early()
+
+    def _has_voted_for(self, round_: int) -> bool:
+        """It had all sums it needed of that round: it can apply it, should others have committed it."""
+        return self._voted_for == round_
+
+    def _can_catch_up(self, generation: Generation) -> bool:
+        # A leaver that the others went on without stays where it is; all the same it can be a member again.
+        return not self.left and (self.worker in generation or self._has_voted_for(self.committed + 1))
 
     def _resume(self, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
         """Go on with the round after ``newest``, from what all members together have of it."""
@@ -754,6 +763,7 @@ class Member:
         if not generation or not now.entered or now.voted:
             return
         now.voted = True
+        self._voted_for = self.committed + 1
         ready = self._ready_for() if now.entered.kind == "train" else 0
         vote = mesh.Vote(
             generation=generation.number,
@@ -795,7 +805,7 @@ class Member:
         if trained:
             self._applied = False
             self._committed_in = self.generation.number
-            self.held &= self._should_hold()
+            self.held &= self._should_hold() if self._has_voted_for(outcome.round) else set()
             self.behind = set(self.layout.everything) - {self.layout.rest} - self.held
             # An evaluation in between does not change what a training round has agreed on.
             self._next = self._planned.get(outcome.next_generation)

@@ -85,6 +85,7 @@ class Reactor:
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
         self._entered: core.Entered | None = None
         self._round = 0
+        self._standing = (0, False, False)
         self._busy = threading.Lock()
         if mesh is not None:
             mesh.sums_fd, mesh.values_fd = gradients.sums_fd, state.arena.fd
@@ -152,10 +153,11 @@ class Reactor:
                 self._meet(generation)
             case _:
                 pass
-        before = self.member.generation
         for action in self.member.handle(event):
             self._act(action)
-        if self._upstream is not None and self.member.generation is not before:
+        standing = self.member.works_in, self.member.complete, self.member.left
+        if self._upstream is not None and standing != self._standing:
+            self._standing = standing
             self._upstream.changed()
 
     def _meet(self, generation: Generation) -> None:

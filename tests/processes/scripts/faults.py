@@ -13,7 +13,7 @@ from typing import Any
 
 from elastane.protocol import member as core
 from elastane.protocol import mesh
-from elastane.runtime import settings
+from elastane.runtime import settings, worker
 from elastane.runtime.data import Deck
 from elastane.runtime.gradients import _Leaf
 from elastane.runtime.reactor import Reactor
@@ -29,15 +29,15 @@ def _run_dir():
     return None if run_dir is None else run_dir.root
 
 
-def wait_for(name: str) -> None:
-    """Until the test has made this file in the run directory; alone, not at all."""
+def wait_for(*names: str) -> None:
+    """Until the test has made one of these files in the run directory; alone, not at all."""
     root = _run_dir()
-    while root is not None and not (root / name).exists():
+    while root is not None and not any((root / name).exists() for name in names):
         time.sleep(POLL_S)
 
 
-def wait_as(worker: int, name: str) -> None:
-    if settings.current().worker == worker:
+def wait_as(number: int, name: str) -> None:
+    if settings.current().worker == number:
         wait_for(name)
 
 
@@ -48,10 +48,10 @@ def slowness() -> float:
 
 def witness() -> None:
     """Note every virtual rank that is dealt, so that a test sees what was really computed."""
-    root, worker = _run_dir(), settings.current().worker
+    root, number = _run_dir(), settings.current().worker
     if root is None:
         return
-    notes = os.open(root / f"dealt-{worker}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    notes = os.open(root / f"dealt-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def note(_deck: Deck, step: int, rank: int) -> None:
         os.write(notes, f"{step} {rank}\n".encode())
@@ -60,10 +60,10 @@ def witness() -> None:
 
 
 def arm(text: str) -> None:
-    worker, step, moment, *name = text.split(":")
-    if settings.current().worker == int(worker):
-        number = signal.Signals[f"SIG{name[0] if name else 'KILL'}"]
-        MOMENTS[moment](int(step), lambda: os.kill(os.getpid(), number))
+    number, step, moment, *name = text.split(":")
+    if settings.current().worker == int(number):
+        signal_ = signal.Signals[f"SIG{name[0] if name else 'KILL'}"]
+        MOMENTS[moment](int(step), lambda: os.kill(os.getpid(), signal_))
 
 
 def _around(owner: type, name: str, *, before: Callable | None = None, after: Callable | None = None) -> None:
@@ -164,6 +164,16 @@ def before_apply(step: int, strike: Strike) -> None:
     _around(TrainingState, "apply", before=lambda _state, outcome, *_args, **_options: at(outcome.step))
 
 
+def before_writing_model(_step: int, strike: Strike) -> None:
+    inner = worker.write_model
+
+    def outer(*args: Any) -> None:
+        strike()
+        inner(*args)
+
+    worker.write_model = outer
+
+
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
@@ -175,6 +185,7 @@ MOMENTS: dict[str, Moment] = {
     "after-one-vote": _message(mesh.Vote, sent=1),
     "after-two-votes": _message(mesh.Vote, sent=2),
     "before-apply": before_apply,
+    "before-writing-model": before_writing_model,
     "before-publish": _message(mesh.Published, sent=None),
     "after-one-published": _message(mesh.Published, sent=1),
     "donor-before-serving": _action(core.Serve, done=False),

@@ -15,12 +15,12 @@ from torch.utils.data import TensorDataset
 import elastane
 
 LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2
+EVALUATED_STEP = 7
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=12)
-parser.add_argument("--gate", type=int, action="append", default=[], help="wait there for the file gate-STEP")
+parser.add_argument("--steps", type=int, default=30)
+parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
-parser.add_argument("--evaluate", type=int, default=0, help="after this step")
 parser.add_argument("--seconds", type=float, default=0.0, help="each virtual rank takes longer by this")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
 options = parser.parse_args()
@@ -53,15 +53,15 @@ inputs = torch.randn(LENGTH, 12, generator=generator)
 data = TensorDataset(inputs, inputs[:, :4].argmax(1))
 
 for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
-    if step.number in options.gate:
-        faults.wait_for(f"gate-{step.number}")
+    if step.number >= options.paced_from:
+        faults.wait_for(f"gate-{step.number}", "gates")
     for batch, targets in step:
         if options.seconds:
             time.sleep(options.seconds * faults.slowness())
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = functional.cross_entropy(model(batch), targets)
         step.backward(loss)
-    if step.number == options.evaluate:
+    if step.number == EVALUATED_STEP:
         score = run.evaluate(data, microbatch=10)
         model.eval()
         with torch.no_grad():

@@ -1,0 +1,22 @@
+"""A run in a process of its own, that can be killed: RUN_DIR, the warm server's command, --, script and args."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from elastane.agent.agent import Agent
+from elastane.agent.processes import Commands
+from elastane.api.spec import RunSpec
+from elastane.cli.run_directory import claimed
+
+
+def main() -> None:
+    border = sys.argv.index("--")
+    root, spares, (script, *args) = Path(sys.argv[1]), sys.argv[2:border], sys.argv[border + 1 :]
+    spec = RunSpec(name="lone", script=script, args=tuple(args), start=2)
+    with claimed(spec, root) as files:
+        asyncio.run(Agent(files, spec, Commands(spares=tuple(spares))).run())
+
+
+if __name__ == "__main__":
+    main()

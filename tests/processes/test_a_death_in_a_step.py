@@ -1,0 +1,98 @@
+"""A worker is killed at an exact moment: its unfinished share of that step is computed again, nothing else."""
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+STEP = 5
+BEFORE_THE_COMMIT = [
+    "before-compute",
+    "in-backward",
+    "before-first-ready",
+    "after-first-ready",
+    "after-first-sum",
+    "after-first-summed",
+    "before-vote",
+]
+AFTER_THE_COMMIT = ["after-two-votes", "before-apply"]
+WAYS = [
+    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
+    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
+]
+
+
+def with_a_death(stage, moment, way, *, workers=3, number=1):
+    ended = stage.play(f"--fault={number}:{STEP}:{moment}", start=workers, **way)
+    assert ended.who("worker.died") == [f"worker {number}"], ended.story()
+    return ended
+
+
+def assert_survivors_kept_their_work(ended, dead):
+    before, after = ended.shares(STEP - 1), ended.shares(STEP)
+    for survivor in set(before) - {dead}:
+        assert before[survivor] <= after[survivor]
+        assert all(count == 1 for (step, _), count in ended.dealt[survivor].items() if step == STEP)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("moment", BEFORE_THE_COMMIT)
+def test_before_the_votes_its_share_is_computed_by_the_others(stage, assert_undisturbed, moment, way):
+    ended = with_a_death(stage, moment, way)
+    assert_undisturbed(ended)
+    assert_survivors_kept_their_work(ended, dead=1)
+    assert set(ended.shares(STEP)) == {0, 2}
+    assert ended.computed(STEP, by=[0, 2]) == 8
+    assert ended.generation(STEP) == ended.generation(STEP - 1) + 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_when_one_of_two_survivors_has_its_vote_nothing_is_left_in_doubt(stage, assert_undisturbed, way):
+    ended = with_a_death(stage, "after-one-vote", way)
+    assert_undisturbed(ended)
+    assert_survivors_kept_their_work(ended, dead=1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("moment", AFTER_THE_COMMIT)
+def test_after_its_votes_nothing_is_computed_again(stage, assert_undisturbed, moment, way):
+    ended = with_a_death(stage, moment, way)
+    assert_undisturbed(ended)
+    assert ended.shares(STEP) == ended.shares(STEP - 1)
+    assert ended.computed(STEP, by=[0, 2]) == 8 - len(ended.shares(STEP)[1])
+
+
+@pytest.mark.parametrize("transport", ["shared", "tcp"])
+@pytest.mark.parametrize("moment", ["before-publish", "after-one-published"])
+def test_values_it_had_not_passed_on_come_from_its_backup(stage, assert_undisturbed, moment, transport):
+    ended = with_a_death(stage, moment, {"copies": 2, "transport": transport}, workers=4)
+    assert_undisturbed(ended)
+    assert ended.shares(STEP) == ended.shares(STEP - 1)
+    assert ended.computed(STEP, by=[0, 2, 3]) == 8 - len(ended.shares(STEP)[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("moment", ["in-backward", "before-vote", "before-apply"])
+def test_the_first_worker_is_no_more_than_any_other(stage, assert_undisturbed, moment, way):
+    ended = with_a_death(stage, moment, way, number=0)
+    assert_undisturbed(ended)
+    assert_survivors_kept_their_work(ended, dead=0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_in_the_very_first_step(stage, assert_undisturbed, way):
+    ended = stage.play("--fault=0:1:before-vote", start=3, **way)
+    assert_undisturbed(ended)
+    assert ended.who("worker.died") == ["worker 0"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_in_the_very_last_step(stage, assert_undisturbed, way):
+    ended = stage.play("--fault=1:30:before-apply", start=3, **way)
+    assert_undisturbed(ended)
+    assert ended.who("worker.died") == ["worker 1"]
+
+
+def test_while_it_writes_the_model(stage, assert_undisturbed):
+    ended = stage.play("--fault=0:0:before-writing-model", start=2)
+    assert_undisturbed(ended)
+    assert ended.who("worker.died") == ["worker 0"]
