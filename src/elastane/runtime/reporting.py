@@ -14,6 +14,7 @@ from elastane.api import control
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.protocol import member as core
+from elastane.runtime import priority
 from elastane.runtime.control import Control
 from elastane.runtime.data import Plan
 from elastane.runtime.gradients import Gradients
@@ -80,6 +81,7 @@ class Reporter:
 
     def ready(self) -> None:
         """The rehearsal is over."""
+        priority.restore()
         self._ready = True
         if self._control is not None:
             self._control.changed()

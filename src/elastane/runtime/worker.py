@@ -17,7 +17,7 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime import reporting, settings
+from elastane.runtime import priority, reporting, settings
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import TrainingState
 
@@ -36,6 +36,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     Returns:
         Exit code: 0 unless the script failed.
     """
+    priority.lower()
     threading.excepthook = _thread_died
     threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
     files = RunDir(run_dir)
@@ -119,10 +120,10 @@ def _own_traceback(error: BaseException) -> str:
 
 def _failed(text: str) -> int:
     sys.stderr.write(text)
-    reporter = reporting.here()
-    if reporter is not None:
-        reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text))
-        reporter.flush(SAY_S)
+    # A script may fail before it has joined, at its imports as a rule: that must be said all the same.
+    reporter = reporting.here() or reporting.Reporter(settings.current())
+    reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text))
+    reporter.flush(SAY_S)
     return 1
 
 
