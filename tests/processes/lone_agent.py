@@ -1,4 +1,7 @@
-"""A run in a process of its own, that can be killed: RUN_DIR, the warm server's command, --, script and args."""
+"""A run in a process of its own, to be killed.
+
+Arguments: the run directory, the warm server's command, ``--``, the script and its arguments.
+"""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Real runs, staged: a real agent, coordinator, mesh and workers, told what should happen to them and when."""
+"""Real runs, staged: real agents, coordinators, meshes and workers, told what happens to them and when."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from elastane.agent.agent import Agent
 from elastane.agent.processes import Commands
 from elastane.api.control import Answer, Ask, AskResize, AskStatus, RunOver
-from elastane.api.errors import NoSuchRun
+from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
@@ -27,7 +27,8 @@ from elastane.observability.verify import Verdict
 from elastane.protocol.tree import members_of
 
 SCRIPTS = Path(__file__).with_name("scripts")
-WAIT_S = 60
+WAIT_S = 40
+SHORT_S = 2
 POLL_S = 0.02
 VIRTUAL_RANKS = 8
 
@@ -40,7 +41,7 @@ class Running:
         self.agent = agent
 
     async def ask(self, question: Ask) -> Answer:
-        return await asyncio.to_thread(ask, self.run_dir, question, WAIT_S)
+        return await asyncio.to_thread(ask, self.run_dir, question, WAIT_S / 2)
 
     async def resize(self, workers: int) -> None:
         answer = await self.ask(AskResize(workers=workers))
@@ -51,8 +52,8 @@ class Running:
         async with asyncio.timeout(WAIT_S):
             while True:
                 try:
-                    answer = await self.ask(AskStatus())
-                except NoSuchRun:
+                    answer = await asyncio.to_thread(ask, self.run_dir, AskStatus(), SHORT_S)
+                except (NoSuchRun, RunFailed):
                     answer = None
                 if answer is not None and done(answer):
                     return answer
@@ -64,7 +65,9 @@ class Running:
 
     async def until_event(self, kind: str, who: str = "") -> None:
         async with asyncio.timeout(WAIT_S):
-            while not any(e.kind == kind and who in (e.who, "") for e in self.events()):
+            while True:
+                if any(event.kind == kind and who in (event.who, "") for event in self.events()):
+                    return
                 await asyncio.sleep(POLL_S)
 
     def events(self) -> tuple[EventLine, ...]:
@@ -153,10 +156,7 @@ class Ended:
         return self.run.run_dir.log(process).read_text()
 
     def story(self) -> str:
-        """For the reader of a failed test."""
-        lines = [f"{event.kind} {event.who}: {event.why}" for event in self.run.events]
-        logs = [f"--- {path.name}\n{path.read_text()[-2000:]}" for path in self.run.run_dir.logs.iterdir()]
-        return "\n".join([f"{self.over}", *lines, *logs])
+        return f"{self.over}\n{told(self.run)}"
 
 
 Story = Callable[[Running], Awaitable[None]]
@@ -212,18 +212,35 @@ async def _played(agent: Agent, running: Running, story: Story) -> RunOver:
     try:
         async with asyncio.timeout(WAIT_S):
             await asyncio.wait((task, telling), return_when=asyncio.FIRST_COMPLETED)
+            # A run that has ended does not bring what its story still waits for.
             if not telling.done():
-                # The run has ended before its story: whatever the story still waits for does not come.
                 telling.cancel()
             await asyncio.wait((telling,))
-            if telling.cancelled():
-                return await task
-            telling.result()
+            if not telling.cancelled():
+                telling.result()
             return await task
+    except TimeoutError:
+        raise AssertionError(await _standstill(running)) from None
     finally:
         if not task.done():
             agent.kill()
             await task
+
+
+async def _standstill(running: Running) -> str:
+    """Where everybody stands; workers write the stacks of their threads when they get SIGUSR1."""
+    workers = running.agent._staff.living
+    for pid in workers.values():
+        os.kill(pid, signal.SIGUSR1)
+    await asyncio.sleep(1)
+    return f"no end after {WAIT_S} s; alive: {dict(workers)}\n" + told(read_run(running.run_dir))
+
+
+def told(run: Recorded) -> str:
+    """For the reader of a failed test."""
+    lines = [f"{event.time:.3f} {event.kind} {event.who}: {event.why}" for event in run.events]
+    logs = [f"--- {path.name}\n{path.read_text()[-6000:]}" for path in run.run_dir.logs.iterdir()]
+    return "\n".join([f"{len(run.ledger)} steps", *lines, *logs])
 
 
 def member_states(answer: Answer) -> set[int | None]:

@@ -1,4 +1,4 @@
-"""A worker is killed at an exact moment: its unfinished share of that step is computed again, nothing else."""
+"""A worker is killed at an exact moment: what it left of that step is computed again, and nothing else."""
 
 import pytest
 
@@ -14,7 +14,7 @@ BEFORE_THE_COMMIT = [
     "after-first-summed",
     "before-vote",
 ]
-AFTER_THE_COMMIT = ["after-two-votes", "before-apply"]
+AFTER_THE_COMMIT = ["after-one-vote-that-counted", "after-both-votes", "before-apply"]
 WAYS = [
     pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
     pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
@@ -46,7 +46,9 @@ def test_before_the_votes_its_share_is_computed_by_the_others(stage, assert_undi
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_when_one_of_two_survivors_has_its_vote_nothing_is_left_in_doubt(stage, assert_undisturbed, way):
+def test_with_one_of_its_votes_sent_the_survivors_agree_whether_the_step_holds(
+    stage, assert_undisturbed, way
+):
     ended = with_a_death(stage, "after-one-vote", way)
     assert_undisturbed(ended)
     assert_survivors_kept_their_work(ended, dead=1)
@@ -54,7 +56,7 @@ def test_when_one_of_two_survivors_has_its_vote_nothing_is_left_in_doubt(stage, 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("moment", AFTER_THE_COMMIT)
-def test_after_its_votes_nothing_is_computed_again(stage, assert_undisturbed, moment, way):
+def test_once_a_survivor_has_every_vote_nothing_is_computed_again(stage, assert_undisturbed, moment, way):
     ended = with_a_death(stage, moment, way)
     assert_undisturbed(ended)
     assert ended.shares(STEP) == ended.shares(STEP - 1)

@@ -1,18 +1,20 @@
 """Steps need no control plane: coordinator, warm server and agent may die, and are replaced or followed."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from elastane.api.control import AskResize
+from elastane.api.control import AskStatus
+from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
+from elastane.client.channel import ask
 
-from .stage import SCRIPTS, alive, eventually, kill, member_states, pid_of, state_of
+from .stage import SCRIPTS, alive, eventually, kill, member_states, state_of
 
 pytestmark = pytest.mark.processes
 
@@ -42,8 +44,6 @@ def test_steps_are_made_while_there_is_no_coordinator(stage, assert_undisturbed)
 
 
 async def waited_for(done):
-    import asyncio
-
     await asyncio.to_thread(eventually, done, "the last step is dealt")
 
 
@@ -115,10 +115,6 @@ def test_with_the_agent_everything_ends(stage, tmp_path):
 
 
 def read_pids(files, step):
-    from elastane.api.control import AskStatus
-    from elastane.api.errors import ElastaneError
-    from elastane.client.channel import ask
-
     try:
         answer = ask(files, AskStatus(), 1.0)
     except ElastaneError:

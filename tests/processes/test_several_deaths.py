@@ -15,7 +15,8 @@ def faults(*texts):
 
 
 @pytest.mark.parametrize(
-    "moments", [("in-backward", "in-backward"), ("after-one-vote", "before-apply"), ("before-vote", "before-vote")]
+    "moments",
+    [("in-backward", "in-backward"), ("after-one-vote", "before-apply"), ("before-vote", "before-vote")],
 )
 def test_two_die_in_the_same_step(stage, assert_undisturbed, moments):
     first, second = moments

@@ -6,32 +6,44 @@ import pytest
 from elastane.api import control
 from elastane.protocol.mesh import AnyPeerMessage
 from elastane.simulator.__main__ import LAYOUTS, retell
-from elastane.simulator.faults import plan
+from elastane.simulator.faults import plan, storm
 from elastane.simulator.history import History
 
-SEEDS = 300
+SEEDS = 200
+STORMS = 40
 LAST_LINES = 60
 
 encode_peer = msgspec.msgpack.encode
 decode_peer = msgspec.msgpack.Decoder(AnyPeerMessage).decode
 
 
+def play(some, repeat):
+    """Play a plan; when it breaks a promise, the end of its transcript is the failure."""
+    try:
+        History(some).play()
+    except AssertionError:
+        told = []
+        retell(some, told.append)
+        story = "\n".join([told[0], *told[-LAST_LINES:]])
+        pytest.fail(f"to repeat: python -m elastane.simulator {repeat}\n{story}", pytrace=False)
+
+
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 def test_every_history_ends_as_the_quiet_run_does(copies):
     for seed in range(SEEDS):
-        try:
-            History(plan(seed, copies)).play()
-        except AssertionError:
-            told = []
-            retell(seed, copies, told.append)
-            story = "\n".join([told[0], *told[-LAST_LINES:]])
-            pytest.fail(f"python -m elastane.simulator --seed {seed} --histories 1\n{story}", pytrace=False)
+        play(plan(seed, copies), f"--histories 1 --seed {seed} --copies {copies or 'all'}")
+
+
+@pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
+def test_so_do_those_without_a_quiet_step(copies):
+    for seed in range(STORMS):
+        play(storm(seed, copies), f"--storm --histories 1 --seed {seed} --copies {copies or 'all'}")
 
 
 def test_a_seed_tells_the_same_story_twice():
     first, second = [], []
-    retell(3, 2, first.append)
-    retell(3, 2, second.append)
+    retell(plan(3, 2), first.append)
+    retell(plan(3, 2), second.append)
     assert first == second
     assert len(first) > 100
 

@@ -249,8 +249,8 @@ class Agent:
         while True:
             now = time.monotonic()
             for worker, watch in self._watches.items():
-                counter, phase = self._beats.read(worker)
-                pulse = self._pulses[worker] = observed(self._pulses.get(worker), counter, phase, now)
+                pulse = observed(self._pulses.get(worker), *self._beats.read(worker), now)
+                self._pulses[worker] = pulse
                 if is_hung(pulse, now):
                     self._hung.add(worker)
                     watch.send(signal.SIGKILL)

@@ -9,20 +9,25 @@ from enum import IntEnum
 
 from elastane.api.membership import WorkerId
 
-SLOT = struct.Struct("<qq")
-"""Counter and phase, two little-endian 64-bit integers."""
+SLOT = struct.Struct("<qqd")
+"""Counter, phase, and the longest time in seconds the worker ever spent between two beats in that phase (0:
+not known yet); little-endian, 64 bits each."""
 
 SLOTS = 4096
 """Worker numbers share slots modulo this; so many generations of workers are never alive together."""
 
 
 class Phase(IntEnum):
-    """Where a worker is. Only in a step, where it owes progress to its peers, is silence soon suspicious."""
+    """Where a worker is. Only in a step, where it owes progress to its peers, is silence soon suspicious.
+
+    In a step it waits (`STEP`, moving ten times a second) or computes (`COMPUTE`).
+    """
 
     STARTING = 0
     STEP = 1
     USER = 2
     FINISHED = 3
+    COMPUTE = 4
 
 
 def offset(worker: WorkerId) -> int:

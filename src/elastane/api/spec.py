@@ -14,7 +14,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         name: what other terminals call the run.
         script: path of the training script.
         args: its arguments.
-        min_workers: the run waits (and complains) below this many workers.
+        min_workers: nobody may ask for fewer; deaths and drains can bring the run below it.
         max_workers: never more workers than this.
         start: workers to begin with.
         virtual_ranks: V, the fixed pieces of every global batch; None: global batch over microbatch.

@@ -268,7 +268,7 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     if worker in roster.failed or worker in roster.dismissed:
         return
     turn.roster = replace(roster, failed={**roster.failed, worker: failure})
-    last_line = failure.traceback.strip().rpartition("\n")[2]
+    last_line = gist(failure.traceback)
     why = f"worker {worker} failed: {last_line}"
     others = roster.newest is not None and any(
         other in roster.joined for other in roster.living(roster.newest.workers) if other != worker
@@ -279,6 +279,12 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
         return
     turn.note("worker.failed", worker, last_line)
     turn.dismiss(worker, 1, why)
+
+
+def gist(traceback: str) -> str:
+    """The line that says what happened: the last of a traceback, the first of an error of ours."""
+    lines = [line for line in traceback.strip().splitlines() if not line.startswith("  ")]
+    return lines[-1] if lines else "no reason given"
 
 
 def _hear_happening(turn: Turn, happened: Happened) -> None:

@@ -7,7 +7,7 @@ from elastane.coordinator.history import STOPPED_BY_USER
 from elastane.coordinator.turn import Turn
 
 ASK_AGAIN_S = 2.0
-LATE_REPORTS_S = 5.0
+LATE_REPORTS_S = 30.0
 
 
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
@@ -42,7 +42,13 @@ def end_when_done(turn: Turn) -> None:
         roster = turn.roster = replace(roster, finishing=turn.now)
     finishing = turn.now if roster.finishing is None else roster.finishing
     # The last steps may still be on their way into the ledger.
-    if roster.recorded < roster.step and turn.now - finishing < LATE_REPORTS_S:
+    if roster.recorded < roster.step:
+        if turn.now - finishing >= LATE_REPORTS_S:
+            fail_run(
+                turn,
+                f"the ledger ends at step {roster.recorded} of {roster.step}: the lines after it could not be "
+                "written; look for ledger.stalled among the events",
+            )
         return
     if roster.model_written:
         finish_run(turn)

@@ -119,10 +119,12 @@ class Roster:
     def candidates(self) -> tuple[WorkerId, ...]:
         """Started workers that have not been members and have not been told to go, by number."""
         newest = () if self.newest is None else self.newest.workers
+        leavers = () if self.newest is None or self.whole else self.handing_over(self.newest)
+        taken = {*newest, *(leaver.worker for leaver in leavers)}
         return tuple(
             worker
             for worker in self.started
-            if worker not in self.joined and worker not in self.dismissed and worker not in newest
+            if worker not in self.joined and worker not in self.dismissed and worker not in taken
         )
 
     @property
@@ -159,6 +161,14 @@ class Roster:
             leaver
             for leaver in generation.leaving
             if not self.gone(leaver.worker) and leaver.worker not in self.dismissed
+        )
+
+    def newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
+        """Living members of a planned generation that are not known to have begun in it, or in any."""
+        living = self.living(generation.workers)
+        begun = {worker for worker in living if self._works_in(worker) > 0}
+        return (
+            tuple(worker for worker in living if worker not in begun) if generation.planned and begun else ()
         )
 
     @property

@@ -57,8 +57,12 @@ def replace_the_dead(turn: Turn) -> None:
         # Where a silent one stands is not known to its new coordinator; it will speak, or be found dead.
         return
     dead = sorted(roster.needed - set(roster.living(roster.needed)))
-    survivors = tuple(member for member in at_work.members if not roster.gone(member.worker))
-    leaving = roster.handing_over(at_work)
+    # The others may be in an evaluation, which a newcomer cannot take part in: it joins again as planned. It
+    # is named among the leavers, because it may have begun after all and hold something by now.
+    newcomers = roster.newcomers(at_work)
+    living = tuple(member for member in at_work.members if not roster.gone(member.worker))
+    survivors = tuple(member for member in living if member.worker not in newcomers)
+    leaving = roster.handing_over(at_work) + tuple(m for m in living if m.worker in newcomers)
     if dead and _without_state(turn, tuple(member.worker for member in survivors + leaving)):
         return
     if dead and survivors:

@@ -341,6 +341,9 @@ class Member:
         if self.left and not leaving:
             return
         if self.committed == FRESH and self.worker not in generation:
+            if leaving:
+                # Thought to hold something; the others wait to hear that it does not.
+                self._tell_status(generation)
             return
         if generation.planned and self.committed != FRESH and not self.left:
             # Kept beside older ones: a vote may already have promised one of those.

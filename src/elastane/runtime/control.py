@@ -128,7 +128,6 @@ class Control:
             with self._lock:
                 while self._steps and self._steps[0].line.step <= message.step:
                     self._steps.popleft()
-                    self._sent = max(0, self._sent - 1)
             return
         self._hear(message)
 
@@ -153,7 +152,7 @@ class Control:
                 messages += [lost for peer, lost in self._lost.items() if peer not in self._lost_sent]
                 once = list(self._once)
                 messages += once
-                unsent = list(self._steps)[self._sent :]
+                unsent = [report for report in self._steps if report.line.step > self._sent]
                 if unsent:
                     messages.append(control.Steps(worker=self._worker, reports=tuple(unsent)))
                 lost_now = set(self._lost)
@@ -165,6 +164,6 @@ class Control:
                 continue  # said again on the next connection
             with self._lock:
                 if connection is self._connection:
-                    self._sent += len(unsent)
+                    self._sent = max(self._sent, *(report.line.step for report in unsent), 0)
                     self._lost_sent |= lost_now
                 self._once = self._once[len(once) :]

@@ -1,6 +1,7 @@
 """Progress of the training thread, where the agent can see it: progress, not liveness, is the heartbeat."""
 
 import mmap
+import time
 from pathlib import Path
 
 from elastane.api.heartbeat import SLOT, Phase, offset
@@ -13,12 +14,24 @@ class Heartbeat:
         self._memory: mmap.mmap | None = None
         self._offset = offset(worker)
         self._count = 0
+        self._phase = Phase.STARTING
+        self._beat_at = time.monotonic()
+        self._longest_s = dict.fromkeys(Phase, 0.0)
         if path is not None:
             with path.open("r+b") as file:
                 self._memory = mmap.mmap(file.fileno(), 0)
 
-    def beat(self, phase: Phase) -> None:
-        """The training thread has got somewhere, or waits for a peer that has not."""
+    def beat(self, phase: Phase, *, like: Phase | None = None) -> None:
+        """The training thread has got somewhere, or waits for a peer that has not.
+
+        Args:
+            phase: it is in from now on.
+            like: what it has just done took as long as this other phase will, as a rehearsal does.
+        """
+        now = time.monotonic()
+        done = like or self._phase
+        self._longest_s[done] = max(self._longest_s[done], now - self._beat_at)
+        self._phase, self._beat_at = phase, now
         if self._memory is not None:
             self._count += 1
-            SLOT.pack_into(self._memory, self._offset, self._count, phase)
+            SLOT.pack_into(self._memory, self._offset, self._count, phase, self._longest_s[phase])

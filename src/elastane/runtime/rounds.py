@@ -56,6 +56,7 @@ class Round:
             self._heartbeat.beat(Phase.STEP)
             match directive:
                 case None:
+                    self._heartbeat.beat(Phase.COMPUTE)
                     yield self._todo.popleft()
                 case core.Begin():
                     self.begin = directive

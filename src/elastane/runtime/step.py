@@ -9,6 +9,7 @@ import msgspec
 import torch
 
 from elastane.api.errors import BadInput, RunFailed
+from elastane.api.heartbeat import Phase
 from elastane.protocol import member as core
 from elastane.protocol.mesh import Leaf
 from elastane.runtime.data import Batch, Deck, Plan
@@ -134,7 +135,9 @@ class Step:
         batch = self._deck.deal(1, 0)
         assert isinstance(batch, Batch), "the first virtual rank has samples"  # noqa: S101
         self._rehearsing = True
+        self._training.heartbeat.beat(Phase.STARTING)
         yield batch.inputs
+        self._training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
         self._rehearsing = False
         self._training.state.restore_buffers()
         self._training.ready()
@@ -146,6 +149,7 @@ class Step:
         assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
         outcome = round_.outcome
         self._number = outcome.step
+        self._training.heartbeat.beat(Phase.COMPUTE)
         with round_.timed("apply"):
             norm = self._training.apply(round_.commit, self._plan.filled(outcome.step))
         self.loss, self.stopped = outcome.loss, outcome.stop

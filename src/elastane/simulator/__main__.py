@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from elastane.simulator.checkers import Violation
-from elastane.simulator.faults import plan
+from elastane.simulator.faults import Plan, plan, storm
 from elastane.simulator.history import History
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
@@ -22,26 +22,28 @@ def say_so(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def main(
+def main(  # noqa: PLR0917 - options, named on the command line
     seed: Annotated[int, typer.Option(help="First seed.")] = 0,
     histories: Annotated[int, typer.Option(help="How many, per number of copies.")] = 1000,
     copies: Annotated[str, typer.Option(help="all, 1, 2, 3 or every.")] = "every",
     transcript: Annotated[bool, typer.Option(help="Narrate, even what went well.")] = False,
+    stormy: Annotated[bool, typer.Option("--storm", help="Histories without a quiet step.")] = False,
     keep_going: Annotated[bool, typer.Option(help="Count failing seeds instead of stopping.")] = False,
 ) -> None:
     """Play histories; exit code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
+    draw = storm if stormy else plan
     began, failed, steps, deaths = time.perf_counter(), 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):
         for some in chosen:
             say = say_so if transcript else None
             try:
-                verdict = History(plan(number, some), say).play()
+                verdict = History(draw(number, some), say).play()
             except AssertionError as broken:
                 failed += 1
                 if not keep_going:
-                    retell(number, some)
+                    retell(draw(number, some))
                     sys.exit(1)
                 say_so(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
                 continue
@@ -56,11 +58,11 @@ def main(
     sys.exit(1 if failed else 0)
 
 
-def retell(number: int, copies: int | None, say: Callable[[str], None] = say_so) -> None:
+def retell(some: Plan, say: Callable[[str], None] = say_so) -> None:
     """The story of a history that fails."""
-    say(f"--- seed {number}, copies {copies}: {plan(number, copies)}")
+    say(f"--- seed {some.seed}, copies {some.shape.layout.copies}: {some}")
     try:
-        History(plan(number, copies), say).play()
+        History(some, say).play()
     except (Violation, AssertionError) as broken:
         say(f"--- broken: {broken}")
 

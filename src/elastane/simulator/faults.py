@@ -17,6 +17,11 @@ TRIGGERS = (
 """Actions, and messages sent, that a worker may die just before."""
 
 
+USUAL = (6, 3, 2, 3, 6, 2, 1, 0.2)
+STORMY = (8, 3, 1, 3, 8, 1, 0, 0)
+"""How often each kind of fault is drawn, in the order of `Fault`."""
+
+
 class Resize(msgspec.Struct, frozen=True, tag=True):
     at_s: float
     workers: int
@@ -157,9 +162,33 @@ def plan(seed: int, copies: int | None) -> Plan:
     )
 
 
-def _fault(chance: Random, at_s: float) -> Fault:
+def storm(seed: int, copies: int | None) -> Plan:
+    """Draw a history without a quiet step: workers start fast, and something happens all the time."""
+    chance = Random(seed)  # noqa: S311 - as above
+    shape = Shape(
+        layout=layout(chance.randint(1, 6), chance.randint(2, 4), copies, chance.randint(2, 4)),
+        steps=12,
+        evaluate_every=chance.choice((0, 1, 3)),
+        evaluation_size=chance.choice((1, 3)),
+    )
+    faults = sorted(
+        (_fault(chance, 0.1 + chance.random() * 1.2, STORMY) for _ in range(16)), key=lambda fault: fault.at_s
+    )
+    return Plan(
+        seed=seed,
+        shape=shape,
+        start=chance.randint(3, 5),
+        faults=tuple(faults),
+        echo=0.1,
+        shared=chance.choice((False, True)),
+        weather=chance.choice((Weather(), Weather(usual_s=0.01, rare_s=0.05))),
+        pace=Pace(start_s=0.05),
+    )
+
+
+def _fault(chance: Random, at_s: float, weights: tuple[float, ...] = USUAL) -> Fault:
     which = chance.randrange(5)
-    match chance.choices(range(8), weights=(6, 3, 2, 3, 6, 2, 1, 0.2))[0]:
+    match chance.choices(range(8), weights=weights)[0]:
         case 0:
             return Resize(at_s, chance.randint(2, 5))
         case 1:

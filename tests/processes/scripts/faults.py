@@ -4,6 +4,7 @@
 of that step; for moments of a joiner the step is not looked at.
 """
 
+import faulthandler
 import os
 import signal
 import time
@@ -47,16 +48,22 @@ def slowness() -> float:
 
 
 def witness() -> None:
-    """Note every virtual rank that is dealt, so that a test sees what was really computed."""
+    """Note every virtual rank that is dealt and every step that is applied, so that others see it."""
     root, number = _run_dir(), settings.current().worker
     if root is None:
         return
+    faulthandler.register(signal.SIGUSR1)
     notes = os.open(root / f"dealt-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def note(_deck: Deck, step: int, rank: int) -> None:
         os.write(notes, f"{step} {rank}\n".encode())
 
     _around(Deck, "deal", before=note)
+
+    def applied(_state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+        (root / f"applied-{outcome.step}-{number}").touch()
+
+    _around(TrainingState, "apply", after=applied)
 
 
 def arm(text: str) -> None:
@@ -107,27 +114,36 @@ def in_backward(step: int, strike: Strike) -> None:
 
     def add(_leaf: _Leaf, number: int, _gradient: object) -> None:
         added.append(number)
-        if dealt.count(step) == 2 and len(added) == 3:  # noqa: PLR2004 - the moment described above
+        if dealt.count(step) == 2 and len(added) == 3:
             strike()
 
     _around(Deck, "deal", before=deal)
     _around(_Leaf, "add", after=add)
 
 
-def _message(kind: type, *, sent: int | None) -> Moment:
-    """Around a message of this kind: instead of the first one (``sent`` None), or after so many."""
+def _message(kind: type, *, sent: int | None, applied: int = 0) -> Moment:
+    """Around a message of this kind: instead of the first one (``sent`` None), or after so many.
+
+    With ``applied``, once so many of the other workers have applied the step.
+    """
 
     def moment(step: int, strike: Strike) -> None:
         counted: list[int] = []
 
-        def before(reactor: Reactor, _peer: int, message: object, _payload: object) -> None:
-            if sent is None and isinstance(message, kind) and _step_of(reactor, message) in (step, None):
+        def due(message: object) -> bool:
+            # Before the first evaluation, rounds are steps.
+            return isinstance(message, kind) and getattr(message, "round", step) == step
+
+        def before(_reactor: Reactor, _peer: int, message: object, _payload: object) -> None:
+            if sent is None and due(message):
+                _wait_for_others(step, applied)
                 strike()
 
-        def after(reactor: Reactor, peer: int, message: object, _payload: object) -> None:
-            if sent is not None and isinstance(message, kind) and _step_of(reactor, message) in (step, None):
+        def after(_reactor: Reactor, peer: int, message: object, _payload: object) -> None:
+            if due(message):
                 counted.append(peer)
                 if len(counted) == sent:
+                    _wait_for_others(step, applied)
                     strike()
 
         _around(Reactor, "_send", before=before, after=after)
@@ -135,14 +151,10 @@ def _message(kind: type, *, sent: int | None) -> Moment:
     return moment
 
 
-def _step_of(reactor: Reactor, message: object) -> int | None:
-    match message:
-        case mesh.Published():
-            return reactor.member.step
-        case mesh.Status() | mesh.Fetch() | mesh.State():
-            return None
-        case _:
-            return reactor.member.step + 1
+def _wait_for_others(step: int, count: int) -> None:
+    root, own = _run_dir(), f"applied-{step}-{settings.current().worker}"
+    while root is not None and len({path.name for path in root.glob(f"applied-{step}-*")} - {own}) < count:
+        time.sleep(POLL_S)
 
 
 def _action(kind: type, *, done: bool) -> Moment:
@@ -150,7 +162,9 @@ def _action(kind: type, *, done: bool) -> Moment:
 
     def moment(step: int, strike: Strike) -> None:
         def look(reactor: Reactor, action: object) -> None:
-            if isinstance(action, kind) and (kind in (core.Serve, core.Load) or reactor.member.step + 1 == step):
+            if isinstance(action, kind) and (
+                kind in (core.Serve, core.Load) or reactor.member.step + 1 == step
+            ):
                 strike()
 
         _around(Reactor, "_act", before=None if done else look, after=look if done else None)
@@ -159,9 +173,14 @@ def _action(kind: type, *, done: bool) -> Moment:
 
 
 def before_apply(step: int, strike: Strike) -> None:
-    """Committed, and not yet applied."""
-    at = _in_step(step, strike)
-    _around(TrainingState, "apply", before=lambda _state, outcome, *_args, **_options: at(outcome.step))
+    """Committed by all, and applied by two others."""
+
+    def at(_state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+        if outcome.step == step:
+            _wait_for_others(step, 2)
+            strike()
+
+    _around(TrainingState, "apply", before=at)
 
 
 def before_writing_model(_step: int, strike: Strike) -> None:
@@ -183,11 +202,12 @@ MOMENTS: dict[str, Moment] = {
     "after-first-summed": _message(mesh.Summed, sent=1),
     "before-vote": _message(mesh.Vote, sent=None),
     "after-one-vote": _message(mesh.Vote, sent=1),
-    "after-two-votes": _message(mesh.Vote, sent=2),
+    "after-one-vote-that-counted": _message(mesh.Vote, sent=1, applied=1),
+    "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
     "before-apply": before_apply,
     "before-writing-model": before_writing_model,
-    "before-publish": _message(mesh.Published, sent=None),
-    "after-one-published": _message(mesh.Published, sent=1),
+    "before-publish": _message(mesh.Published, sent=None, applied=2),
+    "after-one-published": _message(mesh.Published, sent=1, applied=2),
     "donor-before-serving": _action(core.Serve, done=False),
     "joiner-after-status": _message(mesh.Status, sent=1),
     "joiner-after-fetch": _message(mesh.Fetch, sent=1),

@@ -54,7 +54,7 @@ def beat(run_dir: RunDir, worker: int) -> None:
         for count in range(1, 1 << 30):
             if not (run_dir.root / f"hang-{worker}").exists():
                 file.seek(offset(worker))
-                file.write(SLOT.pack(count, Phase.STEP))
+                file.write(SLOT.pack(count, Phase.STEP, 0.05))
             time.sleep(0.02)
 
 

@@ -263,13 +263,17 @@ def test_a_joiner_nobody_has_adopted_is_left_out_when_a_member_dies(training) ->
     assert Propose(generation=stage.newest) in stage.told(Propose, 2)
 
 
-def test_a_joiner_somebody_has_adopted_stays_when_a_member_dies(training) -> None:
+def test_a_joiner_that_may_not_have_begun_is_set_aside_when_a_member_dies_and_joins_again(training) -> None:
     stage = training(2)
     stage.ask(AskResize(workers=3))
     stage.start(2)
     stage.adopt(0)
     stage.exit(1)
+    assert stage.newest.workers == (0,)
+    assert [leaver.worker for leaver in stage.newest.leaving] == [2]
+    stage.adopt(0)
     assert stage.newest.workers == (0, 2)
+    assert stage.newest.planned
 
 
 def test_a_leaver_that_dies_before_its_boundary_does_not_stop_the_others(training) -> None:

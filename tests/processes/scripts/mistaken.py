@@ -1,0 +1,48 @@
+"""A short training with one mistake in it, named by the first argument."""
+
+import sys
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import elastane
+from elastane.runtime import settings
+
+mistake = sys.argv[1]
+if mistake == "import":
+    import no_such_module  # noqa: F401 - the mistake
+if mistake == "exit":
+    sys.exit("nothing to do today")
+run = elastane.join()
+if mistake == "never trains":
+    sys.exit()
+
+
+class Data(TensorDataset):
+    def __getitem__(self, index):
+        if mistake == "dataset" and index == 3:
+            raise OSError("sample 3 is damaged")
+        return super().__getitem__(index)
+
+
+model = nn.Linear(4, 2)
+if mistake == "another model" and settings.current().worker == 1:
+    model = nn.Linear(4, 2, bias=False)
+kind = torch.optim.Adafactor if mistake == "optimizer" else torch.optim.SGD
+model, optimizer = run.prepare(model, kind(model.parameters(), lr=0.1))
+inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+data = Data(inputs, (inputs[:, 0] > 0).long())
+microbatch = {"batch": 5, "few virtual ranks": 4}.get(mistake, 1)
+
+for step in run.steps(data, global_batch=8, microbatch=microbatch, until=9):
+    if mistake == "step 3 of worker 1" and step.number == 3 and settings.current().worker == 1:
+        raise ZeroDivisionError("in the third step")
+    if mistake == "break" and step.number == 3:
+        break
+    for batch, targets in step:
+        loss = functional.cross_entropy(model(batch), targets)
+        if mistake == "not finite" and step.number == 3:
+            loss = loss / 0.0
+        step.backward(loss)

@@ -1,0 +1,52 @@
+"""A worker that stands still is ended; one that is slow is given less. Neither changes a bit."""
+
+import os
+import signal
+
+import pytest
+
+from .stage import pid_of
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize("moment", ["in-backward", "before-vote"])
+def test_a_worker_that_stops_in_a_step_is_found_and_its_step_is_finished(stage, assert_undisturbed, moment):
+    ended = stage.play(f"--fault=1:5:{moment}:STOP", start=3)
+    assert_undisturbed(ended)
+    assert ended.who("worker.hung") == ["worker 1"]
+    before, after = ended.shares(4), ended.shares(5)
+    assert after.keys() == {0, 2}
+    assert all(before[survivor] <= after[survivor] for survivor in (0, 2))
+    assert ended.computed(5, by=[0, 2]) == 8
+
+
+def test_a_worker_that_is_continued_before_anybody_minds_goes_on(stage, assert_undisturbed):
+    async def story(running):
+        pid = pid_of(await running.until_step(4), "worker", 1)
+        os.kill(pid, signal.SIGSTOP)
+        running.go()
+        os.kill(pid, signal.SIGCONT)
+
+    ended = stage.play("--paced-from=5", story=story, start=2)
+    assert_undisturbed(ended)
+    assert ended.events("worker.hung") == ended.events("worker.died") == []
+
+
+def test_a_worker_ten_times_slower_gets_fewer_virtual_ranks(stage, quiet):
+    """It trains until the shares have been dealt anew, and is stopped then."""
+
+    async def story(running):
+        await running.until_event("shares.rebalanced")
+        step = (await running.until(lambda answer: answer.state == "training")).step
+        await running.until_step(step + 3)
+        running.agent.drain()
+
+    ended = stage.play("--steps=2000", "--seconds=0.004", story=story, start=2)
+    assert ended.over.code == 130, ended.story()
+    assert ended.verdict.problems == ()
+    last = ended.shares(len(ended.run.ledger))
+    assert (len(last[0]), len(last[1])) == (7, 1)
+    assert {len(share) for share in ended.shares(1).values()} == {4}
+    known = quiet(len(ended.run.ledger))
+    assert ended.losses == known.losses
