@@ -14,7 +14,7 @@ from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.client.channel import ask
 
-from .stage import SCRIPTS, alive, eventually, kill, member_states, state_of
+from .stage import SCRIPTS, alive, eventually, kill, member_states
 
 pytestmark = pytest.mark.processes
 
@@ -64,7 +64,8 @@ def test_the_coordinator_dies_while_a_worker_joins(stage, assert_undisturbed, co
     async def story(running):
         await running.until_step(4)
         await running.resize(3)
-        kill(await running.until(lambda answer: state_of(answer, 2) == "ready"), "coordinator")
+        await running.until_event("worker.ready", "worker 2")
+        kill(await running.until_step(4), "coordinator")
         await running.until(lambda answer: answer.term == 2)
         await running.pace(lambda answer: 2 in member_states(answer))
         running.go()
@@ -90,7 +91,7 @@ def test_the_warm_server_dies_and_workers_come_from_the_next(stage, assert_undis
     async def story(running):
         kill(await running.until_step(4), "spare")
         await running.resize(3)
-        await running.until(lambda answer: state_of(answer, 2) == "ready")
+        await running.until_event("worker.ready", "worker 2")
         await running.pace(lambda answer: 2 in member_states(answer))
         running.go()
 

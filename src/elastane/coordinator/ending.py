@@ -46,8 +46,8 @@ def end_when_done(turn: Turn) -> None:
         if turn.now - finishing >= LATE_REPORTS_S:
             fail_run(
                 turn,
-                f"the ledger ends at step {roster.recorded} of {roster.step}: the lines after it could not be "
-                "written; look for ledger.stalled among the events",
+                f"the ledger ends at step {roster.recorded} of {roster.step}: the lines after it could not "
+                "be written; look for ledger.stalled among the events",
             )
         return
     if roster.model_written:

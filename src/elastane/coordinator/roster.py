@@ -163,6 +163,15 @@ class Roster:
             if not self.gone(leaver.worker) and leaver.worker not in self.dismissed
         )
 
+    @property
+    def left(self) -> frozenset[WorkerId]:
+        """Living workers that have left training for good; some may still hand state over."""
+        return frozenset(
+            worker
+            for worker, report in self.reports.items()
+            if report.state == "leaving" and not self.gone(worker)
+        )
+
     def newcomers(self, generation: Generation) -> tuple[WorkerId, ...]:
         """Living members of a planned generation that are not known to have begun in it, or in any."""
         living = self.living(generation.workers)

@@ -59,10 +59,12 @@ def replace_the_dead(turn: Turn) -> None:
     dead = sorted(roster.needed - set(roster.living(roster.needed)))
     # The others may be in an evaluation, which a newcomer cannot take part in: it joins again as planned. It
     # is named among the leavers, because it may have begun after all and hold something by now.
-    newcomers = roster.newcomers(at_work)
+    aside = {*roster.newcomers(at_work), *roster.left}
     living = tuple(member for member in at_work.members if not roster.gone(member.worker))
-    survivors = tuple(member for member in living if member.worker not in newcomers)
-    leaving = roster.handing_over(at_work) + tuple(m for m in living if m.worker in newcomers)
+    survivors = tuple(member for member in living if member.worker not in aside)
+    leaving = roster.handing_over(at_work) + tuple(
+        member for member in living if member.worker in aside and member.worker not in roster.dismissed
+    )
     if dead and _without_state(turn, tuple(member.worker for member in survivors + leaving)):
         return
     if dead and survivors:
@@ -73,6 +75,9 @@ def replace_the_dead(turn: Turn) -> None:
     elif survivors and (roster.contested or _left_half_done(roster)):
         why = f"coordinator of term {roster.term} took over in a change"
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
+    elif survivors and (left := roster.left.intersection(newest.workers)):
+        # They had gone with an earlier generation before the news of the newest reached them.
+        turn.propose(survivors, planned=False, why=f"{names(sorted(left))} had left", leaving=leaving)
 
 
 def _left_half_done(roster: Roster) -> bool:

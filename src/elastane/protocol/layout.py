@@ -24,7 +24,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     unit_bytes: tuple[int, ...]
     copies: int | None = None
-    fetch_bytes: int = 64 << 20
+    fetch_bytes: int = 32 << 20
     digest_every: int = 0
 
     @property
@@ -34,5 +34,5 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> int:
-        """The last unit: what everyone keeps current once it has it."""
+        """The last unit: what everyone keeps current once it has it; values without optimizer state."""
         return self.units - 1

@@ -246,6 +246,7 @@ class Member:
         self.held: set[int] = set()
         self.behind: set[int] = set(range(layout.units))
         self.left = False
+        self._gone = False
         self.first_generation = 0
         self._applied = True
         self._committed_in = 0
@@ -419,6 +420,8 @@ class Member:
         self._wanted_states.difference_update(states)
         self.behind.difference_update(values)
         self.held.update(states)
+        if self.layout.rest in values:
+            self.held.add(self.layout.rest)
         self._actions.append(Load(sender, state))
 
     # -- the transitions, each harmless to try again -------------------------------------------------------
@@ -465,11 +468,16 @@ class Member:
             self._tell_status(generation)
         else:
             self._leave()
+        if self.worker not in generation and not generation.planned:
+            # The others do again what I have begun of this round: I cannot be a member of it any more.
+            self.left = True
         self._recall_early()
 
     def _leave(self) -> None:
-        if not self.left:
-            self.left = True
+        self.left = True
+        if not self._gone:
+            self._gone = True
+            self._voted_for = 0
             self._actions.append(Leave())
 
     def _recall_early(self) -> None:
@@ -539,7 +547,7 @@ class Member:
 
     def _can_catch_up(self, generation: Generation) -> bool:
         # A leaver that the others went on without stays where it is; all the same it can be a member again.
-        return not self.left and (self.worker in generation or self._has_voted_for(self.committed + 1))
+        return self.worker in generation or self._has_voted_for(self.committed + 1)
 
     def _resume(self, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
         """Go on with the round after ``newest``, from what all members together have of it."""
@@ -578,6 +586,9 @@ class Member:
         """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
         now, generation = self._round, self.generation
         if not (self._begun and now.entered and generation) or now.dealt:
+            return
+        if self._next is not None and now.entered.kind == "train":
+            # This step belongs to the generation all have agreed on.
             return
         if self._hopeless or self.worker not in generation:
             return

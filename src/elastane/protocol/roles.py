@@ -46,7 +46,8 @@ def with_origin(
     here = dict(statuses)
     if max(status.committed for status in here.values()) > 0:
         return here
-    if layout.everything == frozenset[int]().union(*(members_of(status.held) for status in here.values())):
+    held = frozenset[int]().union(*(members_of(status.held) for status in here.values()))
+    if held == layout.everything:
         return here
     origin = next((worker for worker in workers if not here[worker].behind), workers[0])
     everything = spans(layout.everything)
@@ -76,7 +77,7 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         owners = spread(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
         # With no whole member left, the first becomes one at once, from all who have a piece.
-        wanted = {} if whole else {workers[0]: sorted(layout.everything - held[workers[0]])}
+        wanted = {} if whole else {workers[0]: sorted(layout.everything - {layout.rest} - held[workers[0]])}
         auditors = spread(layout.blocks, whole or workers[:1])
         donors = {worker: held[worker] for worker in workers}
         donors.update({} if whole else {workers[0]: layout.everything})
@@ -93,6 +94,7 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         next((worker for worker in workers if block in rooted[worker]), owners[block])
         for block in range(layout.blocks)
     )
+    rest = {layout.rest} if any(layout.rest in some for some in present.values()) else set[int]()
     return Roles(
         holders=holders,
         owners=owners,
@@ -101,7 +103,7 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         donors=donors,
         values=values,
         states=sources(wanted, held),
-        lost=tuple(sorted(layout.everything - {layout.rest} - frozenset[int]().union(*held.values()))),
+        lost=tuple(sorted(layout.everything - frozenset[int]().union(*held.values(), rest))),
     )
 
 

@@ -62,6 +62,11 @@ class Gradients:
         """Sections of one of my slots, by the number peers know it by."""
         return next(arena.tensors for arena in self._arenas if arena.fd == fd)
 
+    def touch(self) -> None:
+        """Have the kernel provide the memory of slot 0 now, and not under the first step."""
+        for tensor in self.sums:
+            tensor.zero_()
+
     def begin_round(self, size: int) -> None:
         """Forget all sums: the round before has committed, so nobody reads them any more."""
         self.rooted.clear()

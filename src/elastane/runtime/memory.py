@@ -6,13 +6,17 @@ nothing is left behind by a ``kill -9``. What a dead worker had shared stays rea
 
 import mmap
 import os
+import struct
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import torch
 
 PAGE = 4096
+ADDRESS = struct.Struct("<QQ")
+"""Of a letter: descriptor and size in bytes."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -86,6 +90,44 @@ class PeerArenas:
     def forget(self, pid: int) -> None:
         """Unmap what a process shared; it is gone."""
         self._mapped = {key: views for key, views in self._mapped.items() if key[0] != pid}
+
+
+class Letter:
+    """Bytes laid out once for a peer on this machine; gone with this object.
+
+    Args:
+        payload: pieces, in order.
+
+    Attributes:
+        address: what the peer must be told.
+    """
+
+    def __init__(self, payload: Sequence[bytes | bytearray | memoryview]) -> None:
+        fd = os.memfd_create("elastane-letter")
+        weakref.finalize(self, os.close, fd)
+        size = 0
+        with os.fdopen(fd, "wb", buffering=0, closefd=False) as file:
+            for piece in payload:
+                view = memoryview(piece).cast("B")
+                while view:
+                    view = view[file.write(view) or 0 :]
+                size += memoryview(piece).nbytes
+        self.address = ADDRESS.pack(fd, size)
+
+
+def read_letter(pid: int, address: bytes | bytearray) -> bytearray:
+    """What process ``pid`` has laid out.
+
+    Raises:
+        OSError: the process is gone.
+    """
+    fd, size = ADDRESS.unpack(address)
+    content = bytearray(size)
+    view = memoryview(content)
+    with Path(f"/proc/{pid}/fd/{fd}").open("rb", buffering=0) as file:
+        while view and (count := file.readinto(view)):
+            view = view[count:]
+    return content
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:

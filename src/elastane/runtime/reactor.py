@@ -18,7 +18,7 @@ from elastane.api.membership import Generation
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
 from elastane.runtime.gradients import Gradients
-from elastane.runtime.memory import PeerArenas, raw_bytes
+from elastane.runtime.memory import Letter, PeerArenas, raw_bytes, read_letter
 from elastane.runtime.mesh import Buffer, Mesh
 from elastane.runtime.state import TrainingState
 
@@ -83,6 +83,7 @@ class Reactor:
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._letters: list[Letter] = []
         self._entered: core.Entered | None = None
         self._round = 0
         self._standing = (0, False, False)
@@ -184,9 +185,10 @@ class Reactor:
                     values=fetch.values,
                     states=fetch.states,
                 )
-                self._send(peer, state, [self._state.pack(fetch.values, fetch.states)])
+                payload = self._state.pack(self._travelling(fetch.values), fetch.states)
+                self._send(peer, state, self._laid_out(payload) if self._shared else payload)
             case core.Load(peer, state):
-                self._state.unpack(self._payloads.pop((peer, state)))
+                self._load(peer, state)
             case core.Reduce(blocks, parts):
                 for block in blocks:
                     self._reduce(block, parts)
@@ -195,8 +197,7 @@ class Reactor:
                     self._gradients.take(block, self._sum_at(peer, block))
             case core.TakeValues(peer, units):
                 for unit in units:
-                    mine = self._state.unit_values(unit, self._state.arena.tensors)
-                    mine.copy_(self._values_at(peer, unit))
+                    self._take_values(peer, unit)
             case core.Begin():
                 self._begin(action)
                 self.directives.put(action)
@@ -212,6 +213,26 @@ class Reactor:
                     self._upstream.peer_lost(peer, generation)
             case core.StateIsLost(units):
                 self.directives.put(Failed(_state_lost(units)))
+
+    def _travelling(self, units: tuple[int, ...]) -> tuple[int, ...]:
+        """The units whose values must be sent: all, or only the rest if peers can read my arena."""
+        rest = self._state.units - 1
+        return tuple(unit for unit in units if unit == rest) if self._shared else units
+
+    def _laid_out(self, payload: list[Buffer]) -> list[Buffer]:
+        """Where a peer on this machine can read the payload; it has done so when the round commits."""
+        letter = Letter(payload)
+        self._letters.append(letter)
+        return [letter.address]
+
+    def _load(self, peer: int, state: wire.State) -> None:
+        self._state.unpack(self._payloads.pop((peer, state)))
+        for unit in set(state.values) - set(self._travelling(state.values)):
+            self._take_values(peer, unit)
+
+    def _take_values(self, peer: int, unit: int) -> None:
+        mine = self._state.unit_values(unit, self._state.arena.tensors)
+        mine.copy_(self._values_at(peer, unit))
 
     def _begin(self, begin: core.Begin) -> None:
         assert self._entered is not None, "a round begins once it is entered"  # noqa: S101
@@ -293,15 +314,14 @@ class Reactor:
         Raises:
             OSError: the sender is dead.
         """
+        if self._shared:
+            self._map(sender, message)
         match message:
             case wire.State():
-                self._payloads[sender, message] = payload
-            case wire.Ready() | wire.Summed() | wire.Published() if self._shared:
-                assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
-                pid, sums, values = self._known.setdefault(sender, self._mesh.arenas(sender))
-                slots = [part.slot for part in message.parts] if isinstance(message, wire.Ready) else [sums]
-                for fd in [values] if isinstance(message, wire.Published) else slots:
-                    self._peers.tensors(pid, fd)
+                pid = self._known[sender][0] if self._shared else None
+                self._payloads[sender, message] = payload if pid is None else read_letter(pid, payload)
+            case _ if self._shared:
+                pass
             case wire.Ready(generation=generation, round=round_, blocks=blocks, parts=parts):
                 cuts = iter(self._cut(payload, [b for b in blocks for _ in parts]))
                 for block in blocks:
@@ -315,6 +335,21 @@ class Reactor:
             case _:
                 pass
 
+    def _map(self, sender: int, message: wire.AnyPeerMessage) -> None:
+        assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
+        pid, sums, values = self._known.setdefault(sender, self._mesh.arenas(sender))
+        match message:
+            case wire.Ready(parts=parts):
+                arenas = [part.slot for part in parts]
+            case wire.Summed():
+                arenas = [sums]
+            case wire.Published() | wire.State():
+                arenas = [values]
+            case _:
+                arenas = []
+        for fd in arenas:
+            self._peers.tensors(pid, fd)
+
     def _cut(self, payload: bytearray, blocks: list[int]) -> list[torch.Tensor]:
         layout = self._gradients.layout
         tensors, offset = [], 0
@@ -327,6 +362,7 @@ class Reactor:
 
     def _forget(self, committed: int) -> None:
         """Drop what can no longer be asked for."""
+        self._letters.clear()
         self._parts = {key: kept for key, kept in self._parts.items() if key[2] > committed}
         self._sums = {key: kept for key, kept in self._sums.items() if key[2] > committed}
         self._values = {key: kept for key, kept in self._values.items() if key[1] >= committed}

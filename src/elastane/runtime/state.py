@@ -5,15 +5,16 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from elastane.api.errors import BadInput
 from elastane.protocol.mesh import Outcome
+from elastane.runtime import parcel
 from elastane.runtime.layout import ModelLayout
 from elastane.runtime.memory import Arena, raw_bytes
+from elastane.runtime.mesh import Buffer
 from elastane.runtime.optimizers import ShardedOptimizer, WholeOptimizer
 
 Keeper = WholeOptimizer | ShardedOptimizer
@@ -136,8 +137,8 @@ class TrainingState:
 
     # -- moving --------------------------------------------------------------------------------------------
 
-    def pack(self, values: Iterable[int], states: Iterable[int]) -> bytes:
-        """Units as safetensors bytes: values of some, optimizer state of others."""
+    def pack(self, values: Iterable[int], states: Iterable[int]) -> list[Buffer]:
+        """Units as a parcel: values of some, optimizer state of others."""
         tensors: dict[str, torch.Tensor] = {}
         plain: dict[str, Any] = {}
         for unit in values:
@@ -155,15 +156,12 @@ class TrainingState:
                         tensors[f"state/{unit}/{key}"] = entry.contiguous()
                     else:
                         plain[f"state/{unit}/{key}"] = entry
-        return safetensors.torch.save(tensors, {"plain": json.dumps(plain)})
+        return parcel.pack(tensors, plain)
 
     @torch.no_grad()
-    def unpack(self, payload: bytes | bytearray) -> None:
+    def unpack(self, payload: bytearray) -> None:
         """Take over what `pack` made of another worker's state."""
-        tensors = safetensors.torch.load(bytes(payload))
-        length = int.from_bytes(payload[:8], "little")
-        header = json.loads(bytes(payload[8 : 8 + length]))
-        plain = json.loads(header["__metadata__"]["plain"])
+        tensors, plain = parcel.unpack(payload)
         states: dict[int, dict[str, Any]] = {}
         for key, entry in (*tensors.items(), *plain.items()):
             kind, *where = key.split("/", 2)

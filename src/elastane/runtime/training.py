@@ -113,6 +113,7 @@ class Training:
 
     def ready(self) -> None:
         """The rehearsal is over."""
+        self.gradients.touch()
         self.rehearsed = True
         self.reporter.ready()
 

@@ -20,7 +20,7 @@ from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
 from elastane.simulator import faults
 from elastane.simulator.agent import SimAgent
-from elastane.simulator.checkers import Checker, expect
+from elastane.simulator.checkers import Checker, Violation, expect
 from elastane.simulator.clock import Clock
 from elastane.simulator.coordinator import Files, SimCoordinator
 from elastane.simulator.faults import Plan
@@ -256,7 +256,7 @@ class History:
         leaves = shape.steps * (shape.layout.virtual_ranks + shape.evaluation_size)
         patience_s = PATIENCE_S + leaves * pace.leaf_s * self.plan.slowest + 2 * shape.steps * pace.user_s
         while self.agent.over is None or self.agent.living:
-            expect(self.clock.step(), "nothing is left to happen")
+            expect(self._step(), "nothing is left to happen")
             expect(self.clock.now < self._last_fault_s + patience_s, f"the run is stuck\n{self.describe()}")
         over = self.agent.over
         self._judge(over.code, over.why)
@@ -268,6 +268,15 @@ class History:
             code=over.code,
             why=over.why,
         )
+
+    def _step(self) -> bool:
+        try:
+            return self.clock.step()
+        except Violation:
+            raise
+        # Whatever breaks in the code under test is a promise broken by this history.
+        except Exception as error:
+            raise Violation(f"{type(error).__name__}: {error}") from error
 
     def _judge(self, code: int, why: str) -> None:
         """A run may end early only for a reason."""

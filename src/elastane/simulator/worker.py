@@ -415,7 +415,6 @@ class SimWorker(Endpoint):
                     f"worker {self.worker} is asked for state of unit {unit}, which it lacks"
                 )
             payload[-3, unit] = state
-            payload[-2, unit] = memory.parameters[unit]
         message = mesh.State(
             generation=fetch.generation,
             committed=fetch.committed,
@@ -427,7 +426,7 @@ class SimWorker(Endpoint):
 
     def _load(self, peer: WorkerId, state: mesh.State) -> None:
         ideal, step = quiet(self.world.shape), self.member.step
-        for unit in (*state.values, *state.states):
+        for unit in state.values:
             value = self._payloads[peer, -2, unit]
             expect(
                 value == ideal.parameters[step][unit],

@@ -1,0 +1,47 @@
+"""Tensors and plain values as bytes on their way from worker to worker.
+
+A length of 8 bytes, a JSON header, then the tensors' own memory, one after the other. Packing copies nothing:
+the sender's state does not change before the receiver, whose vote is awaited, has everything.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from elastane.runtime.memory import raw_bytes
+from elastane.runtime.mesh import Buffer
+
+LENGTH_BYTES = 8
+
+
+def pack(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> list[Buffer]:
+    """The pieces of a parcel, in order.
+
+    Args:
+        tensors: of any data type, dense.
+        plain: what JSON can say.
+    """
+    placed, views, start = {}, [], 0
+    for name, tensor in tensors.items():
+        view = raw_bytes(tensor)
+        placed[name] = (str(tensor.dtype).removeprefix("torch."), list(tensor.shape), start)
+        views.append(view)
+        start += view.nbytes
+    header = json.dumps({"tensors": placed, "plain": dict(plain)}).encode()
+    return [len(header).to_bytes(LENGTH_BYTES, "little") + header, *views]
+
+
+def unpack(payload: bytearray) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors, as views of the payload, and plain values."""
+    length = int.from_bytes(payload[:LENGTH_BYTES], "little")
+    first = LENGTH_BYTES + length
+    header = json.loads(payload[LENGTH_BYTES:first])
+    tensors = {}
+    for name, (dtype_name, shape, start) in header["tensors"].items():
+        dtype = getattr(torch, dtype_name)
+        count = torch.Size(shape).numel()
+        flat = torch.frombuffer(payload, dtype=dtype, count=count, offset=first + start) if count else None
+        tensors[name] = torch.empty(shape, dtype=dtype) if flat is None else flat.view(shape)
+    return tensors, header["plain"]
