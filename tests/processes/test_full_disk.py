@@ -67,6 +67,7 @@ def test_a_model_that_cannot_be_saved_is_an_error_with_a_reason(stage, quiet, sm
 
     ended = stage.play("--paced-from=5", story=story, start=2, run_dir=small_disk / "run")
     assert ended.over.code == 1
-    assert "No space left on device" in ended.over.traceback + ended.over.why
+    assert "No space left on device" in ended.over.traceback, ended.story()
+    assert ended.verdict.problems == ()
     steps = len(ended.run.ledger)
     assert ended.losses == quiet(30).losses[:steps]

@@ -1,11 +1,8 @@
 """One survivor that has the state is enough; with none left the run says so."""
 
-import os
-import signal
-
 import pytest
 
-from .stage import kill, pid_of
+from .stage import kill
 
 pytestmark = pytest.mark.processes
 
@@ -42,43 +39,42 @@ def test_the_second_dies_while_the_step_of_the_first_is_finished(stage, assert_u
 
 
 def test_one_after_the_other(stage, assert_undisturbed):
-    """Each dead worker is replaced, and the replacement dies as well."""
-    ended = stage.play(*faults("0:3:before-apply", "1:6:in-backward", "2:9:before-vote"), start=3)
+    ended = stage.play(*faults("0:3:before-apply", "1:5:in-backward", "2:6:before-vote"), start=4)
     assert_undisturbed(ended)
     assert len(ended.who("worker.died")) == 3
 
 
-@pytest.mark.parametrize("copies", [None, 2])
-def test_two_killed_from_outside_at_the_same_moment(stage, assert_undisturbed, copies):
+def killing(*numbers):
+    """These workers, at the same moment, after the fourth step."""
+
     async def story(running):
         answer = await running.until_step(4)
-        pids = [pid_of(answer, "worker", number) for number in ((1, 2) if copies is None else (1,))]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        for number in numbers:
+            kill(answer, "worker", number)
         running.go()
 
-    assert_undisturbed(stage.play("--paced-from=5", story=story, start=4, copies=copies))
+    return story
 
 
-def test_with_every_copy_of_a_block_the_run_is_over_and_says_so(stage):
-    ended = stage.play(*faults("1:5:in-backward", "2:5:in-backward"), start=3, copies=2)
+@pytest.mark.parametrize("copies", [None, 3])
+def test_two_killed_from_outside_at_the_same_moment(stage, assert_undisturbed, copies):
+    assert_undisturbed(stage.play("--paced-from=5", story=killing(1, 2), start=4, copies=copies))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "wishes"),
+    [((1, 2), {"start": 3, "copies": 2}), ((0, 1), {"start": 2})],
+    ids=["sharded", "whole"],
+)
+def test_with_the_last_copy_the_run_is_over_and_says_so(stage, numbers, wishes):
+    ended = stage.play("--paced-from=5", story=killing(*numbers), **wishes)
     assert ended.over.code == 1
-    assert "copies" in ended.over.why
+    assert "every copy died" in ended.over.why or "all copies" in ended.over.traceback, ended.story()
     assert len(ended.run.ledger) == 4
     assert ended.verdict.problems == ()
 
 
-def test_with_every_worker_the_run_is_over_and_says_so(stage):
-    ended = stage.play(*faults("0:5:in-backward", "1:5:in-backward"), start=2)
-    assert ended.over.code == 1
-    assert "no living worker holds the state after step 4" in ended.over.why
-    assert len(ended.run.ledger) == 4
-
-
-def test_every_worker_before_the_first_commit_costs_only_time(stage, assert_undisturbed):
-    async def story(running):
-        answer = await running.until(lambda answer: answer.state == "training")
-        kill(answer, "worker", 0)
-        running.go()
-
-    assert_undisturbed(stage.play("--paced-from=1", story=story, start=1))
+def test_a_lone_worker_that_dies_before_the_first_commit_costs_only_time(stage, assert_undisturbed):
+    ended = stage.play(*faults("0:1:in-backward"), start=1)
+    assert_undisturbed(ended)
+    assert ended.shares(1).keys() == {1}

@@ -23,7 +23,17 @@ STORMS = {
     (25, 2): "a joiner without state was regrouped with others that were in an evaluation",
     (145, 2): "as 17, with a coordinator that had just taken over",
     (198, None): "a vote heard while catching up was forgotten again",
+    (
+        67,
+        1,
+    ): "who once gave a whole sum it had kept went on summing a block it does not hold, and voted too soon",
     (230, None): "an evaluation between two steps made all forget the generation they had agreed on",
+    (
+        1115,
+        None,
+    ): "the rest was waited for as if it had optimizer state; the only whole member never was",
+    (1623, 2): "a step was dealt in the old generation, not in the agreed one; a rank was summed twice",
+    (1758, None): "a worker had left before it was named in a newer generation, which then waited for it",
 }
 
 

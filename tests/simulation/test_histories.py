@@ -9,8 +9,8 @@ from elastane.simulator.__main__ import LAYOUTS, retell
 from elastane.simulator.faults import plan, storm
 from elastane.simulator.history import History
 
-SEEDS = 200
-STORMS = 40
+SEEDS = 150
+STORMS = 30
 LAST_LINES = 60
 
 encode_peer = msgspec.msgpack.encode

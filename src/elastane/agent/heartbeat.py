@@ -72,7 +72,8 @@ class Beats:
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, SLOTS * SLOT.size)
+            # Not sparse: on a disk that is full by then, touching a missing page would kill the agent.
+            os.posix_fallocate(fd, 0, SLOTS * SLOT.size)
             self._slots = mmap.mmap(fd, SLOTS * SLOT.size)
         finally:
             os.close(fd)

@@ -58,14 +58,14 @@ class AppendFile:
             try:
                 self._put(line)
             except OSError as error:
+                # A full disk may have taken half of the line: only whole ones stay.
+                os.ftruncate(self._fd, self._end)
                 return error
             self._end += len(line)
             del self._waiting[0]
         return None
 
     def _put(self, line: bytes) -> None:
-        # A full disk may have taken half of the line: every attempt begins at the end of the last whole one.
-        os.ftruncate(self._fd, self._end)
         os.lseek(self._fd, self._end, os.SEEK_SET)
         rest = memoryview(line)
         while rest:

@@ -24,7 +24,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     units: int
     unit_bytes: tuple[int, ...]
     copies: int | None = None
-    fetch_bytes: int = 32 << 20
+    fetch_bytes: int = 16 << 20
     digest_every: int = 0
 
     @property

@@ -9,7 +9,6 @@ import os
 import struct
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import torch
@@ -115,19 +114,18 @@ class Letter:
         self.address = ADDRESS.pack(fd, size)
 
 
-def read_letter(pid: int, address: bytes | bytearray) -> bytearray:
-    """What process ``pid`` has laid out.
+def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
+    """What process ``pid`` has laid out, where it lies: memory touched for the first time is slow memory.
 
     Raises:
         OSError: the process is gone.
     """
     fd, size = ADDRESS.unpack(address)
-    content = bytearray(size)
-    view = memoryview(content)
-    with Path(f"/proc/{pid}/fd/{fd}").open("rb", buffering=0) as file:
-        while view and (count := file.readinto(view)):
-            view = view[count:]
-    return content
+    opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    try:
+        return mmap.mmap(opened, size)
+    finally:
+        os.close(opened)
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:

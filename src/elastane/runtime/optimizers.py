@@ -47,6 +47,15 @@ def _refuse_misfits(optimizer: optim.Optimizer) -> None:
         )
 
 
+def _into(spare: object, entry: object) -> object:
+    """The entry, in memory that is there already if it fits."""
+    if not isinstance(entry, torch.Tensor):
+        return entry
+    if isinstance(spare, torch.Tensor) and (spare.shape, spare.dtype) == (entry.shape, entry.dtype):
+        return spare.copy_(entry)
+    return entry.clone()
+
+
 class WholeOptimizer:
     """Every worker keeps everything; a unit is a parameter."""
 
@@ -56,6 +65,7 @@ class WholeOptimizer:
         self._layout = layout
         self.units = len(layout.parameters)
         self._views: list[torch.Tensor] | None = None
+        self._spare: dict[torch.Tensor, dict[str, Any]] = {}
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:
@@ -68,6 +78,8 @@ class WholeOptimizer:
         """One step of the user's optimizer, with views of the sums as gradients."""
         if self._views is None:
             self._views = [place.view(sums) for place in self._layout.places]
+        if len(held) > self.units:
+            self._spare.clear()
         due = [n for n in range(self.units) if n in held and n not in untouched]
         gradients = [self._views[n] for n in due]
         if scale != 1.0:
@@ -77,6 +89,25 @@ class WholeOptimizer:
         self._optimizer.step()
         for n in due:
             self._layout.parameters[n].grad = None
+
+    def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
+        """One step with zero gradients and no learning rate; what it leaves is kept to be overwritten."""
+        groups = self._optimizer.param_groups
+        before = [dict(group) for group in groups]
+        kept = [tensor.clone() for tensor in values]
+        for group in groups:
+            group.update({key: 0.0 for key in ("lr", "weight_decay") if isinstance(group.get(key), float)})
+        for parameter, place in zip(self._layout.parameters, self._layout.places, strict=True):
+            parameter.grad = place.view(spare)
+        type(self._optimizer).step(self._optimizer)
+        for parameter in self._layout.parameters:
+            parameter.grad = None
+        for group, was in zip(groups, before, strict=True):
+            group.update(was)
+        for tensor, was_ in zip(values, kept, strict=True):
+            tensor.copy_(was_)
+        self._spare = dict(self._optimizer.state)
+        self._optimizer.state.clear()
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
         return True
@@ -88,9 +119,9 @@ class WholeOptimizer:
         return dict(self._optimizer.state.get(self._layout.parameters[unit], {}))
 
     def set_state(self, unit: int, state: dict[str, Any]) -> None:
-        self._optimizer.state[self._layout.parameters[unit]] = {
-            key: entry.clone() if isinstance(entry, torch.Tensor) else entry for key, entry in state.items()
-        }
+        parameter = self._layout.parameters[unit]
+        spare = self._spare.pop(parameter, {})
+        self._optimizer.state[parameter] = {key: _into(spare.get(key), entry) for key, entry in state.items()}
 
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
         parameter = self._layout.parameters[piece.number]

@@ -5,6 +5,7 @@ the sender's state does not change before the receiver, whose vote is awaited, h
 """
 
 import json
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def pack(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> list[
     return [len(header).to_bytes(LENGTH_BYTES, "little") + header, *views]
 
 
-def unpack(payload: bytearray) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def unpack(payload: bytearray | mmap.mmap) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors, as views of the payload, and plain values."""
     length = int.from_bytes(payload[:LENGTH_BYTES], "little")
     first = LENGTH_BYTES + length

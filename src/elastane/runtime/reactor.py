@@ -5,6 +5,7 @@ happen here, under its backward pass. Alone (plain ``python``) there are no peer
 everything at once.
 """
 
+import mmap
 import threading
 from collections import deque
 from queue import SimpleQueue
@@ -79,7 +80,7 @@ class Reactor:
         self._addresses: dict[int, tuple[str, int]] = {}
         # Per peer: its pid and the descriptors of its sums and values.
         self._known: dict[int, tuple[int, int, int]] = {}
-        self._payloads: dict[tuple[int, wire.AnyPeerMessage], bytearray] = {}
+        self._payloads: dict[tuple[int, wire.AnyPeerMessage], bytearray | mmap.mmap] = {}
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}

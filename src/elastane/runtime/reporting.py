@@ -30,6 +30,8 @@ class Reporter:
 
     Attributes:
         written: ``WriteModel`` requests, for the main thread once its script has ended.
+        complete: the loop over the steps came to its end.
+        finished: so did the script.
     """
 
     def __init__(self, here: Settings) -> None:
@@ -45,9 +47,9 @@ class Reporter:
         self._ready = False
         self._compute: deque[float] = deque(maxlen=10)
         self._held_back: list[control.StepReport] = []
-        self._committed_at = time.perf_counter()
+        self._committed_at: float | None = None
         self.state: TrainingState | None = None
-        self.finished = False
+        self.complete = self.finished = False
         if here.run_dir is not None:
             secret = bytes.fromhex(here.run_dir.secret.read_text().strip())
             self._mesh = Mesh(here.worker, secret)
@@ -113,7 +115,9 @@ class Reporter:
             return
         outcome = round_.outcome
         now = time.perf_counter()
-        step_s, self._committed_at = now - self._committed_at, now
+        # Who has just joined has waited for the others, not they for it.
+        step_s = sum(round_.seconds.values()) if self._committed_at is None else now - self._committed_at
+        self._committed_at = now
         if round_.computed:
             self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
         samples = plan.samples(outcome.step)
@@ -146,7 +150,8 @@ class Reporter:
         self._release()
 
     def settled(self) -> None:
-        """No digest is awaited any more."""
+        """The last step is made by all, and no digest is awaited any more."""
+        self.complete = True
         self._release()
 
     def _release(self) -> None:

@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 from elastane.api.rundir import RunDir
+from elastane.runtime.log import open_log
 
 MODULES = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "elastane.runtime.worker")
 READ_BYTES = 65536
@@ -117,6 +118,7 @@ class WarmServer:
         os.dup2(log, 2)
         for fd in (log, nothing, self._answers, *self._wakeup):
             os.close(fd)
+        sys.stdout, sys.stderr = open_log(1), open_log(2)
 
 
 def _main(run_dir: Path, worker: int, lifeline: int) -> int:

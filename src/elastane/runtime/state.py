@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterable
 from typing import Any
 
@@ -91,6 +92,16 @@ class TrainingState:
         self.restore_buffers()
         return changes
 
+    @torch.no_grad()
+    def rehearse(self, spare: tuple[torch.Tensor, ...]) -> None:
+        """Run the optimizer once for nothing, so that its code is warm and its memory there.
+
+        Args:
+            spare: sections of an arena nobody uses now, all zeros; they are zeros again afterwards.
+        """
+        if isinstance(self.keeper, WholeOptimizer):
+            self.keeper.rehearse(self.arena.tensors, spare)
+
     def no_changes(self) -> list[torch.Tensor]:
         """What a virtual rank without samples adds to the buffers."""
         return [torch.zeros_like(buffer) for buffer in self._buffers]
@@ -159,7 +170,7 @@ class TrainingState:
         return parcel.pack(tensors, plain)
 
     @torch.no_grad()
-    def unpack(self, payload: bytearray) -> None:
+    def unpack(self, payload: bytearray | mmap.mmap) -> None:
         """Take over what `pack` made of another worker's state."""
         tensors, plain = parcel.unpack(payload)
         states: dict[int, dict[str, Any]] = {}

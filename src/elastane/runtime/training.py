@@ -114,6 +114,7 @@ class Training:
     def ready(self) -> None:
         """The rehearsal is over."""
         self.gradients.touch()
+        self.state.rehearse(self.gradients.sums)
         self.rehearsed = True
         self.reporter.ready()
 

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import msgspec
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
 from elastane.api import control
 from elastane.api.errors import ElastaneError
@@ -47,7 +48,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     try:
         runpy.run_path(spec.script, run_name="__main__")
     except Left:
-        pass
+        return _wait_for_dismissal(files)
     except SystemExit as ended:
         if ended.code not in (None, 0):
             return _failed(f"the script ended with SystemExit({ended.code!r})\n")
@@ -57,18 +58,26 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     reporter = reporting.here()
     if reporter is None or reporter.state is None:
         return _failed("the script ended without training: it never entered the loop over run.steps(...)\n")
-    reporter.end()
-    return _wait_for_dismissal(reporter, files)
+    if not reporter.complete:
+        return _failed(
+            "the script ended before the run did: it left the loop over run.steps(...) early\n"
+            "  means: the other workers would wait for this one for ever, so the run is over\n"
+            "  do:    let the loop end by itself, after what until= says, and stop a run with elastane stop\n"
+        )
+    return _wait_for_dismissal(files)
 
 
-def _wait_for_dismissal(reporter: reporting.Reporter, files: RunDir) -> int:
+def _wait_for_dismissal(files: RunDir) -> int:
     """Serve state, write the model if asked, until `control.Dismiss` ends the process."""
+    reporter = reporting.here()
+    assert reporter is not None, "a script that has trained has joined"  # noqa: S101
+    reporter.end()
     while True:
         reporter.written.get()
         assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
         try:
             write_model(reporter.state, files.model)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             return _failed(
                 f"the model could not be written to {files.model}: {error}\n"
                 "  means: the training is complete and its ledger too, but the weights are not saved\n"

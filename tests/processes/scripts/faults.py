@@ -70,7 +70,14 @@ def arm(text: str) -> None:
     number, step, moment, *name = text.split(":")
     if settings.current().worker == int(number):
         signal_ = signal.Signals[f"SIG{name[0] if name else 'KILL'}"]
-        MOMENTS[moment](int(step), lambda: os.kill(os.getpid(), signal_))
+        MOMENTS[moment](int(step), lambda: _strike(signal_))
+
+
+def _strike(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    while True:
+        # A stop reaches this thread a little later than the call.
+        time.sleep(POLL_S)
 
 
 def _around(owner: type, name: str, *, before: Callable | None = None, after: Callable | None = None) -> None:

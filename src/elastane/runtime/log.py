@@ -1,0 +1,29 @@
+"""A worker's log: what the script prints goes there, and a full disk costs lines, not the training."""
+
+import errno
+import io
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Log(io.FileIO):
+    """Takes what the disk takes."""
+
+    def write(self, data: "Buffer", /) -> int:
+        """The bytes written or, on a full disk, lost."""
+        try:
+            return super().write(data) or 0
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return memoryview(data).nbytes
+
+
+def open_log(fd: int) -> TextIO:
+    """A stream to print to, on a file descriptor that stays open."""
+    raw = Log(fd, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
