@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[torch,examples,dev]'
 	@touch $@
 
-demo: setup ## train while workers join, die and leave; the same bytes come out (two minutes)
+demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
 	$(BIN)/python examples/demo.py
 
 test: setup ## every test

@@ -23,9 +23,9 @@ class Worker:
         self.announced: list[int] = []
 
     def compute(self, ranks: list[int], *, announce: bool = True) -> None:
-        for rank in ranks:
-            last = announce and rank == ranks[-1]
-            self.gradients.begin_leaf(rank, self.announced.extend if last else None)
+        for rank, following in zip(ranks, [*ranks[1:], None], strict=True):
+            last = announce and following is None
+            self.gradients.begin_leaf(rank, self.announced.extend if last else None, following)
             generator = torch.Generator().manual_seed(rank)
             # A training step's backward pass comes to parameters in any order, and not to all.
             order = list(enumerate(self.layout.parameters))

@@ -16,7 +16,7 @@ from elastane.protocol import member as core
 from elastane.protocol import mesh
 from elastane.runtime import settings, worker
 from elastane.runtime.data import Deck
-from elastane.runtime.gradients import _Leaf
+from elastane.runtime.gradients import _Kept, _Leaf
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state import TrainingState
 
@@ -119,13 +119,14 @@ def in_backward(step: int, strike: Strike) -> None:
         dealt.append(now)
         added.clear()
 
-    def add(_leaf: _Leaf, number: int, _gradient: object) -> None:
+    def add(_leaf: object, number: int, _gradient: object) -> None:
         added.append(number)
         if dealt.count(step) == 2 and len(added) == 3:
             strike()
 
     _around(Deck, "deal", before=deal)
-    _around(_Leaf, "add", after=add)
+    for kind in (_Leaf, _Kept):
+        _around(kind, "add", after=add)
 
 
 def _message(kind: type, *, sent: int | None, applied: int = 0) -> Moment:
