@@ -57,30 +57,30 @@ def main() -> None:
     results.parent.mkdir(parents=True, exist_ok=True)
     flags = [*(["--quick"] if options.quick else []), *(f"--only={name}" for name in options.only or [])]
     begin_s = time.monotonic()
-    found = measured(options.only or list(MEASUREMENTS), quick=options.quick)
     before = json.loads(results.read_text())["measurements"] if results.exists() and options.only else {}
-    whole = {
+    whole: dict[str, Any] = {
         "machine": machine.described(),
         "command": " ".join(["python benchmarks/run.py", *flags]),
         "date": datetime.now(UTC).date().isoformat(),
-        "minutes": (time.monotonic() - begin_s) / 60,
-        "measurements": before | found,
+        "measurements": before,
     }
-    results.write_text(json.dumps(whole, indent=1) + "\n")
-    drawn.write_text(page(whole, str(results.relative_to(root))))
+    # Written after each, so that an hour's work does not hang on its last minute.
+    for name in options.only or list(MEASUREMENTS):
+        whole["measurements"][name] = measured(name, quick=options.quick)
+        whole["minutes"] = (time.monotonic() - begin_s) / 60
+        results.write_text(json.dumps(whole, indent=1) + "\n")
+        drawn.write_text(page(whole, str(results.relative_to(root))))
     print(f"wrote {results} and {drawn}")
 
 
-def measured(names: list[str], *, quick: bool) -> dict[str, Any]:
-    """The named measurements, one after the other, each in a folder that is removed after it succeeded."""
-    found = {}
-    for name in names:
-        work = Path(tempfile.mkdtemp(prefix=f"elastane-{name}-"))
-        begin_s = time.monotonic()
-        print(f"{name}: measuring (logs in {work})", flush=True)
-        found[name] = MEASUREMENTS[name](setting.quick(work) if quick else setting.full(work))
-        print(f"{name}: {time.monotonic() - begin_s:.0f} s", flush=True)
-        shutil.rmtree(work)
+def measured(name: str, *, quick: bool) -> dict[str, Any]:
+    """The named measurement, in a folder that is removed after it succeeded."""
+    work = Path(tempfile.mkdtemp(prefix=f"elastane-{name}-"))
+    begin_s = time.monotonic()
+    print(f"{name}: measuring (logs in {work})", flush=True)
+    found = MEASUREMENTS[name](setting.quick(work) if quick else setting.full(work))
+    print(f"{name}: {time.monotonic() - begin_s:.0f} s", flush=True)
+    shutil.rmtree(work)
     return found
 
 

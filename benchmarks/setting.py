@@ -43,7 +43,7 @@ def full(work: Path) -> Setting:
         work=work,
         repetitions=5,
         size="10m",
-        usual={"10m": Usual(warmup=5, steps=20), "100m": Usual(warmup=2, steps=6)},
+        usual={"10m": Usual(warmup=4, steps=15), "100m": Usual(warmup=1, steps=4)},
         memory="100m",
         calm_steps=10,
     )

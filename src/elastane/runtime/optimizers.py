@@ -47,12 +47,15 @@ def _refuse_misfits(optimizer: optim.Optimizer) -> None:
         )
 
 
-def _into(spare: object, entry: object) -> object:
+def _into(spare: object, entry: object, parameter: torch.Tensor) -> object:
     """The entry, in memory that is there already if it fits."""
     if not isinstance(entry, torch.Tensor):
         return entry
     if isinstance(spare, torch.Tensor) and (spare.shape, spare.dtype) == (entry.shape, entry.dtype):
         return spare.copy_(entry)
+    if entry.shape == parameter.shape:
+        # Fused kernels take for granted that state lies in memory as its parameter does.
+        return torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype).copy_(entry)
     return entry.clone()
 
 
@@ -121,7 +124,9 @@ class WholeOptimizer:
     def set_state(self, unit: int, state: dict[str, Any]) -> None:
         parameter = self._layout.parameters[unit]
         spare = self._spare.pop(parameter, {})
-        self._optimizer.state[parameter] = {key: _into(spare.get(key), entry) for key, entry in state.items()}
+        self._optimizer.state[parameter] = {
+            key: _into(spare.get(key), entry, parameter) for key, entry in state.items()
+        }
 
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
         parameter = self._layout.parameters[piece.number]
