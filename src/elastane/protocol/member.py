@@ -11,197 +11,44 @@ frozen parameters, schedules), which everyone keeps current once it has it.
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
-
-import msgspec
 
 from elastane.api.membership import Generation
 from elastane.protocol import mesh
+from elastane.protocol.actions import (
+    Action,
+    Begin,
+    Commit,
+    Compute,
+    Leave,
+    Load,
+    Measure,
+    Reduce,
+    Report,
+    Send,
+    Serve,
+    StateIsLost,
+    Take,
+    TakeValues,
+)
 from elastane.protocol.commit import tally
+from elastane.protocol.events import (
+    Applied,
+    Computed,
+    Entered,
+    Event,
+    Final,
+    Kind,
+    Lost,
+    Measured,
+    Proposed,
+    Received,
+    StopAsked,
+)
 from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.ownership import Holders, sources
 from elastane.protocol.roles import Roles, rooted_at, settle, with_origin
 from elastane.protocol.shares import deal, deal_missing
 from elastane.protocol.tree import members_of, spans
-
-Kind: TypeAlias = Literal["train", "evaluate", "settle"]
-
-
-# -- events ------------------------------------------------------------------------------------------------
-
-
-class Proposed(msgspec.Struct, frozen=True):
-    """The coordinator proposes a generation."""
-
-    generation: Generation
-
-
-class Entered(msgspec.Struct, frozen=True):
-    """The training thread wants to begin the next round.
-
-    Args:
-        kind: of the round. A worker without state may only enter training.
-        size: virtual ranks of the round.
-    """
-
-    kind: Kind
-    size: int
-
-
-class Computed(msgspec.Struct, frozen=True):
-    """A virtual rank is done."""
-
-    leaf: mesh.Leaf
-
-
-class Final(msgspec.Struct, frozen=True):
-    """My partial sums of ``blocks`` are final, as far as ``assignment`` (of `Compute`) goes."""
-
-    assignment: int
-    blocks: tuple[int, ...]
-    parts: tuple[mesh.Part, ...]
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """The answer to `Measure`."""
-
-    ticket: int
-    norms: dict[int, float]
-    digests: dict[int, tuple[str, str]]
-
-
-class Applied(msgspec.Struct, frozen=True):
-    """The optimizer has run for the committed round; the state may be read again."""
-
-
-class Received(msgspec.Struct, frozen=True):
-    """A message from a peer."""
-
-    sender: int
-    message: mesh.AnyPeerMessage
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """The connection to a peer broke."""
-
-    peer: int
-
-
-class StopAsked(msgspec.Struct, frozen=True):
-    """The run should stop at the next commit."""
-
-
-Event: TypeAlias = Proposed | Entered | Computed | Final | Measured | Applied | Received | Lost | StopAsked
-
-# -- actions -----------------------------------------------------------------------------------------------
-
-
-class Send(msgspec.Struct, frozen=True):
-    """Send a message; connect first if need be. Payloads, if the transport has any, are the shell's."""
-
-    peer: int
-    message: mesh.AnyPeerMessage
-
-
-class Serve(msgspec.Struct, frozen=True):
-    """Send `State` with what ``fetch`` asks for; the state is that of ``fetch.committed`` now."""
-
-    peer: int
-    fetch: mesh.Fetch
-
-
-class Load(msgspec.Struct, frozen=True):
-    """Take over the payload of this message."""
-
-    peer: int
-    state: mesh.State
-
-
-class Reduce(msgspec.Struct, frozen=True):
-    """Sum these blocks over all parts, mine included, into my sums."""
-
-    blocks: tuple[int, ...]
-    parts: dict[int, tuple[mesh.Part, ...]]
-
-
-class Take(msgspec.Struct, frozen=True):
-    """Copy whole sums of these blocks from a peer's sums into mine."""
-
-    peer: int
-    blocks: tuple[int, ...]
-
-
-class TakeValues(msgspec.Struct, frozen=True):
-    """Copy published values of these units from a peer."""
-
-    peer: int
-    units: tuple[int, ...]
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """A round is mine to compute in: its number, the step it belongs to, how many members there are."""
-
-    round: int
-    step: int
-    generation: int
-    workers: int
-
-
-class Compute(msgspec.Struct, frozen=True):
-    """Compute these virtual ranks too; ``assignment`` numbers the whole of what I am to compute."""
-
-    virtual_ranks: tuple[int, ...]
-    assignment: int
-
-
-class Measure(msgspec.Struct, frozen=True):
-    """Answer `Measured`: norms of the sums of some blocks, digests of the state of others."""
-
-    ticket: int
-    norms: tuple[int, ...]
-    digests: tuple[int, ...]
-
-
-class Commit(msgspec.Struct, frozen=True):
-    """The round is committed: apply it to the units I hold, then say `Applied`."""
-
-    outcome: mesh.Outcome
-    held: frozenset[int]
-    healthy: bool
-
-
-class Leave(msgspec.Struct, frozen=True):
-    """I am not in the generation that begins now; I still serve state until dismissed."""
-
-
-class Report(msgspec.Struct, frozen=True):
-    """Tell the coordinator that a peer is lost."""
-
-    peer: int
-    generation: int
-
-
-class StateIsLost(msgspec.Struct, frozen=True):
-    """Some units have no holder left."""
-
-    units: tuple[int, ...]
-
-
-Action: TypeAlias = (
-    Send
-    | Serve
-    | Load
-    | Reduce
-    | Take
-    | TakeValues
-    | Begin
-    | Compute
-    | Measure
-    | Commit
-    | Leave
-    | Report
-    | StateIsLost
-)
 
 
 class _Round:

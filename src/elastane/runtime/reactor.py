@@ -16,6 +16,7 @@ import torch
 
 from elastane.api.errors import StateLost
 from elastane.api.membership import Generation
+from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
 from elastane.runtime.gradients import Gradients
@@ -30,7 +31,7 @@ class Failed(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-Directive: TypeAlias = core.Begin | core.Compute | core.Commit | core.Leave | Failed
+Directive: TypeAlias = actions.Begin | actions.Compute | actions.Commit | actions.Leave | Failed
 
 
 class Upstream(Protocol):
@@ -76,7 +77,7 @@ class Reactor:
         self._upstream = upstream
         self._shared = shared
         self._peers = PeerArenas(gradients.layout.sections)
-        self._events: deque[core.Event] = deque()
+        self._events: deque[events.Event] = deque()
         self._addresses: dict[int, tuple[str, int]] = {}
         # Per peer: its pid and the descriptors of its sums and values.
         self._known: dict[int, tuple[int, int, int]] = {}
@@ -85,7 +86,7 @@ class Reactor:
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
         self._letters: list[Letter] = []
-        self._entered: core.Entered | None = None
+        self._entered: events.Entered | None = None
         self._round = 0
         self._standing = (0, False, False)
         self._busy = threading.Lock()
@@ -95,10 +96,10 @@ class Reactor:
 
     # -- events in -----------------------------------------------------------------------------------------
 
-    def post(self, event: core.Event) -> None:
+    def post(self, event: events.Event) -> None:
         """Tell the member something; from any thread."""
         self._events.append(event)
-        if self._mesh is None and isinstance(event, core.Final):
+        if self._mesh is None and isinstance(event, events.Final):
             return  # alone, nobody waits for it before the virtual rank is done
         if self._mesh is not None:
             self._mesh.wake()
@@ -122,14 +123,14 @@ class Reactor:
     def _drain(self) -> None:
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, core.Final):
+            if isinstance(event, events.Final):
                 event = self._gathered(event)
             self._handle(event)
 
-    def _gathered(self, final: core.Final) -> core.Final:
+    def _gathered(self, final: events.Final) -> events.Final:
         """Blocks that became final in one go are announced in one message."""
         blocks = final.blocks
-        while self._events and isinstance(following := self._events[0], core.Final):
+        while self._events and isinstance(following := self._events[0], events.Final):
             if (following.assignment, following.parts) != (final.assignment, final.parts):
                 break
             blocks += following.blocks
@@ -142,16 +143,16 @@ class Reactor:
         except OSError:
             # Its process is gone, and what it announced with it; the broken connection will say so.
             return
-        self._handle(core.Received(sender, message))
+        self._handle(events.Received(sender, message))
 
     def _lost(self, peer: int) -> None:
-        self._handle(core.Lost(peer))
+        self._handle(events.Lost(peer))
 
-    def _handle(self, event: core.Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         match event:
-            case core.Entered():
+            case events.Entered():
                 self._entered = event
-            case core.Proposed(generation):
+            case events.Proposed(generation):
                 self._meet(generation)
             case _:
                 pass
@@ -175,11 +176,11 @@ class Reactor:
 
     # -- actions out ---------------------------------------------------------------------------------------
 
-    def _act(self, action: core.Action) -> None:  # noqa: C901, PLR0912 - one case per action
+    def _act(self, action: actions.Action) -> None:  # noqa: C901, PLR0912 - one case per action
         match action:
-            case core.Send(peer, message):
+            case actions.Send(peer, message):
                 self._send(peer, message, self._payload(message))
-            case core.Serve(peer, fetch):
+            case actions.Serve(peer, fetch):
                 state = wire.State(
                     generation=fetch.generation,
                     committed=fetch.committed,
@@ -188,31 +189,31 @@ class Reactor:
                 )
                 payload = self._state.pack(self._travelling(fetch.values), fetch.states)
                 self._send(peer, state, self._laid_out(payload) if self._shared else payload)
-            case core.Load(peer, state):
+            case actions.Load(peer, state):
                 self._load(peer, state)
-            case core.Reduce(blocks, parts):
+            case actions.Reduce(blocks, parts):
                 for block in blocks:
                     self._reduce(block, parts)
-            case core.Take(peer, blocks):
+            case actions.Take(peer, blocks):
                 for block in blocks:
                     self._gradients.take(block, self._sum_at(peer, block))
-            case core.TakeValues(peer, units):
+            case actions.TakeValues(peer, units):
                 for unit in units:
                     self._take_values(peer, unit)
-            case core.Begin():
+            case actions.Begin():
                 self._begin(action)
                 self.directives.put(action)
-            case core.Compute() | core.Leave():
+            case actions.Compute() | actions.Leave():
                 self.directives.put(action)
-            case core.Commit():
+            case actions.Commit():
                 self._forget(action.outcome.round)
                 self.directives.put(action)
-            case core.Measure(ticket, norms, digests):
+            case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
-            case core.Report(peer, generation):
+            case actions.Report(peer, generation):
                 if self._upstream is not None:
                     self._upstream.peer_lost(peer, generation)
-            case core.StateIsLost(units):
+            case actions.StateIsLost(units):
                 self.directives.put(Failed(_state_lost(units)))
 
     def _travelling(self, units: tuple[int, ...]) -> tuple[int, ...]:
@@ -235,14 +236,14 @@ class Reactor:
         mine = self._state.unit_values(unit, self._state.arena.tensors)
         mine.copy_(self._values_at(peer, unit))
 
-    def _begin(self, begin: core.Begin) -> None:
+    def _begin(self, begin: actions.Begin) -> None:
         assert self._entered is not None, "a round begins once it is entered"  # noqa: S101
         if begin.round != self._round:
             self._round = begin.round
             self._gradients.begin_round(self._entered.size)
             self._state.restore_buffers()
 
-    def _measured(self, ticket: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> core.Measured:
+    def _measured(self, ticket: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> events.Measured:
         layout = self._gradients.layout
         squares: dict[int, float] = {}
         if self._measure_norms:
@@ -251,7 +252,7 @@ class Reactor:
                     sums = layout.block(self._gradients.sums, block)
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
-        return core.Measured(ticket, squares, {block: self._state.digest(block) for block in digests})
+        return events.Measured(ticket, squares, {block: self._state.digest(block) for block in digests})
 
     def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:
         layout = self._gradients.layout

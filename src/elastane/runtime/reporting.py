@@ -13,6 +13,7 @@ import msgspec
 from elastane.api import control
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
+from elastane.protocol import events
 from elastane.protocol import member as core
 from elastane.runtime import priority
 from elastane.runtime.control import Control
@@ -195,10 +196,10 @@ class Reporter:
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
-                    self._reactor.post(core.Proposed(generation))
+                    self._reactor.post(events.Proposed(generation))
             case control.Stop():
                 if self._reactor is not None:
-                    self._reactor.post(core.StopAsked())
+                    self._reactor.post(events.StopAsked())
             case control.WriteModel():
                 self.written.put(message)
             case control.Dismiss(code=code, why=why):

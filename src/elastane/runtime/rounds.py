@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from queue import Empty
 
 from elastane.api.heartbeat import Phase
-from elastane.protocol import member as core
+from elastane.protocol import actions, events
 from elastane.protocol.mesh import Leaf, Outcome
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Directive, Failed, Reactor
@@ -37,14 +37,14 @@ class Round:
         seconds: time spent per phase.
     """
 
-    def __init__(self, reactor: Reactor, heartbeat: Heartbeat, kind: core.Kind, size: int) -> None:
+    def __init__(self, reactor: Reactor, heartbeat: Heartbeat, kind: events.Kind, size: int) -> None:
         self._reactor = reactor
         self._heartbeat = heartbeat
-        self._entered = core.Entered(kind, size)
+        self._entered = events.Entered(kind, size)
         self._todo: deque[int] = deque()
         self.assignment = 0
-        self.begin: core.Begin | None = None
-        self.commit: core.Commit | None = None
+        self.begin: actions.Begin | None = None
+        self.commit: actions.Commit | None = None
         self.seconds = {"deal": 0.0, "compute": 0.0, "reduce": 0.0, "apply": 0.0}
         self.computed = 0
 
@@ -58,14 +58,14 @@ class Round:
                 case None:
                     self._heartbeat.beat(Phase.COMPUTE)
                     yield self._todo.popleft()
-                case core.Begin():
+                case actions.Begin():
                     self.begin = directive
-                case core.Compute(virtual_ranks, assignment):
+                case actions.Compute(virtual_ranks, assignment):
                     self._todo.extend(virtual_ranks)
                     self.assignment = assignment
-                case core.Commit():
+                case actions.Commit():
                     self.commit = directive
-                case core.Leave():
+                case actions.Leave():
                     raise Left
                 case Failed(error):
                     raise error
@@ -100,7 +100,7 @@ class Round:
     def done(self, leaf: Leaf) -> None:
         """The virtual rank at hand is computed."""
         self.computed += 1
-        self._reactor.post(core.Computed(leaf))
+        self._reactor.post(events.Computed(leaf))
 
     def _directive(self, *, wait: bool) -> Directive | None:
         """The next directive; while there is work and none has come, None."""

@@ -10,7 +10,7 @@ import torch
 
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
-from elastane.protocol import member as core
+from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
 from elastane.runtime.data import Batch, Deck, Plan
 from elastane.runtime.rounds import Round
@@ -165,4 +165,4 @@ class _Announce:
         self._assignment = assignment
 
     def __call__(self, blocks: tuple[int, ...]) -> None:
-        self._reactor.post(core.Final(self._assignment, blocks, self._gradients.parts()))
+        self._reactor.post(events.Final(self._assignment, blocks, self._gradients.parts()))

@@ -16,6 +16,7 @@ from elastane.api.heartbeat import Phase
 from elastane.api.membership import Generation, Member
 from elastane.api.records import Digest
 from elastane.api.spec import Pinned
+from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
@@ -109,7 +110,7 @@ class Training:
         )
         if self.reporter.alone:
             me = Member(self.worker, "", 0)
-            self._reactor.post(core.Proposed(Generation(1, 1, (me,), planned=False)))
+            self._reactor.post(events.Proposed(Generation(1, 1, (me,), planned=False)))
 
     def ready(self) -> None:
         """The rehearsal is over."""
@@ -118,11 +119,11 @@ class Training:
         self.rehearsed = True
         self.reporter.ready()
 
-    def round(self, kind: core.Kind, size: int) -> Round:
+    def round(self, kind: events.Kind, size: int) -> Round:
         """The next round, not yet entered."""
         return Round(self.reactor, self.heartbeat, kind, size)
 
-    def apply(self, commit: core.Commit, filled: int) -> float | None:
+    def apply(self, commit: actions.Commit, filled: int) -> float | None:
         """Take a committed training step.
 
         Args:
@@ -138,7 +139,7 @@ class Training:
         scale, norm = self._scale(outcome)
         self.state.apply(outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=filled)
         self.step = outcome.step
-        self.reactor.post(core.Applied())
+        self.reactor.post(events.Applied())
         return norm
 
     def committed(self, outcome: Outcome) -> None:

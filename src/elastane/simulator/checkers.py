@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from elastane.api.membership import WorkerId
-from elastane.protocol.member import Kind
+from elastane.protocol.events import Kind
 from elastane.protocol.mesh import Outcome
 from elastane.protocol.tree import members_of
 from elastane.simulator.symbols import Shape, quiet

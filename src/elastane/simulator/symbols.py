@@ -9,8 +9,8 @@ from functools import lru_cache
 import msgspec
 
 from elastane.protocol.commit import tally
+from elastane.protocol.events import Kind
 from elastane.protocol.layout import Layout
-from elastane.protocol.member import Kind
 from elastane.protocol.mesh import Leaf, Outcome, Vote
 from elastane.protocol.sampling import mix
 

@@ -28,9 +28,9 @@ from elastane.api.control import (
 from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
 from elastane.api.spec import Pinned
-from elastane.protocol import member as core
-from elastane.protocol import mesh
-from elastane.protocol.member import Kind, Member
+from elastane.protocol import actions, events, mesh
+from elastane.protocol.events import Kind
+from elastane.protocol.member import Member
 from elastane.simulator.checkers import Checker, expect
 from elastane.simulator.clock import Clock
 from elastane.simulator.memory import Memory, summed
@@ -222,11 +222,11 @@ class SimWorker(Endpoint):
                 if self.worker in everybody:
                     for peer in everybody:
                         self.world.streams.dial(self.worker, peer)
-                self.handle(core.Proposed(generation))
+                self.handle(events.Proposed(generation))
             case Acknowledge(step=step):
                 self._unacknowledged = [r for r in self._unacknowledged if r.line.step > step]
             case Stop():
-                self.handle(core.StopAsked())
+                self.handle(events.StopAsked())
             case WriteModel():
                 if self.state == "finished":
                     self._after(0.01, lambda: self.world.to_coordinator(ModelWritten(worker=self.worker)))
@@ -244,7 +244,7 @@ class SimWorker(Endpoint):
             return
         for key, value in payload.items():
             self._payloads[sender, *key] = value
-        self.handle(core.Received(sender, message))
+        self.handle(events.Received(sender, message))
 
     def _map(self, sender: WorkerId, message: mesh.AnyPeerMessage) -> bool:
         """Open the memory a message points to, which only works while its owner lives."""
@@ -263,11 +263,11 @@ class SimWorker(Endpoint):
         return True
 
     def lose(self, peer: WorkerId) -> None:
-        self._alive(lambda: self.handle(core.Lost(peer)))()
+        self._alive(lambda: self.handle(events.Lost(peer)))()
 
     # -- the shell -----------------------------------------------------------------------------------------
 
-    def handle(self, event: core.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         """Tell the member and do what it answers, in order, before anything else happens."""
         for action in self.member.handle(event):
             if not self.alive:
@@ -279,7 +279,7 @@ class SimWorker(Endpoint):
         if self.alive:
             self._report()
 
-    def _burns_down(self, action: core.Action) -> bool:
+    def _burns_down(self, action: actions.Action) -> bool:
         if self.fuse is not None:
             self.fuse -= 1
             if self.fuse < 0:
@@ -292,58 +292,58 @@ class SimWorker(Endpoint):
         return False
 
     @staticmethod
-    def name_of(action: core.Action) -> str:
+    def name_of(action: actions.Action) -> str:
         """The action's name; of a message sent, the message's."""
-        said = action.message if isinstance(action, core.Send) else action
+        said = action.message if isinstance(action, actions.Send) else action
         return type(said).__name__
 
-    def _do(self, action: core.Action) -> None:  # noqa: C901, PLR0912 - one row per kind of action
+    def _do(self, action: actions.Action) -> None:  # noqa: C901, PLR0912 - one row per kind of action
         match action:
-            case core.Send(peer, message):
+            case actions.Send(peer, message):
                 self.world.tell(lambda: f"worker {self.worker} sends {peer}: {message}")
                 if isinstance(message, mesh.Vote):
                     self.world.narrate(lambda: f"{self._now()} votes")
                 self.world.streams.send(self.worker, peer, message, self._payload_of(message))
-            case core.Serve(peer, fetch):
+            case actions.Serve(peer, fetch):
                 self._serve(peer, fetch)
-            case core.Load(peer, state):
+            case actions.Load(peer, state):
                 self.world.narrate(
                     lambda: (
                         f"  after step {self.member.step}: worker {self.worker} {_taken_over(peer, state)}"
                     )
                 )
                 self._load(peer, state)
-            case core.Reduce(blocks, parts):
+            case actions.Reduce(blocks, parts):
                 self.world.narrate(lambda: f"{self._now()} sums block {' '.join(map(str, blocks))}")
                 self._reduce(blocks, parts)
-            case core.Take(peer, blocks):
+            case actions.Take(peer, blocks):
                 for block in blocks:
                     self._root(block, self._sum_of(peer, 0, block))
-            case core.TakeValues(peer, units):
+            case actions.TakeValues(peer, units):
                 for unit in units:
                     self.memory.parameters[unit] = self._value_of(peer, unit)
-            case core.Begin():
+            case actions.Begin():
                 if action.round != self.round:
                     self.memory.begin_round(self.world.shape.size(self.kind))
                 self.round, self.step = action.round, action.step
                 self.world.tell(lambda: f"worker {self.worker} begins {action}")
                 self._narrate_begin()
-            case core.Compute(virtual_ranks, assignment):
+            case actions.Compute(virtual_ranks, assignment):
                 self.world.narrate(lambda: f"{self._now()} computes {' '.join(map(str, virtual_ranks))}")
                 self._assignment = assignment
                 self._queue.extend(virtual_ranks)
                 self._compute_next()
-            case core.Measure():
+            case actions.Measure():
                 self._after(self._chance(self.world.pace.measure_s), lambda: self._measured(action))
-            case core.Commit():
+            case actions.Commit():
                 self._committed(action)
-            case core.Leave():
+            case actions.Leave():
                 self.state = "leaving"
                 self._queue.clear()
-            case core.Report(peer, generation):
+            case actions.Report(peer, generation):
                 self._lost[peer] = PeerLost(worker=self.worker, peer=peer, generation=generation)
                 self.world.to_coordinator(self._lost[peer])
-            case core.StateIsLost(units):
+            case actions.StateIsLost(units):
                 self.world.checker.state_is_lost(self.worker, units)
                 self.world.to_coordinator(
                     WorkerFailed(worker=self.worker, traceback=f"state of units {units} is lost")
@@ -443,7 +443,7 @@ class SimWorker(Endpoint):
         if self.state == "leaving":
             return
         self.kind = kind
-        self.handle(core.Entered(kind, shape.size(kind)))
+        self.handle(events.Entered(kind, shape.size(kind)))
 
     def _compute_next(self) -> None:
         if self._computing or not self._queue:
@@ -475,7 +475,7 @@ class SimWorker(Endpoint):
             if self.state == "leaving":
                 return
             self.memory.add(block, gradient(self.step, rank, block, model))
-            self.handle(core.Final(assignment, (block,), self.memory.parts()))
+            self.handle(events.Final(assignment, (block,), self.memory.parts()))
 
         return final
 
@@ -491,20 +491,20 @@ class SimWorker(Endpoint):
         if self.state == "leaving":
             return
         step = self.step if self.kind == "train" else self.member.step
-        self.handle(core.Computed(leaf_of(self.kind, step, rank, self.worker)))
+        self.handle(events.Computed(leaf_of(self.kind, step, rank, self.worker)))
         self._compute_next()
 
-    def _measured(self, action: core.Measure) -> None:
+    def _measured(self, action: actions.Measure) -> None:
         norms = {block: norm_of(self.memory.slots[0][block]) for block in action.norms}
         digests = {block: self._digest(block) for block in action.digests}
-        self.handle(core.Measured(action.ticket, norms, digests))
+        self.handle(events.Measured(action.ticket, norms, digests))
 
     def _digest(self, block: int) -> tuple[str, str]:
         units = self.world.shape.units_of(block)
         states = [state for unit in units if (state := self.memory.optimizer[unit]) is not None]
         return digest_of([self.memory.parameters[unit] for unit in units], states)
 
-    def _committed(self, commit: core.Commit) -> None:
+    def _committed(self, commit: actions.Commit) -> None:
         outcome, kind, shape = commit.outcome, self.kind, self.world.shape
         self.world.tell(lambda: f"worker {self.worker} commits {outcome}")
         self.world.narrate(
@@ -525,7 +525,7 @@ class SimWorker(Endpoint):
         else:
             self._after(self._chance(pace.user_s), lambda: self._go_on(outcome))
 
-    def _apply(self, commit: core.Commit) -> None:
+    def _apply(self, commit: actions.Commit) -> None:
         memory, shape, step = self.memory, self.world.shape, commit.outcome.step
         for unit in sorted(commit.held - {shape.rest}):
             state = memory.optimizer[unit]
@@ -537,7 +537,7 @@ class SimWorker(Endpoint):
             memory.parameters[shape.rest], step
         )
         self.world.checker.applied(self, commit.held)
-        self.handle(core.Applied())
+        self.handle(events.Applied())
         self._after(self._chance(self.world.pace.user_s), lambda: self._go_on(commit.outcome))
 
     def _go_on(self, outcome: mesh.Outcome) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from elastane.protocol import member as core
-from elastane.protocol import mesh
+from elastane.protocol import actions, mesh
 from elastane.runtime import settings, worker
 from elastane.runtime.data import Deck
 from elastane.runtime.gradients import _Kept, _Leaf
@@ -171,7 +170,7 @@ def _action(kind: type, *, done: bool) -> Moment:
     def moment(step: int, strike: Strike) -> None:
         def look(reactor: Reactor, action: object) -> None:
             if isinstance(action, kind) and (
-                kind in (core.Serve, core.Load) or reactor.member.step + 1 == step
+                kind in (actions.Serve, actions.Load) or reactor.member.step + 1 == step
             ):
                 strike()
 
@@ -206,7 +205,7 @@ MOMENTS: dict[str, Moment] = {
     "in-backward": in_backward,
     "before-first-ready": _message(mesh.Ready, sent=None),
     "after-first-ready": _message(mesh.Ready, sent=1),
-    "after-first-sum": _action(core.Reduce, done=True),
+    "after-first-sum": _action(actions.Reduce, done=True),
     "after-first-summed": _message(mesh.Summed, sent=1),
     "before-vote": _message(mesh.Vote, sent=None),
     "after-one-vote": _message(mesh.Vote, sent=1),
@@ -216,8 +215,8 @@ MOMENTS: dict[str, Moment] = {
     "before-writing-model": before_writing_model,
     "before-publish": _message(mesh.Published, sent=None, applied=2),
     "after-one-published": _message(mesh.Published, sent=1, applied=2),
-    "donor-before-serving": _action(core.Serve, done=False),
+    "donor-before-serving": _action(actions.Serve, done=False),
     "joiner-after-status": _message(mesh.Status, sent=1),
     "joiner-after-fetch": _message(mesh.Fetch, sent=1),
-    "joiner-before-loading": _action(core.Load, done=False),
+    "joiner-before-loading": _action(actions.Load, done=False),
 }

@@ -2,8 +2,8 @@
 
 from elastane.api.membership import Generation
 from elastane.api.membership import Member as Place
+from elastane.protocol import actions, events, mesh
 from elastane.protocol import member as core
-from elastane.protocol import mesh
 from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.mesh import Leaf, Part
 
@@ -21,24 +21,24 @@ def generation(number, *workers, term=1, planned=False, leaving=()):
     )
 
 
-def kinds(actions):
-    return [type(action).__name__ for action in actions]
+def kinds(answers):
+    return [type(answer).__name__ for answer in answers]
 
 
 def alone():
     member = core.Member(0, LAYOUT)
-    member.handle(core.Entered("train", 4))
-    return member, member.handle(core.Proposed(generation(1, 0)))
+    member.handle(events.Entered("train", 4))
+    return member, member.handle(events.Proposed(generation(1, 0)))
 
 
 def test_alone_a_step_goes_from_begin_to_commit_without_a_message():
-    member, actions = alone()
-    assert actions == [core.Begin(1, 1, 1, 1), core.Compute((0, 1, 2, 3), 1)]
+    member, answers = alone()
+    assert answers == [actions.Begin(1, 1, 1, 1), actions.Compute((0, 1, 2, 3), 1)]
     for rank in range(4):
-        assert member.handle(core.Computed(Leaf(rank, 0, loss=2.0, weight=1.0, samples=3))) == []
-    actions = member.handle(core.Final(1, (0, 1), (Part(((0, 4),), 0),)))
-    assert kinds(actions) == ["Reduce", "Reduce", "Measure"]
-    (commit,) = member.handle(core.Measured(1, {0: 1.0, 1: 2.0}, {}))
+        assert member.handle(events.Computed(Leaf(rank, 0, loss=2.0, weight=1.0, samples=3))) == []
+    answers = member.handle(events.Final(1, (0, 1), (Part(((0, 4),), 0),)))
+    assert kinds(answers) == ["Reduce", "Reduce", "Measure"]
+    (commit,) = member.handle(events.Measured(1, {0: 1.0, 1: 2.0}, {}))
     assert commit.outcome.step == 1
     assert commit.outcome.samples == 12
     assert commit.outcome.shares == {0: ((0, 4),)}
@@ -48,37 +48,37 @@ def test_alone_a_step_goes_from_begin_to_commit_without_a_message():
 def test_nothing_of_the_next_round_begins_before_the_last_is_applied():
     member, _ = alone()
     for rank in range(4):
-        member.handle(core.Computed(Leaf(rank, 0)))
-    member.handle(core.Final(1, (0, 1), (Part(((0, 4),), 0),)))
-    member.handle(core.Measured(1, {}, {}))
-    assert member.handle(core.Entered("train", 4)) == []
-    assert kinds(member.handle(core.Applied())) == ["Begin", "Compute"]
+        member.handle(events.Computed(Leaf(rank, 0)))
+    member.handle(events.Final(1, (0, 1), (Part(((0, 4),), 0),)))
+    member.handle(events.Measured(1, {}, {}))
+    assert member.handle(events.Entered("train", 4)) == []
+    assert kinds(member.handle(events.Applied())) == ["Begin", "Compute"]
 
 
 def test_sums_of_an_assignment_that_has_grown_are_not_final():
     member, _ = alone()
     for rank in range(4):
-        member.handle(core.Computed(Leaf(rank, 0)))
-    assert member.handle(core.Final(0, (0, 1), (Part(((0, 4),), 0),))) == []
+        member.handle(events.Computed(Leaf(rank, 0)))
+    assert member.handle(events.Final(0, (0, 1), (Part(((0, 4),), 0),))) == []
 
 
 def test_an_older_proposal_is_refused_and_so_is_one_of_an_older_term():
     member, _ = alone()
-    member.handle(core.Proposed(generation(5, 0, term=3)))
+    member.handle(events.Proposed(generation(5, 0, term=3)))
     for late in (generation(4, 0, term=3), generation(5, 0, term=3), generation(6, 0, term=2)):
-        assert member.handle(core.Proposed(late)) == []
+        assert member.handle(events.Proposed(late)) == []
     assert member.works_in == 5
 
 
 def test_a_planned_generation_waits_for_a_boundary():
     member, _ = alone()
-    assert member.handle(core.Proposed(generation(2, 0, 1, planned=True))) == []
+    assert member.handle(events.Proposed(generation(2, 0, 1, planned=True))) == []
     assert member.works_in == 1
 
 
 def test_a_worker_without_state_works_in_no_generation_until_it_begins():
     member = core.Member(1, LAYOUT)
-    (told,) = member.handle(core.Proposed(generation(2, 0, 1, planned=True)))
+    (told,) = member.handle(events.Proposed(generation(2, 0, 1, planned=True)))
     assert isinstance(told.message, mesh.Status)
     assert told.message.committed == FRESH
     assert (member.works_in, member.complete) == (0, False)
@@ -86,20 +86,20 @@ def test_a_worker_without_state_works_in_no_generation_until_it_begins():
 
 def test_left_out_a_worker_leaves_once_and_hears_no_more_proposals():
     member, _ = alone()
-    assert member.handle(core.Proposed(generation(2, 1))) == [core.Leave()]
-    assert member.handle(core.Proposed(generation(3, 1))) == []
+    assert member.handle(events.Proposed(generation(2, 1))) == [actions.Leave()]
+    assert member.handle(events.Proposed(generation(3, 1))) == []
 
 
 def test_a_leaver_tells_its_status_and_leaves_when_all_the_others_are_there():
     member, _ = alone()
-    (told,) = member.handle(core.Proposed(generation(2, 1, leaving=(0,))))
+    (told,) = member.handle(events.Proposed(generation(2, 1, leaving=(0,))))
     assert told.peer == 1
     status = mesh.Status(generation=2, worker=1, committed=0, held=((0, 3),))
-    assert member.handle(core.Received(1, status)) == [core.Leave()]
+    assert member.handle(events.Received(1, status)) == [actions.Leave()]
 
 
 def test_only_the_loss_of_a_peer_of_its_generation_concerns_a_worker():
     member = core.Member(0, LAYOUT)
-    member.handle(core.Proposed(generation(3, 0, 1)))
-    assert member.handle(core.Lost(7)) == []
-    assert member.handle(core.Lost(1)) == [core.Report(1, 3)]
+    member.handle(events.Proposed(generation(3, 0, 1)))
+    assert member.handle(events.Lost(7)) == []
+    assert member.handle(events.Lost(1)) == [actions.Report(1, 3)]

@@ -1,0 +1,115 @@
+"""What a `elastane.protocol.member.Member` wants done; a shell carries it out, in order."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from elastane.protocol import mesh
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send a message; connect first if need be. Payloads, if the transport has any, are the shell's."""
+
+    peer: int
+    message: mesh.AnyPeerMessage
+
+
+class Serve(msgspec.Struct, frozen=True):
+    """Send `State` with what ``fetch`` asks for; the state is that of ``fetch.committed`` now."""
+
+    peer: int
+    fetch: mesh.Fetch
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Take over the payload of this message."""
+
+    peer: int
+    state: mesh.State
+
+
+class Reduce(msgspec.Struct, frozen=True):
+    """Sum these blocks over all parts, mine included, into my sums."""
+
+    blocks: tuple[int, ...]
+    parts: dict[int, tuple[mesh.Part, ...]]
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Copy whole sums of these blocks from a peer's sums into mine."""
+
+    peer: int
+    blocks: tuple[int, ...]
+
+
+class TakeValues(msgspec.Struct, frozen=True):
+    """Copy published values of these units from a peer."""
+
+    peer: int
+    units: tuple[int, ...]
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """A round is mine to compute in: its number, the step it belongs to, how many members there are."""
+
+    round: int
+    step: int
+    generation: int
+    workers: int
+
+
+class Compute(msgspec.Struct, frozen=True):
+    """Compute these virtual ranks too; ``assignment`` numbers the whole of what I am to compute."""
+
+    virtual_ranks: tuple[int, ...]
+    assignment: int
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """Answer `Measured`: norms of the sums of some blocks, digests of the state of others."""
+
+    ticket: int
+    norms: tuple[int, ...]
+    digests: tuple[int, ...]
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The round is committed: apply it to the units I hold, then say `Applied`."""
+
+    outcome: mesh.Outcome
+    held: frozenset[int]
+    healthy: bool
+
+
+class Leave(msgspec.Struct, frozen=True):
+    """I am not in the generation that begins now; I still serve state until dismissed."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Tell the coordinator that a peer is lost."""
+
+    peer: int
+    generation: int
+
+
+class StateIsLost(msgspec.Struct, frozen=True):
+    """Some units have no holder left."""
+
+    units: tuple[int, ...]
+
+
+Action: TypeAlias = (
+    Send
+    | Serve
+    | Load
+    | Reduce
+    | Take
+    | TakeValues
+    | Begin
+    | Compute
+    | Measure
+    | Commit
+    | Leave
+    | Report
+    | StateIsLost
+)

@@ -1,0 +1,75 @@
+"""What a shell tells a `elastane.protocol.member.Member`."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from elastane.api.membership import Generation
+from elastane.protocol import mesh
+
+Kind: TypeAlias = Literal["train", "evaluate", "settle"]
+"""Of a round."""
+
+
+class Proposed(msgspec.Struct, frozen=True):
+    """The coordinator proposes a generation."""
+
+    generation: Generation
+
+
+class Entered(msgspec.Struct, frozen=True):
+    """The training thread wants to begin the next round.
+
+    Args:
+        kind: of the round. A worker without state may only enter training.
+        size: virtual ranks of the round.
+    """
+
+    kind: Kind
+    size: int
+
+
+class Computed(msgspec.Struct, frozen=True):
+    """A virtual rank is done."""
+
+    leaf: mesh.Leaf
+
+
+class Final(msgspec.Struct, frozen=True):
+    """My partial sums of ``blocks`` are final, as far as ``assignment`` (of `Compute`) goes."""
+
+    assignment: int
+    blocks: tuple[int, ...]
+    parts: tuple[mesh.Part, ...]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """The answer to `Measure`."""
+
+    ticket: int
+    norms: dict[int, float]
+    digests: dict[int, tuple[str, str]]
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The optimizer has run for the committed round; the state may be read again."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message from a peer."""
+
+    sender: int
+    message: mesh.AnyPeerMessage
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """The connection to a peer broke."""
+
+    peer: int
+
+
+class StopAsked(msgspec.Struct, frozen=True):
+    """The run should stop at the next commit."""
+
+
+Event: TypeAlias = Proposed | Entered | Computed | Final | Measured | Applied | Received | Lost | StopAsked
