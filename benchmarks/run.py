@@ -34,9 +34,9 @@ MEASUREMENTS: dict[str, Callable[[setting.Setting], dict[str, Any]]] = {
     "leave": leave.measure,
     "death": death.measure,
     "coordinator_death": coordinator_death.measure,
-    "restart": restart.measure,
     "memory": memory.measure,
     "floors": floors.measure,
+    "restart": restart.measure,
 }
 
 
