@@ -64,7 +64,7 @@ class StepReport(Message, frozen=True, kw_only=True):
     Args:
         worker: who reports.
         line: the ledger's line; all workers report the same but for ``time`` and ``seconds``.
-        step_s: from commit to commit, on this worker.
+        step_s: from entering a step to having applied it, on this worker.
         healthy: it was a member before this step's generation too.
     """
 

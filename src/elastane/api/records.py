@@ -32,10 +32,10 @@ class Digest(msgspec.Struct, frozen=True):
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One committed step. Written once, in order, without gaps.
 
-    ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)`` pairs.
-    ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the longest over the
-    workers, and ``step``, from commit to commit. ``loss`` reads back as None when it was not
-    finite, for which JSON has no number; ``loss_hex`` says what it was.
+    ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)``
+    pairs. ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the
+    longest over the workers, and ``step``, from entering a step to having applied it. ``loss`` reads back
+    as None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was.
     """
 
     step: int

@@ -19,7 +19,7 @@ class Usual:
     Args:
         generation: it was made in.
         share: the largest number of virtual ranks that any worker computed in it.
-        step_s: from commit to commit, in seconds.
+        step_s: from entering a step to having applied it, in seconds.
     """
 
     generation: int

@@ -176,7 +176,7 @@ def thin_sizes(sizes: Sequence[tuple[int, int]], most: int = 3000) -> Sequence[t
 
 
 def times_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
-    """Time from commit to commit: where training paused, the curve stands up."""
+    """Time from entering a step to having applied it: where training paused, the curve stands up."""
     shown = thinned(points, height=step_height)
     usual = median([point.step_ms for point in points])
     y = Axis(0, max(max(point.step_ms for point in shown) * 1.1, 1e-3), bottom, top)

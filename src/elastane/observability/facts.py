@@ -33,7 +33,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         pause_ms: the longest of any healthy worker, None if no generation followed another.
         pause_steps: the same pause in usual steps.
         pause_step: where it was.
-        usual_step_ms: median from commit to commit.
+        usual_step_ms: median from entering a step to having applied it.
         wall_s: from the first thing written down to the last.
         digest: SHA-256 of the newest digested parameters, and the step it belongs to.
         phases: share of the step time each phase took, summing to 1; ``other`` is what no phase claims.

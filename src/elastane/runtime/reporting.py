@@ -48,7 +48,6 @@ class Reporter:
         self._ready = False
         self._compute: deque[float] = deque(maxlen=10)
         self._held_back: list[control.StepReport] = []
-        self._committed_at: float | None = None
         self.state: TrainingState | None = None
         self.complete = self.finished = False
         if here.run_dir is not None:
@@ -115,10 +114,8 @@ class Reporter:
         if self._control is None or round_.commit is None:
             return
         outcome = round_.outcome
-        now = time.perf_counter()
-        # Who has just joined has waited for the others, not they for it.
-        step_s = sum(round_.seconds.values()) if self._committed_at is None else now - self._committed_at
-        self._committed_at = now
+        # What the script does between steps, an evaluation say, is no part of them.
+        step_s = time.perf_counter() - round_.entered_at
         if round_.computed:
             self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
         samples = plan.samples(outcome.step)

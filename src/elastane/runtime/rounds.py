@@ -35,6 +35,8 @@ class Round:
         commit: what was decided; None until then.
         last: the virtual rank at hand is the last one dealt so far.
         seconds: time spent per phase.
+        entered_at: when, by ``time.perf_counter``.
+        newcomer: it has waited to be taken in; nobody has waited for it before the round begins.
     """
 
     def __init__(self, reactor: Reactor, heartbeat: Heartbeat, kind: events.Kind, size: int) -> None:
@@ -47,9 +49,12 @@ class Round:
         self.commit: actions.Commit | None = None
         self.seconds = {"deal": 0.0, "compute": 0.0, "reduce": 0.0, "apply": 0.0}
         self.computed = 0
+        self.newcomer = False
+        self.entered_at = time.perf_counter()
 
     def __iter__(self) -> Iterator[int]:
         self._heartbeat.beat(Phase.STEP)
+        self.entered_at = time.perf_counter()
         self._reactor.post(self._entered)
         while self.commit is None:
             directive = self._directive(wait=not self._todo)
@@ -60,6 +65,9 @@ class Round:
                     yield self._todo.popleft()
                 case actions.Begin():
                     self.begin = directive
+                    if self.newcomer:
+                        self.newcomer = False
+                        self.seconds["reduce"], self.entered_at = 0.0, time.perf_counter()
                 case actions.Compute(virtual_ranks, assignment):
                     self._todo.extend(virtual_ranks)
                     self.assignment = assignment

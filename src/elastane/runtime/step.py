@@ -52,9 +52,11 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         training = self._training
-        if not training.rehearsed:
+        newcomer = not training.rehearsed
+        if newcomer:
             yield from self._rehearse()
         round_ = training.round("train", self._plan.virtual_ranks)
+        round_.newcomer = newcomer
         for rank in round_:
             self._number = round_.step
             with round_.timed("deal"):
