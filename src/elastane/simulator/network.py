@@ -3,6 +3,7 @@
 Streams deliver in order until an end dies; the post may lose, delay, double and reorder whatever it carries.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
@@ -37,18 +38,20 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     torn: float = 0.5
 
 
-class Endpoint:
+class Endpoint(ABC):
     """Where a stream ends: one worker, as the network sees it."""
 
     def __init__(self, worker: WorkerId) -> None:
         self.worker = worker
         self.alive = True
 
+    @abstractmethod
     def receive(self, sender: WorkerId, message: AnyPeerMessage, payload: Payload) -> None:
-        raise NotImplementedError
+        """A message has arrived."""
 
+    @abstractmethod
     def lose(self, peer: WorkerId) -> None:
-        raise NotImplementedError
+        """The stream to a peer has broken."""
 
 
 class _Stream:
