@@ -97,7 +97,7 @@ def stormy(troubles: list[Trouble], steps: int, folder: Path) -> None:
             run.wait_for_steps(trouble.after_steps)
             time.sleep(trouble.after_s)
             done = DEEDS[trouble.kind](run, trouble.choice)
-            print(f"{number:4d}  after step {len(run.ledger()):5d}  {trouble.kind}: {done}", flush=True)
+            print(f"{number:4d}  after step {run.steps():5d}  {trouble.kind}: {done}", flush=True)
         run.finish(timeout_s=60 + steps)
 
 
