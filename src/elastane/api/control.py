@@ -23,6 +23,35 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults
 WorkerState: TypeAlias = Literal["starting", "ready", "member", "leaving", "finished"]
 
 
+class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far one worker is with its part of a checkpoint.
+
+    Args:
+        name: of the checkpoint.
+        step: the state is the one after this step.
+        writers: all who write a part; together they are the checkpoint.
+        state: ``copied`` under a step that may still fail, ``writing``, ``written``, ``failing`` while
+            storage refuses it and it is tried again, ``abandoned``.
+        error: why.
+        bytes: written.
+        began_s: monotonic seconds of this machine when the copy was asked for.
+        copy_s: how long the copy took, which a step may have waited for.
+        write_s: how long the writing took, behind the steps.
+        cpu_s: processor time of the writing.
+    """
+
+    name: str
+    step: int
+    writers: tuple[WorkerId, ...]
+    state: Literal["copied", "writing", "written", "failing", "abandoned"]
+    error: str = ""
+    bytes: int = 0
+    began_s: float = 0.0
+    copy_s: float = 0.0
+    write_s: float = 0.0
+    cpu_s: float = 0.0
+
+
 class WorkerReport(Message, frozen=True, kw_only=True):
     """All the coordinator must know about a worker; sent on every change and twice a second.
 
@@ -41,6 +70,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
         blocks: how many it holds the optimizer state of.
         compute_s: seconds per virtual rank, median of its last steps; 0 while unknown.
         pinned: what its script turned out to be; None while starting.
+        checkpoint: its part of the newest checkpoint; None: it has not written any.
     """
 
     worker: WorkerId
@@ -56,6 +86,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     blocks: int = 0
     compute_s: float = 0.0
     pinned: Pinned | None = None
+    checkpoint: CheckpointPart | None = None
 
 
 class StepReport(Message, frozen=True, kw_only=True):
@@ -111,6 +142,17 @@ class ModelWritten(Message, frozen=True, kw_only=True):
     worker: WorkerId
 
 
+class CheckpointKept(Message, frozen=True, kw_only=True):
+    """A checkpoint exists from now on; with ``error``, it could not be published and is asked for again."""
+
+    worker: WorkerId
+    name: str
+    step: int
+    bytes: int = 0
+    metrics: dict[str, float] = {}
+    error: str = ""
+
+
 # -- coordinator to worker ---------------------------------------------------------------------------------
 
 
@@ -128,6 +170,20 @@ class Acknowledge(Message, frozen=True, kw_only=True):
 
 class Stop(Message, frozen=True, kw_only=True):
     """Stop at the next commit (Ctrl-C, `elastane stop`), then finish as if it were the last step."""
+
+
+class TakeCheckpoint(Message, frozen=True, kw_only=True):
+    """Keep the state of one of the next steps, unless one after ``after`` has been kept already."""
+
+    after: int
+
+
+class PublishCheckpoint(Message, frozen=True, kw_only=True):
+    """All parts are written: make the checkpoint exist."""
+
+    name: str
+    step: int
+    writers: tuple[WorkerId, ...]
 
 
 class WriteModel(Message, frozen=True, kw_only=True):
@@ -227,6 +283,10 @@ class AskStop(Message, frozen=True, kw_only=True):
     """Drain the whole run at the next commit."""
 
 
+class AskCheckpoint(Message, frozen=True, kw_only=True):
+    """Keep the state of one of the next steps."""
+
+
 class AskStatus(Message, frozen=True, kw_only=True):
     pass
 
@@ -247,11 +307,13 @@ class Answer(Message, frozen=True, kw_only=True):
     spec: RunSpec | None = None
 
 
-FromWorker: TypeAlias = WorkerReport | Steps | PeerLost | WorkerFailed | Happened | ModelWritten
-ToWorker: TypeAlias = Propose | Acknowledge | Stop | WriteModel | Dismiss
+FromWorker: TypeAlias = (
+    WorkerReport | Steps | PeerLost | WorkerFailed | Happened | ModelWritten | CheckpointKept
+)
+ToWorker: TypeAlias = Propose | Acknowledge | Stop | TakeCheckpoint | PublishCheckpoint | WriteModel | Dismiss
 FromAgent: TypeAlias = AgentReport
 ToAgent: TypeAlias = SetTarget | Kill | RunOver
-Ask: TypeAlias = AskResize | AskDrain | AskStop | AskStatus
+Ask: TypeAlias = AskResize | AskDrain | AskStop | AskCheckpoint | AskStatus
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask
 

@@ -31,6 +31,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "model.safetensors"
 
     @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints lie unless the spec names another place."""
+        return self.root / "checkpoints"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 

@@ -7,6 +7,32 @@ import msgspec
 SCHEMA = 1
 
 
+class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a run keeps its state, where, and how long.
+
+    Args:
+        url: root of the run's checkpoints, a path or any URL that fsspec knows; empty: in the run directory.
+        every_s: seconds between two; None: not by time.
+        every_steps: steps between two; None: not by steps.
+        auto: the interval follows from what a checkpoint costs and how often the run is interrupted.
+        each_epoch: one at the end of each epoch.
+        each_evaluation: one after each evaluation.
+        keep_last: so many of the newest stay.
+        keep_every: those of every so many steps stay too.
+        keep_best: the best by a metric stays too: ``("eval_loss", "min")``.
+    """
+
+    url: str = ""
+    every_s: float | None = None
+    every_steps: int | None = None
+    auto: bool = False
+    each_epoch: bool = False
+    each_evaluation: bool = False
+    keep_last: int = 2
+    keep_every: int | None = None
+    keep_best: tuple[str, Literal["min", "max"]] | None = None
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One elastic run, as ``elastane run`` was asked for it; the ``spec`` of ``run.json``.
 
@@ -23,6 +49,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         seed: of the sample order, dropout and (through ``elastane.join``) the initial weights.
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
+        checkpoints: when the state is kept; None: never.
         transport: ``shared`` hands gradients over in shared memory, ``tcp`` over the workers' connections.
     """
 
@@ -38,6 +65,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int = 0
     threads: int = 1
     digest_every: int = 50
+    checkpoints: CheckpointPolicy | None = None
     transport: Literal["shared", "tcp"] = "shared"
 
 
@@ -79,6 +107,24 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
+class Resumed(msgspec.Struct, frozen=True):
+    """What the present life of a run began with.
+
+    Args:
+        checkpoint: its name; empty: none, everything is done again.
+        step: of the checkpoint.
+        times: how often the run has been resumed.
+        first_worker: number of the first worker of this life; none is used twice.
+        first_term: of its first coordinator, likewise.
+    """
+
+    checkpoint: str
+    step: int
+    times: int
+    first_worker: int
+    first_term: int
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """``run.json``: the request, and, once the first worker has loaded the script, what is pinned."""
 
@@ -86,3 +132,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
     pinned: Pinned | None = None
     created: str
+    resumed: Resumed | None = None

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import assert_never
 
-from elastane.api.control import Ask, AskDrain, AskResize, AskStatus, AskStop, Stop
+from elastane.api.control import Ask, AskCheckpoint, AskDrain, AskResize, AskStatus, AskStop, Stop
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Asked
+from elastane.coordinator.keeping import ask_now
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.status import status
 from elastane.coordinator.turn import Turn
@@ -33,6 +34,9 @@ def refused(roster: Roster, ask: Ask) -> str:
         return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
     if isinstance(ask, AskDrain):
         return _drain_refused(roster, ask.worker, roster.target)
+    if isinstance(ask, AskCheckpoint):
+        never = "this run keeps no checkpoints; it was started with --checkpoint-every never"
+        return "" if roster.spec.checkpoints is not None else never
     low, high = roster.spec.min_workers, roster.spec.max_workers
     if not low <= ask.workers <= high:
         return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
@@ -58,6 +62,8 @@ def _do(turn: Turn, ask: Ask) -> None:
             _drain(turn, worker)
         case AskStop():
             request_stop(turn)
+        case AskCheckpoint():
+            ask_now(turn)
         case _:
             assert_never(ask)
 

@@ -109,7 +109,7 @@ class Connections:
             return
 
     def _take(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
-        if isinstance(message, AskResize | AskDrain | AskStatus | AskStop):
+        if isinstance(message, AskResize | AskDrain | AskStatus | AskStop | AskCheckpoint):
             self._asked += 1
             self.asking[self._asked] = outbox
             self.inbox.put_nowait(Asked(self._asked, message))

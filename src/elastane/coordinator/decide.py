@@ -12,6 +12,7 @@ import msgspec
 
 from elastane.api.control import (
     AgentReport,
+    CheckpointKept,
     Dismiss,
     Happened,
     Kill,
@@ -29,6 +30,7 @@ from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Rec
 from elastane.coordinator.asks import answer, request_stop
 from elastane.coordinator.ending import end_when_done, fail_run
 from elastane.coordinator.joining import admit, count_failed_join, dismiss_leavers, dismiss_surplus
+from elastane.coordinator.keeping import hear_kept, keep_state
 from elastane.coordinator.pauses import complete, observed
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.succession import begin, plan, replace_the_dead
@@ -80,6 +82,8 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
             _hear_happening(turn, event)
         case ModelWritten():
             turn.roster = replace(turn.roster, model_written=True)
+        case CheckpointKept():
+            hear_kept(turn, event)
         case Asked():
             answer(turn, event)
         case Disconnected(worker):
@@ -94,6 +98,7 @@ def _advance(turn: Turn) -> None:
     """What follows from the roster as it is now, whatever was heard last."""
     for rule in (
         _judge_suspects,
+        keep_state,
         end_when_done,
         replace_the_dead,
         begin,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from elastane.api.control import RunOver, WriteModel
 from elastane.coordinator.history import STOPPED_BY_USER
+from elastane.coordinator.keeping import last_one_is_settled
 from elastane.coordinator.turn import Turn
 
 ASK_AGAIN_S = 2.0
@@ -50,6 +51,9 @@ def end_when_done(turn: Turn) -> None:
                 "be written; look for ledger.stalled among the events",
             )
         return
+    if not last_one_is_settled(turn, finishing):
+        return
+    roster = turn.roster
     if roster.model_written:
         finish_run(turn)
     elif not living:

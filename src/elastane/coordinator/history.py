@@ -24,6 +24,7 @@ class History:
         generation: highest number in any event.
         generation_started: highest number in a ``generation.started``.
         over: the outcome, once it has been written.
+        kept: names of the checkpoints written.
     """
 
     noted: Noted = frozenset()
@@ -31,6 +32,7 @@ class History:
     generation: int = 0
     generation_started: int = 0
     over: RunOver | None = None
+    kept: frozenset[str] = frozenset()
 
 
 def history_of(events: Iterable[EventLine]) -> History:
@@ -38,7 +40,14 @@ def history_of(events: Iterable[EventLine]) -> History:
     keys: set[str] = set()
     generation = started = 0
     over = None
+    kept: set[str] = set()
     for event in events:
+        if event.kind == "run.resumed":
+            # Another life: it has an end of its own, and what is done again is told again.
+            over = None
+            keys.clear()
+        if event.kind == "checkpoint.saved":
+            kept.add(str(event.detail.get("name", "")))
         if event.kind.startswith("worker."):
             noted.update((event.kind, worker) for worker in event.workers)
         if event.key:
@@ -50,4 +59,4 @@ def history_of(events: Iterable[EventLine]) -> History:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
-    return History(frozenset(noted), frozenset(keys), generation, started, over)
+    return History(frozenset(noted), frozenset(keys), generation, started, over, frozenset(kept))

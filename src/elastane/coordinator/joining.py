@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from elastane.api.control import WorkerReport
 from elastane.api.membership import WorkerId
 from elastane.api.spec import Pinned
 from elastane.coordinator.ending import fail_run
@@ -70,6 +71,12 @@ def dismiss_surplus(turn: Turn) -> None:
         turn.dismiss(worker, 0, "not needed any more: fewer workers are wanted")
 
 
+def _still_writes(turn: Turn, report: WorkerReport) -> bool:
+    """Its part of a checkpoint would be lost with it; storage that refuses it is not waited for."""
+    part = report.checkpoint
+    return part is not None and part.state == "writing" and part.name not in turn.roster.keeping.kept
+
+
 def dismiss_leavers(turn: Turn) -> None:
     """Members that were left out on purpose may go once the others hold everything."""
     roster = turn.roster
@@ -78,5 +85,5 @@ def dismiss_leavers(turn: Turn) -> None:
     for worker in roster.started:
         report = roster.reports.get(worker)
         left = worker not in roster.newest and worker not in roster.dismissed
-        if left and report is not None and report.state == "leaving":
+        if left and report is not None and report.state == "leaving" and not _still_writes(turn, report):
             turn.dismiss(worker, 0, f"left with generation {roster.newest.number}")

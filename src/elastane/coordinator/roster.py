@@ -12,6 +12,7 @@ from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import Heard
+from elastane.coordinator.checkpoints import Keeping, first_due
 from elastane.coordinator.history import Noted, history_of
 from elastane.coordinator.pauses import StepTimes
 from elastane.coordinator.rebalance import Balance
@@ -59,6 +60,7 @@ class Roster:
         writer: who was asked to write the model, and when.
         model_written: somebody did.
         over: the outcome.
+        keeping: of checkpoints.
         noted: ``worker.*`` events written, by kind and worker.
         keys: of events from workers that were written.
     """
@@ -100,6 +102,7 @@ class Roster:
     writer: tuple[WorkerId, float] | None = None
     model_written: bool = False
     over: RunOver | None = None
+    keeping: Keeping = field(default_factory=Keeping)
     noted: Noted = frozenset()
     keys: frozenset[str] = frozenset()
 
@@ -297,6 +300,7 @@ def fresh_roster(
         loss=None if last is None else last.loss,
         times=StepTimes(newest=past.generation_started),
         over=past.over,
+        keeping=Keeping(due=first_due(spec.checkpoints, now), kept=past.kept, step=origin),
         noted=past.noted,
         keys=past.keys,
     )

@@ -166,7 +166,7 @@ class Member:
         actions, self._actions = self._actions, []
         return actions
 
-    def _take(self, event: Event) -> None:  # noqa: C901 - one row per kind of event
+    def _take(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
         match event:
             case Proposed(generation):
                 self._proposed(generation)

@@ -31,7 +31,9 @@ class Evaluation:
     def __iter__(self) -> Iterator[Any]:
         training = self._training
         length, size = len(self._dataset), -(-len(self._dataset) // self._microbatch)
-        round_ = training.round("evaluate", size)
+        policy = training.spec.checkpoints
+        due = policy is not None and policy.each_evaluation
+        round_ = training.round("evaluate", size, checkpoint=due)
         for rank in round_:
             positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
             batch = deal_in_order(self._dataset, positions, self._collate)
@@ -42,6 +44,7 @@ class Evaluation:
             round_.done(leaf)
         training.committed(round_.outcome)
         self.sums = dict(round_.outcome.sums)
+        training.metrics.update((name, value) for name, value in self.sums.items() if math.isfinite(value))
         line = EventLine(time=0.0, kind="evaluation", step=training.step, detail=dict(self.sums))
         training.reporter.happened(f"evaluation-{round_.outcome.round}", line)
         training.heartbeat.beat(Phase.USER)

@@ -7,14 +7,14 @@ lie in the blocks a worker holds.
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime.layout import ModelLayout, Piece
+from elastane.runtime.layout import ModelLayout, Piece, Place
 from elastane.runtime.memory import Arena
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
@@ -57,6 +57,73 @@ def _into(spare: object, entry: object, parameter: torch.Tensor) -> object:
         # Fused kernels take for granted that state lies in memory as its parameter does.
         return torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype).copy_(entry)
     return entry.clone()
+
+
+def _fits(entry: object, parameter: torch.Tensor) -> bool:
+    """The state has one element for each of the parameter."""
+    return isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim() > 0
+
+
+def _memory_of(dense: torch.Tensor) -> torch.Tensor:
+    """All elements of a dense tensor, 1-D, in memory order."""
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
+
+
+class Keeper(Protocol):
+    """Who keeps the optimizer state, whole or in blocks; a unit is the smallest piece of it that moves."""
+
+    units: int
+
+    @property
+    def unit_bytes(self) -> tuple[int, ...]:
+        """About how much optimizer state each unit has; the rest, which comes last, has none."""
+        ...
+
+    def apply(
+        self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
+    ) -> None:
+        """One step of the optimizer on what is held."""
+        ...
+
+    def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
+
+    def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
+
+    def state_of(self, unit: int) -> dict[str, Any]: ...
+
+    def set_state(self, unit: int, state: dict[str, Any]) -> None: ...
+
+    def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
+        """State of one piece of a block: what has an element per element of it, 1-D in memory order."""
+        ...
+
+    def is_elementwise(self, piece: Piece, key: str) -> bool:
+        """Whether that state has an element for each of the piece."""
+        ...
+
+    def pieces_of(self, unit: int) -> list[tuple[Place, Piece]]:
+        """What of the model's tensors a unit is."""
+        ...
+
+    def make_room(
+        self,
+        piece: Piece,
+        elementwise: Mapping[str, torch.dtype],
+        others: Mapping[str, torch.Tensor],
+        plain: Mapping[str, Any],
+    ) -> dict[str, torch.Tensor]:
+        """New state for a piece of `pieces_of`, to be filled in.
+
+        Args:
+            piece: of a trained parameter.
+            elementwise: data types of what has an element for each of the piece.
+            others: meta tensors like what has not.
+            plain: what is no tensor.
+
+        Returns:
+            The memory of each tensor, 1-D.
+        """
+        ...
 
 
 class WholeOptimizer:
@@ -131,13 +198,35 @@ class WholeOptimizer:
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
         parameter = self._layout.parameters[piece.number]
         place = self._layout.places[piece.number]
-        found = {}
-        for key, entry in self._optimizer.state.get(parameter, {}).items():
-            if isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim():
-                found[key] = place.flattened(entry)[piece.start : piece.stop]
-            else:
-                found[key] = entry
-        return found
+        return {
+            key: place.flattened(entry)[piece.start : piece.stop] if _fits(entry, parameter) else entry
+            for key, entry in self._optimizer.state.get(parameter, {}).items()
+        }
+
+    def is_elementwise(self, piece: Piece, key: str) -> bool:
+        parameter = self._layout.parameters[piece.number]
+        return _fits(self._optimizer.state[parameter][key], parameter)
+
+    def pieces_of(self, unit: int) -> list[tuple[Place, Piece]]:
+        place = self._layout.places[unit]
+        return [(place, Piece(unit, 0, place.stop - place.start))]
+
+    def make_room(
+        self,
+        piece: Piece,
+        elementwise: Mapping[str, torch.dtype],
+        others: Mapping[str, torch.Tensor],
+        plain: Mapping[str, Any],
+    ) -> dict[str, torch.Tensor]:
+        parameter, place = self._layout.parameters[piece.number], self._layout.places[piece.number]
+        spare = self._spare.pop(parameter, {})
+        made: dict[str, Any] = {key: torch.empty_like(some, device="cpu") for key, some in others.items()}
+        for key, dtype in elementwise.items():
+            there = spare.get(key)
+            fits = isinstance(there, torch.Tensor) and (there.stride(), there.dtype) == (place.stride, dtype)
+            made[key] = there if fits else torch.empty_strided(place.shape, place.stride, dtype=dtype)
+        self._optimizer.state[parameter] = {**made, **plain}
+        return {key: _memory_of(tensor) for key, tensor in made.items()}
 
 
 class ShardedOptimizer:
@@ -223,5 +312,34 @@ class ShardedOptimizer:
             self._optimizer.state[self._pieces[unit][int(piece)]][name] = kept
 
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:
-        number = self._layout.pieces[block].index(piece)
-        return dict(self._optimizer.state.get(self._pieces[block][number], {}))
+        return dict(self._optimizer.state.get(self._values_of(block, piece), {}))
+
+    def _values_of(self, block: int, piece: Piece) -> torch.Tensor:
+        return self._pieces[block][self._layout.pieces[block].index(piece)]
+
+    def _block_of(self, piece: Piece) -> int:
+        return next(b for b in self._layout.blocks_of[piece.number] if piece in self._layout.pieces[b])
+
+    def is_elementwise(self, piece: Piece, key: str) -> bool:
+        entry = self._optimizer.state[self._values_of(self._block_of(piece), piece)][key]
+        return isinstance(entry, torch.Tensor) and entry.dim() > 0
+
+    def pieces_of(self, unit: int) -> list[tuple[Place, Piece]]:
+        layout = self._layout
+        return [
+            *((layout.places[piece.number], piece) for piece in layout.pieces[unit]),
+            *((layout.buffer_places[piece.number], piece) for piece in layout.buffer_pieces[unit]),
+        ]
+
+    def make_room(
+        self,
+        piece: Piece,
+        elementwise: Mapping[str, torch.dtype],
+        others: Mapping[str, torch.Tensor],
+        plain: Mapping[str, Any],
+    ) -> dict[str, torch.Tensor]:
+        values = self._values_of(self._block_of(piece), piece)
+        made: dict[str, Any] = {key: torch.empty_like(some, device="cpu") for key, some in others.items()}
+        made |= {key: torch.empty(values.numel(), dtype=dtype) for key, dtype in elementwise.items()}
+        self._optimizer.state[values] = {**made, **plain}
+        return {key: _memory_of(tensor) for key, tensor in made.items()}

@@ -19,6 +19,7 @@ from elastane.api.membership import Generation
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
+from elastane.protocol.layout import STORE
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.memory import Letter, PeerArenas, raw_bytes, read_letter
 from elastane.runtime.mesh import Buffer, Mesh
@@ -41,6 +42,19 @@ class Upstream(Protocol):
     def changed(self) -> None: ...
 
 
+class Checkpoints(Protocol):
+    """Who takes this worker's part in checkpoints."""
+
+    def take(self, snapshot: actions.Snapshot) -> None: ...
+    def committed(self) -> None: ...
+
+
+class Source(Protocol):
+    """The checkpoint a run goes on from."""
+
+    def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None: ...
+
+
 class Reactor:
     """One worker's protocol, carried out.
 
@@ -55,6 +69,8 @@ class Reactor:
 
     Attributes:
         directives: for the training thread.
+        checkpoints: takes this worker's part in them; None: the run keeps none.
+        source: the checkpoint the run goes on from; None: it began anew.
     """
 
     def __init__(
@@ -70,6 +86,8 @@ class Reactor:
     ) -> None:
         self.member = member
         self.directives: SimpleQueue[Directive] = SimpleQueue()
+        self.checkpoints: Checkpoints | None = None
+        self.source: Source | None = None
         self._gradients = gradients
         self._state = state
         self._measure_norms = measure_norms
@@ -206,10 +224,15 @@ class Reactor:
             case actions.Compute() | actions.Leave():
                 self.directives.put(action)
             case actions.Commit():
+                if self.checkpoints is not None:
+                    self.checkpoints.committed()
                 self._forget(action.outcome.round)
                 self.directives.put(action)
-            case actions.Snapshot() | actions.Restore():
-                raise AssertionError("no run asks for checkpoints yet")
+            case actions.Snapshot():
+                assert self.checkpoints is not None, "only a run that keeps checkpoints takes them"  # noqa: S101
+                self.checkpoints.take(action)
+            case actions.Restore():
+                self._restore(action)
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
             case actions.Report(peer, generation):
@@ -229,7 +252,17 @@ class Reactor:
         self._letters.append(letter)
         return [letter.address]
 
+    def _restore(self, restore: actions.Restore) -> None:
+        assert self.source is not None, "only a run that goes on from a checkpoint restores"  # noqa: S101
+        self.source.restore(restore.values, restore.states)
+        state = wire.State(
+            generation=restore.generation, committed=0, values=restore.values, states=restore.states
+        )
+        self._events.appendleft(events.Received(STORE, state))
+
     def _load(self, peer: int, state: wire.State) -> None:
+        if peer == STORE:
+            return  # read in place already
         self._state.unpack(self._payloads.pop((peer, state)))
         for unit in set(state.values) - set(self._travelling(state.values)):
             self._take_values(peer, unit)

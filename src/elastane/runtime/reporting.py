@@ -16,6 +16,7 @@ from elastane.api.spec import Pinned
 from elastane.protocol import events
 from elastane.protocol import member as core
 from elastane.runtime import priority
+from elastane.runtime.checkpoints.taking import Taker
 from elastane.runtime.control import Control
 from elastane.runtime.data import Plan
 from elastane.runtime.gradients import Gradients
@@ -30,6 +31,7 @@ class Reporter:
     """One worker's line to the rest of the run; silent when it trains alone.
 
     Attributes:
+        taker: takes this worker's part in checkpoints; None: the run keeps none.
         written: ``WriteModel`` requests, for the main thread once its script has ended.
         complete: the loop over the steps came to its end.
         finished: so did the script.
@@ -49,6 +51,7 @@ class Reporter:
         self._compute: deque[float] = deque(maxlen=10)
         self._held_back: list[control.StepReport] = []
         self.state: TrainingState | None = None
+        self.taker: Taker | None = None
         self.complete = self.finished = False
         if here.run_dir is not None:
             secret = bytes.fromhex(here.run_dir.secret.read_text().strip())
@@ -176,6 +179,7 @@ class Reporter:
             blocks=member.blocks_held,
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
+            checkpoint=self.taker.part if self.taker is not None else None,
         )
 
     def _state(self) -> control.WorkerState:
@@ -189,7 +193,7 @@ class Reporter:
 
     # -- down ----------------------------------------------------------------------------------------------
 
-    def _hear(self, message: control.ToWorker) -> None:
+    def _hear(self, message: control.ToWorker) -> None:  # noqa: C901 - one row per kind of message
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
@@ -197,6 +201,11 @@ class Reporter:
             case control.Stop():
                 if self._reactor is not None:
                     self._reactor.post(events.StopAsked())
+            case control.TakeCheckpoint(after=after):
+                self._take_checkpoint(after)
+            case control.PublishCheckpoint():
+                if self.taker is not None:
+                    self.taker.publish(message)
             case control.WriteModel():
                 self.written.put(message)
             case control.Dismiss(code=code, why=why):
@@ -206,6 +215,19 @@ class Reporter:
                 threading.Thread(target=_exit, args=(self, code), daemon=True).start()
             case control.Acknowledge():
                 pass  # the line itself keeps account
+
+    def _take_checkpoint(self, after: int) -> None:
+        """Memory for the copy is made ready first, so that no step waits for it."""
+        reactor, taker, member = self._reactor, self.taker, self._member
+        if reactor is None or taker is None or member is None or member.generation is None:
+            return
+        share = 1 / max(1, len(member.generation.members))
+        taker.prepare(share, lambda: reactor.post(events.CheckpointAsked(after)))
+
+    def changed(self) -> None:
+        """Report soon."""
+        if self._control is not None:
+            self._control.changed()
 
 
 _here: Reporter | None = None

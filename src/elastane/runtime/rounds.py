@@ -29,6 +29,7 @@ class Round:
         heartbeat: moved while computing and while waiting.
         kind: of the round.
         size: its virtual ranks.
+        checkpoint: the state after it is to be kept.
 
     Attributes:
         begin: number, step and generation, known from the first virtual rank on.
@@ -39,10 +40,18 @@ class Round:
         newcomer: it has waited to be taken in; nobody has waited for it before the round begins.
     """
 
-    def __init__(self, reactor: Reactor, heartbeat: Heartbeat, kind: events.Kind, size: int) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        heartbeat: Heartbeat,
+        kind: events.Kind,
+        size: int,
+        *,
+        checkpoint: bool = False,
+    ) -> None:
         self._reactor = reactor
         self._heartbeat = heartbeat
-        self._entered = events.Entered(kind, size)
+        self._entered = events.Entered(kind, size, checkpoint)
         self._todo: deque[int] = deque()
         self.assignment = 0
         self.begin: actions.Begin | None = None

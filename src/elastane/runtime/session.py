@@ -120,6 +120,7 @@ class Run:
             )
         training.start(plan)
         deck = Deck(dataset, plan, collate)
+        self._finished = training.step >= plan.steps
         while not self._finished:
             step = Step(training, plan, deck)
             yield step
@@ -131,6 +132,17 @@ class Run:
     def evaluate(self, dataset: MapDataset, *, microbatch: int, collate: Collate | None = None) -> Evaluation:
         """One pass over a dataset, spread over the workers; iterate it and `Evaluation.add` to it."""
         return Evaluation(self._prepared(), dataset, microbatch, collate)
+
+    def checkpoint(self, **metrics: float) -> None:
+        """Keep the state as it is now; called alike on all workers, between steps.
+
+        Training goes on at once: the state is copied under the next step and written behind the following.
+        Alone, or with ``--checkpoint-every never``, nothing is kept.
+
+        Args:
+            **metrics: what the checkpoint is told apart by, ``eval_loss=2.1``; see ``--keep-best``.
+        """
+        self._prepared().checkpoint(metrics)
 
     def print(self, *values: object) -> None:
         """Print once per run, not once per worker."""

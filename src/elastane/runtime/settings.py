@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
+from elastane.api.spec import Resumed, RunSpec
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,11 +15,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         spec: of the run; its defaults when alone, so that both give the same bytes.
         worker: own number.
         run_dir: None alone.
+        resumed: what this life of the run began with; None: it is its first.
     """
 
     spec: RunSpec
     worker: int = 0
     run_dir: RunDir | None = None
+    resumed: Resumed | None = None
 
 
 _settings = Settings(spec=RunSpec(name="alone", script=""))
@@ -30,7 +32,7 @@ def current() -> Settings:
     return _settings
 
 
-def take_part(run_dir: Path, worker: int, spec: RunSpec) -> None:
+def take_part(run_dir: Path, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
     """This process is a worker of a run; called before its script begins."""
     global _settings  # noqa: PLW0603 - a process takes part in one run, decided before the script runs
-    _settings = Settings(spec=spec, worker=worker, run_dir=RunDir(run_dir))
+    _settings = Settings(spec=spec, worker=worker, run_dir=RunDir(run_dir), resumed=resumed)

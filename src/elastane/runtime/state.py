@@ -16,9 +16,7 @@ from elastane.runtime import parcel
 from elastane.runtime.layout import ModelLayout
 from elastane.runtime.memory import Arena, raw_bytes
 from elastane.runtime.mesh import Buffer
-from elastane.runtime.optimizers import ShardedOptimizer, WholeOptimizer
-
-Keeper = WholeOptimizer | ShardedOptimizer
+from elastane.runtime.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
 
 
 class TrainingState:
@@ -154,7 +152,7 @@ class TrainingState:
         plain: dict[str, Any] = {}
         for unit in values:
             if unit == self.units - 1:
-                plain["rest"] = self._rest()
+                plain["rest"] = self.rest()
                 if self.copies is None:
                     # Sharded, buffers lie in blocks like everything else.
                     tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self._buffers)}
@@ -183,15 +181,21 @@ class TrainingState:
             elif kind == "state":
                 states.setdefault(int(where[0]), {})[where[1]] = entry
             else:
-                self._take_rest(entry)
+                self.take_rest(entry)
         for unit, state in states.items():
             self.keeper.set_state(unit, state)
+
+    @property
+    def nbytes(self) -> int:
+        """About the size of all of it, in bytes: values, and twice as much optimizer state, as Adam's."""
+        return sum(section.nbytes for section in self.layout.sections) + sum(self.keeper.unit_bytes)
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The values of a unit, 1-D, in an arena of this layout."""
         return self.keeper.unit_values(unit, tensors)
 
-    def _rest(self) -> dict[str, Any]:
+    def rest(self) -> dict[str, Any]:
+        """Hyperparameters and schedule: what every worker keeps besides tensors, as JSON has it."""
         groups = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self.optimizer.param_groups
@@ -206,7 +210,8 @@ class TrainingState:
                 do="keep other objects out of param_groups and out of the scheduler's state",
             ) from error
 
-    def _take_rest(self, rest: dict[str, Any]) -> None:
+    def take_rest(self, rest: dict[str, Any]) -> None:
+        """Take over what `rest` told, on another worker or in an earlier life of the run."""
         for group, values in zip(self.optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):

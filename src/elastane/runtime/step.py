@@ -55,7 +55,9 @@ class Step:
         newcomer = not training.rehearsed
         if newcomer:
             yield from self._rehearse()
-        round_ = training.round("train", self._plan.virtual_ranks)
+        round_ = training.round(
+            "train", self._plan.virtual_ranks, checkpoint=training.keeps_after(self._plan, training.step + 1)
+        )
         round_.newcomer = newcomer
         for rank in round_:
             self._number = round_.step

@@ -3,6 +3,8 @@
 import hashlib
 import math
 import platform
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -11,15 +13,18 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import elastane
+from elastane.api.checkpoints import Retention
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.membership import Generation, Member
-from elastane.api.records import Digest
+from elastane.api.records import Digest, EventLine
 from elastane.api.spec import Pinned
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
+from elastane.runtime.checkpoints.origin import Origin
+from elastane.runtime.checkpoints.taking import Described, Taker
 from elastane.runtime.data import Plan
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
@@ -29,6 +34,8 @@ from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
 from elastane.runtime.settings import Settings
 from elastane.runtime.state import TrainingState
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
 
@@ -49,6 +56,7 @@ class Training:
         step: training steps committed and applied.
         rehearsed: this worker has everything loaded and warm.
         digest: of the state, when last computed.
+        metrics: what checkpoints are told apart by, the loss besides.
     """
 
     def __init__(
@@ -62,6 +70,7 @@ class Training:
         scheduler: LRScheduler | None,
         clip_grad_norm: float | None,
     ) -> None:
+        self._here = here
         self.worker, self.spec = here.worker, here.spec
         self.heartbeat, self.reporter = heartbeat, reporter
         self.layout = ModelLayout(model, optimizer)
@@ -73,6 +82,7 @@ class Training:
         # Alone nobody waits for this process, so it need not rehearse.
         self.rehearsed = reporter.alone
         self.digest: Digest | None = None
+        self.metrics: dict[str, float] = {}
         self._reactor: Reactor | None = None
 
     @property
@@ -99,8 +109,10 @@ class Training:
             unit_bytes=self.state.keeper.unit_bytes,
             copies=self.spec.copies,
             digest_every=self.spec.digest_every,
+            checkpoints=self._here.run_dir is not None and self.spec.checkpoints is not None,
         )
-        member = core.Member(self.worker, layout)
+        origin = self._origin()
+        member = core.Member(self.worker, layout, origin.outcome if origin else None)
         self._reactor = self.reporter.connect(
             member,
             self.gradients,
@@ -108,6 +120,9 @@ class Training:
             self._pinned(plan),
             measure_norms=self.clip_grad_norm is not None,
         )
+        self._reactor.source = origin
+        if layout.checkpoints:
+            self._reactor.checkpoints = self.reporter.taker = self._taker()
         if self.reporter.alone:
             me = Member(self.worker, "", 0)
             self._reactor.post(events.Proposed(Generation(1, 1, (me,), planned=False)))
@@ -119,9 +134,31 @@ class Training:
         self.rehearsed = True
         self.reporter.ready()
 
-    def round(self, kind: events.Kind, size: int) -> Round:
-        """The next round, not yet entered."""
-        return Round(self.reactor, self.heartbeat, kind, size)
+    def round(self, kind: events.Kind, size: int, *, checkpoint: bool = False) -> Round:
+        """The next round, not yet entered; with ``checkpoint``, the state after it is to be kept."""
+        wanted = checkpoint and self.keeps_checkpoints
+        return Round(self.reactor, self.heartbeat, kind, size, checkpoint=wanted)
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        return self.reporter.taker is not None
+
+    def keeps_after(self, plan: Plan, step: int) -> bool:
+        """Whether the state after a training step is to be kept whatever happens."""
+        policy = self.spec.checkpoints
+        if policy is None:
+            return False
+        by_steps = policy.every_steps is not None and step % policy.every_steps == 0
+        return by_steps or (policy.each_epoch and plan.samples(step).stop == plan.length)
+
+    def checkpoint(self, metrics: Mapping[str, float]) -> None:
+        """Keep the state as it is now: a round of its own, in which nobody computes anything."""
+        self.metrics.update(metrics)
+        round_ = self.round("evaluate", 0, checkpoint=True)
+        for _ in round_:
+            raise AssertionError("a checkpoint has no virtual ranks")
+        self.committed(round_.outcome)
+        self.heartbeat.beat(Phase.USER)
 
     def apply(self, commit: actions.Commit, filled: int) -> float | None:
         """Take a committed training step.
@@ -138,7 +175,7 @@ class Training:
         self.committed(outcome)
         scale, norm = self._scale(outcome)
         self.state.apply(outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=filled)
-        self.step = outcome.step
+        self.step, self.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
         return norm
 
@@ -164,6 +201,54 @@ class Training:
             return divided, None
         norm = math.sqrt(outcome.norm_squared) * divided
         return divided * min(1.0, self.clip_grad_norm / (norm + CLIP_EPSILON)), norm
+
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def _catalog(self) -> Catalog:
+        policy, run_dir = self.spec.checkpoints, self._here.run_dir
+        assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: S101, PT018
+        return Catalog(open_place(policy.url or str(run_dir.checkpoints)))
+
+    def _origin(self) -> "Origin | None":
+        """The checkpoint this life of the run began with."""
+        resumed = self._here.resumed
+        if resumed is None or not resumed.checkpoint:
+            return None
+        origin = Origin(self._catalog(), resumed.checkpoint, self.state, self._restored)
+        self.step = origin.outcome.step
+        return origin
+
+    def _restored(self, nbytes: int, seconds: float) -> None:
+        rate = nbytes / 1e9 / seconds if seconds else 0.0
+        line = EventLine(
+            time=0.0,
+            kind="checkpoint.restored",
+            who=f"worker {self.worker}",
+            why=f"{nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
+            step=self.step,
+            workers=(self.worker,),
+            detail={"bytes": nbytes, "seconds": seconds},
+        )
+        self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
+
+    def _taker(self) -> Taker:
+        policy, resumed = self.spec.checkpoints, self._here.resumed
+        assert policy is not None, "asked for with checkpoints only"  # noqa: S101
+
+        def describe() -> Described:
+            return Described({"rest": self.state.rest()}, dict(self.metrics))
+
+        return Taker(
+            self.worker,
+            self.state,
+            self._catalog(),
+            resumed=resumed.times if resumed is not None else 0,
+            retention=Retention(last=policy.keep_last, every=policy.keep_every, best=policy.keep_best),
+            describe=describe,
+            snapped=lambda ticket: self.reactor.post(events.Snapped(ticket)),
+            kept=self.reporter.tell,
+            changed=self.reporter.changed,
+        )
 
     def _pinned(self, plan: Plan) -> Pinned:
         script = Path(self.spec.script)

@@ -41,8 +41,9 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     threading.excepthook = _thread_died
     threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
     files = RunDir(run_dir)
-    spec = msgspec.json.decode(files.run.read_bytes(), type=RunRecord).spec
-    settings.take_part(run_dir, worker, spec)
+    record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
+    spec = record.spec
+    settings.take_part(run_dir, worker, spec, record.resumed)
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
     try:

@@ -16,9 +16,11 @@ from elastane.api.control import (
     ModelWritten,
     PeerLost,
     Propose,
+    PublishCheckpoint,
     StepReport,
     Steps,
     Stop,
+    TakeCheckpoint,
     ToWorker,
     WorkerFailed,
     WorkerReport,
@@ -235,6 +237,10 @@ class SimWorker(Endpoint):
             case WriteModel():
                 if self.state == "finished":
                     self._after(0.01, lambda: self.world.to_coordinator(ModelWritten(worker=self.worker)))
+            case TakeCheckpoint(after=after):
+                self.handle(events.CheckpointAsked(after))
+            case PublishCheckpoint():
+                pass  # the vault judges for itself whether all parts are there
             case Dismiss(code=code):
                 self.world.checker.dismissed(self.worker)
                 self.die(code)

@@ -1,0 +1,135 @@
+"""What the coordinator knows of checkpoints: how far the newest is, and when the next is due."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from elastane.api.control import CheckpointPart
+from elastane.api.membership import WorkerId
+from elastane.api.spec import CheckpointPolicy
+
+FIRST_S = 60.0
+"""The first automatic checkpoint tells what one costs."""
+
+PRIOR_S = 4 * 3600.0
+"""How long a run counts as having been undisturbed before it began, until its own record says more."""
+
+LARGEST_SHARE = 0.01
+"""Of the time, that automatic checkpoints may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """What the coordinator knows of checkpoints, besides the workers' reports. Times in seconds.
+
+    Args:
+        due: when the next is asked for; infinity: never by itself.
+        asked: one after ``asked[0]`` was asked for, the last time at ``asked[1]``.
+        publishing: name, who was asked to publish it and when.
+        kept: names of those that exist.
+        told: names of those of which it was said that they fail, or are given up.
+        cost_s: what the last one cost the training at most.
+        step: of the newest that exists.
+    """
+
+    due: float = math.inf
+    asked: tuple[int, float] | None = None
+    publishing: tuple[str, WorkerId, float] | None = None
+    kept: frozenset[str] = frozenset()
+    told: frozenset[tuple[str, str]] = frozenset()
+    cost_s: float = 0.0
+    step: int = 0
+
+
+def interval_s(policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int) -> float:
+    """Seconds from one checkpoint to the next.
+
+    Automatic: the optimum of first order, ``sqrt(2 C M)`` (Young, CACM 1974), with ``C`` what a checkpoint
+    costs and ``M`` the mean time between interruptions, but never above a hundredth of the time.
+
+    Args:
+        policy: of the run.
+        cost_s: of the last checkpoint; 0: none was made yet.
+        undisturbed_s: since the run began.
+        interruptions: deaths so far.
+    """
+    if policy.every_s is not None:
+        return policy.every_s
+    if not policy.auto:
+        return math.inf
+    if cost_s == 0.0:
+        return FIRST_S
+    between_s = (PRIOR_S + undisturbed_s) / (1 + interruptions)
+    return max(math.sqrt(2 * cost_s * between_s), cost_s / LARGEST_SHARE)
+
+
+def first_due(policy: CheckpointPolicy | None, now: float) -> float:
+    return math.inf if policy is None else now + interval_s(policy, 0.0, 0.0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The newest checkpoint of which any worker has reported a part.
+
+    Args:
+        name: of the checkpoint.
+        step: likewise.
+        writers: who must write.
+        parts: as reported.
+        lost: writers that died before they had written.
+    """
+
+    name: str
+    step: int
+    writers: tuple[WorkerId, ...]
+    parts: Mapping[WorkerId, CheckpointPart]
+    lost: tuple[WorkerId, ...]
+
+    @property
+    def written(self) -> bool:
+        return all(w in self.parts and self.parts[w].state == "written" for w in self.writers)
+
+    @property
+    def hopeless(self) -> str:
+        """Why it will never be whole; empty while it may."""
+        if self.lost and not self.written:
+            return "its writers died: " + ", ".join(f"worker {worker}" for worker in self.lost)
+        given_up = [part.error for part in self.parts.values() if part.state == "abandoned"]
+        return given_up[0] if given_up else ""
+
+    @property
+    def refused(self) -> str:
+        """What storage says that refuses a part; empty if it does not."""
+        return next((part.error for part in self.parts.values() if part.state == "failing"), "")
+
+    @property
+    def cost_s(self) -> float:
+        """What it took from the training at most: the longest copy, and the processor time of writing."""
+        return max(part.copy_s + part.cpu_s for part in self.parts.values())
+
+
+def in_flight(
+    reported: Mapping[WorkerId, CheckpointPart | None], gone: frozenset[WorkerId]
+) -> InFlight | None:
+    """The newest checkpoint that anybody has begun.
+
+    Args:
+        reported: the part each worker has told of last.
+        gone: workers that will not write any more.
+    """
+    # A copy made under a step that was begun again by others is void: who voted names the same writers.
+    parts = [part for part in reported.values() if part is not None and part.state != "copied"]
+    if not parts:
+        return None
+    newest = max(parts, key=lambda part: part.step)
+    mine = {
+        worker: part
+        for worker, part in reported.items()
+        if part is not None and part.name == newest.name and part.state != "copied"
+    }
+    lost = tuple(
+        worker
+        for worker in newest.writers
+        if worker in gone and (worker not in mine or mine[worker].state != "written")
+    )
+    return InFlight(newest.name, newest.step, newest.writers, mine, lost)

@@ -1,0 +1,168 @@
+"""What of a worker's training state goes into a checkpoint, under which names, and back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from elastane.api.checkpoints import Manifest, TensorFacts
+from elastane.api.errors import BadInput
+from elastane.runtime.checkpoints.entry import Entry, whole
+from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.runtime.layout import Piece, Place
+from elastane.runtime.state import TrainingState
+
+MODEL, STATE = "model.", "optimizer.state."
+
+
+def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
+    """The state of some blocks, where it lies. Block 0 stands for what nobody trains, too."""
+    layout, tensors = state.layout, state.arena.tensors
+    for block in blocks:
+        for piece in layout.buffer_pieces[block]:
+            yield _entry(MODEL, layout.buffer_places[piece.number], piece, tensors)
+        for piece in layout.pieces[block]:
+            place = layout.places[piece.number]
+            yield _entry(MODEL, place, piece, tensors)
+            yield from _optimizer_entries(state, block, piece, place)
+        if block == 0:
+            yield from _untrained(state)
+
+
+def _entry(prefix: str, place: Place, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> Entry:
+    data = place.flat(tensors)[piece.start : piece.stop]
+    return Entry(prefix + place.name, place.shape, place.stride, piece.start, piece.stop, data)
+
+
+def _optimizer_entries(state: TrainingState, block: int, piece: Piece, place: Place) -> Iterator[Entry]:
+    for key, kept in state.keeper.piece_state(block, piece).items():
+        name = f"{STATE}{place.name}.{key}"
+        if not isinstance(kept, torch.Tensor):
+            continue
+        if state.keeper.is_elementwise(piece, key):
+            yield Entry(name, place.shape, place.stride, piece.start, piece.stop, kept)
+        elif piece.start == 0:
+            yield whole(name, kept)
+
+
+def _untrained(state: TrainingState) -> Iterator[Entry]:
+    """Frozen parameters and constant buffers: the script makes them anew, foreign readers want them."""
+    layout = state.layout
+    trained = {place.name for place in (*layout.places, *layout.buffer_places)}
+    for name, tensor in state.model.state_dict().items():
+        if name not in trained and name not in aliases_of(state):
+            yield whole(MODEL + name, tensor)
+
+
+def aliases_of(state: TrainingState) -> dict[str, str]:
+    """Second names of tied tensors, with the name each is stored under."""
+    first = {id(p): name for name, p in state.model.named_parameters()}
+    everyone = state.model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
+
+
+def scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Optimizer state that is no tensor, of the parameters that begin in these blocks."""
+    found: dict[str, dict[str, Any]] = {}
+    for block in blocks:
+        for piece in state.layout.pieces[block]:
+            if piece.start == 0:
+                kept = state.keeper.piece_state(block, piece)
+                plain = {key: value for key, value in kept.items() if not isinstance(value, torch.Tensor)}
+                if plain:
+                    found[state.layout.places[piece.number].name] = plain
+    return found
+
+
+# -- back ----------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """A checkpoint as something a worker's units can be read from.
+
+    Args:
+        reader: of the checkpoint.
+        manifest: likewise.
+
+    Raises:
+        BadInput: the checkpoint is of another model.
+    """
+
+    def __init__(self, reader: Reader, manifest: Manifest) -> None:
+        self._reader = reader
+        self.manifest = manifest
+        self._facts = manifest.tensors
+        self._keys: dict[str, list[str]] = {}
+        for key in self._facts:
+            if key.startswith(STATE):
+                name, _, kept = key.removeprefix(STATE).rpartition(".")
+                self._keys.setdefault(name, []).append(kept)
+
+    def restore(self, state: TrainingState, values: Iterable[int], states: Iterable[int]) -> int:
+        """Read the values of some units and the optimizer state of others, in place.
+
+        Returns:
+            Bytes read.
+
+        Raises:
+            BadInput: the checkpoint is of another model.
+            Damaged: what was read is not what was written.
+            StorageError: the storage does not answer.
+        """
+        wants: list[Want] = []
+        for unit in values:
+            wants += self._values(state, unit)
+        for unit in states:
+            if unit != state.units - 1:
+                wants += self._states(state, unit)
+        self._reader.restore(wants)
+        return sum(want.into.nbytes for want in wants)
+
+    def _values(self, state: TrainingState, unit: int) -> Iterator[Want]:
+        layout, tensors = state.layout, state.arena.tensors
+        if unit == state.units - 1:
+            state.take_rest(self.manifest.plain["rest"])
+            if state.copies is None:
+                for place in layout.buffer_places:
+                    yield self._want(place, 0, place.stop - place.start, place.flat(tensors))
+            return
+        for place, piece in state.keeper.pieces_of(unit):
+            flat = place.flat(tensors)[piece.start : piece.stop]
+            yield self._want(place, piece.start, piece.stop, flat)
+
+    def _want(self, place: Place, start: int, stop: int, into: torch.Tensor) -> Want:
+        key = MODEL + place.name
+        self._check(key, place)
+        return Want(key, start, stop, into)
+
+    def _check(self, key: str, place: Place) -> None:
+        facts = self._facts.get(key)
+        if facts is None or facts.shape != place.shape or facts.stride != place.stride:
+            theirs = "not in it" if facts is None else f"{facts.shape} with strides {facts.stride} there"
+            raise BadInput(
+                f"checkpoint {self.manifest.name} does not fit the model: {place.name} is "
+                f"{place.shape} with strides {place.stride} here and {theirs}",
+                means="the script builds another model than the one that was saved",
+                do="resume with the script the run began with",
+            )
+
+    def _states(self, state: TrainingState, unit: int) -> Iterator[Want]:
+        plain: Mapping[str, dict[str, Any]] = self.manifest.plain.get("scalars", {})
+        for place, piece in state.keeper.pieces_of(unit):
+            facts = {key: self._facts[f"{STATE}{place.name}.{key}"] for key in self._keys.get(place.name, [])}
+            if not facts and place.name not in plain:
+                continue  # a buffer, or a parameter that never had a gradient
+            elementwise = {
+                key: getattr(torch, some.dtype)
+                for key, some in facts.items()
+                if some.shape == place.shape and some.shape
+            }
+            others = {key: _like(some) for key, some in facts.items() if key not in elementwise}
+            room = state.keeper.make_room(piece, elementwise, others, plain.get(place.name, {}))
+            for key, into in room.items():
+                cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
+                yield Want(f"{STATE}{place.name}.{key}", *cut, into)
+
+
+def _like(facts: TensorFacts) -> torch.Tensor:
+    return torch.empty_strided(facts.shape, facts.stride, dtype=getattr(torch, facts.dtype), device="meta")

@@ -1,0 +1,43 @@
+"""The checkpoint a life of the run begins with."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from elastane.protocol.mesh import BEGINNING, Outcome
+from elastane.runtime.checkpoints.contents import Source
+from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.state import TrainingState
+from elastane.storage.catalog import Catalog
+
+
+class Origin:
+    """Looked at when the script is ready, read when the first generation begins.
+
+    Args:
+        catalog: of the run.
+        name: of the checkpoint.
+        state: to be restored.
+        restored: takes how many bytes were read and how many seconds that took.
+
+    Attributes:
+        outcome: what the checkpoint stands for, as of round 0.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+
+    def __init__(
+        self, catalog: Catalog, name: str, state: TrainingState, restored: Callable[[int, float], None]
+    ) -> None:
+        self._catalog, self._state, self._restored = catalog, state, restored
+        self._manifest = catalog.load(name)
+        self.outcome: Outcome = msgspec.structs.replace(BEGINNING, step=self._manifest.step)
+
+    def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
+        """Read units in place; see `Source.restore`."""
+        begun = time.perf_counter()
+        with Reader(self._catalog.place, self._manifest) as reader:
+            nbytes = Source(reader, self._manifest).restore(self._state, values, states)
+        self._restored(nbytes, time.perf_counter() - begun)
