@@ -29,6 +29,8 @@ from elastane.storage.place import Bytes, Place
 
 T = TypeVar("T")
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
+
 AT_ONCE = 2
 """Files verified at a time, each with readers of its own."""
 
@@ -152,7 +154,7 @@ class Catalog:
             raise Damaged(name, (Damage(MARKER, error.what),)) from error
         try:
             marker = msgspec.json.decode(marker_text, type=Marker)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Damaged(name, (Damage(MARKER, f"is no marker: {error}"),)) from error
         text = self._text_of(name)
         if len(text) != marker.bytes or hashlib.sha256(text).hexdigest() != marker.sha256:
@@ -165,7 +167,7 @@ class Catalog:
                     do="use the version of elastane that wrote it",
                 )
             return msgspec.json.decode(text, type=Manifest)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Damaged(name, (Damage(MANIFEST, f"is no manifest: {error}"),)) from error
 
     def _text_of(self, name: str) -> bytes:

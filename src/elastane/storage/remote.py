@@ -1,7 +1,7 @@
 """Checkpoints on whatever fsspec reaches: S3 and its relatives, Google, Azure, SFTP, HDFS."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from fsspec import AbstractFileSystem, url_to_fs
@@ -135,8 +135,11 @@ def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
 
 
 def _abandon(file: AbstractBufferedFile) -> None:
-    """Give up an upload: closing the file instead would complete it with what it has."""
-    file.closed = True
-    if hasattr(file, "discard"):
-        with refusals("abandon", "the upload"):
+    """Give up an upload; closing the file instead would complete it with what it has."""
+    # What is left behind has no marker, so a second failure here changes nothing.
+    with suppress(StorageError), refusals("abandon", "an upload"):
+        if isinstance(file, AbstractBufferedFile):
+            file.closed = True
             file.discard()
+        else:
+            file.close()

@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 import torch
 import xxhash
 from torch.utils.serialization import config
@@ -41,7 +42,7 @@ class _Split:
 
 
 def _address(data: memoryview) -> int:
-    return int(torch.frombuffer(data, dtype=torch.uint8).data_ptr())
+    return int(np.frombuffer(data, dtype=np.uint8).ctypes.data)
 
 
 @functools.lru_cache(maxsize=4096)
