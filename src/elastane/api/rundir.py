@@ -31,6 +31,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "model.safetensors"
 
     @property
+    def checkpoints(self) -> Path:
+        """Root of the run's checkpoints, unless they lie elsewhere; see `elastane.api.checkpoints`."""
+        return self.root / "checkpoints"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 

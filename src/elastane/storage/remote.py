@@ -48,9 +48,7 @@ class RemotePlace:
     def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
         path = f"{self._root}/{name}"
         with refusals("write", f"{self.url}/{name}"):
-            # Where directories are real; object stores have none.
-            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            file = self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
+            file = self._opened(path)
             try:
                 written = hashed(buffers, lambda batch: _write_all(file, batch))
             except BaseException:
@@ -62,6 +60,14 @@ class RemotePlace:
             if size != written.bytes:
                 raise StorageError(f"{self.url}/{name} has {size} bytes after {written.bytes} were written")
         return written
+
+    def _opened(self, path: str) -> AbstractBufferedFile:
+        try:
+            return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
+        except FileNotFoundError:
+            # Only now: object stores have no directories, and s3fs would create a mistyped bucket.
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
 
     def read(self, name: str) -> bytes:
         with refusals("read", f"{self.url}/{name}"):
