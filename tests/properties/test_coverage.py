@@ -15,7 +15,7 @@ def manifest(stretches, *, elements=12, **more):
         PartFile(
             name=part_name(worker),
             bytes=0,
-            sha256="",
+            checksum="",
             tensors={"model.w": facts},
             items=(Item("model.w", start, stop, (start,), (stop - start,), 0, 0, 0, ""),),
         )

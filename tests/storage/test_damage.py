@@ -1,5 +1,6 @@
 """Whatever happens to a checkpoint's bytes is noticed, named, and the newest good one is used."""
 
+import hashlib
 import random
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from elastane.api.checkpoints import MANIFEST, MARKER, Retention, checkpoint_name
+from elastane.api.checkpoints import MANIFEST, MARKER, Marker, Retention, checkpoint_name
 from elastane.api.errors import Damaged, NoSuchFile
 from elastane.runtime.checkpoints.reader import Reader, Want
 from elastane.storage.catalog import Catalog
@@ -124,8 +125,10 @@ def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
     path = directory(three, 2)
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
     three.place.delete(f"{checkpoint_name(2)}/{MARKER}")
-    written = three.write(checkpoint_name(2), MANIFEST, [msgspec.json.encode(manifest | {"schema": 99})])
-    three.write(checkpoint_name(2), MARKER, [msgspec.json.encode(written)])
+    text = msgspec.json.encode(manifest | {"schema": 99})
+    marker = Marker(len(text), hashlib.sha256(text).hexdigest())
+    three.write(checkpoint_name(2), MANIFEST, [text])
+    three.write(checkpoint_name(2), MARKER, [msgspec.json.encode(marker)])
     assert three.look(checkpoint_name(2)).summary.state == "foreign"
     assert [deletion.name for deletion in three.prune(Retention(last=1))] == [checkpoint_name(1)]
     assert three.names() == [checkpoint_name(2), checkpoint_name(3)]

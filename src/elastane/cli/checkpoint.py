@@ -224,11 +224,11 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     for name, value in (manifest.plain | manifest.metrics).items():
         console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
     files = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("file", "size", "items", "sha-256"):
+    for title in ("file", "size", "items", "xxh128"):
         files.add_column(title, justify="right" if title in ("size", "items") else "left", no_wrap=True)
     for part in manifest.parts:
         items = str(len(part.items)) if part.items else ""
-        files.add_row(Text(part.name), size_words(part.bytes), items, part.sha256[:16])
+        files.add_row(Text(part.name), size_words(part.bytes), items, part.checksum)
     console.print(files)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("tensor", "dtype", "shape"):

@@ -92,8 +92,8 @@ class Catalog:
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         # A marker of an earlier attempt must not vouch for half of a new manifest.
         self.place.delete(f"{manifest.name}/{MARKER}")
-        written = self.write(manifest.name, MANIFEST, [text])
-        marker = Marker(written.bytes, written.sha256)
+        self.write(manifest.name, MANIFEST, [text])
+        marker = Marker(len(text), hashlib.sha256(text).hexdigest())
         self.write(manifest.name, MARKER, [msgspec.json.encode(marker)])
         return marker
 
@@ -214,8 +214,8 @@ class Catalog:
             return Damage(part.name, error.what)
         if now.bytes != part.bytes:
             return Damage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")
-        if now.sha256 != part.sha256:
-            return Damage(part.name, f"its SHA-256 is {now.sha256} instead of {part.sha256}")
+        if now.checksum != part.checksum:
+            return Damage(part.name, f"its checksum is {now.checksum} instead of {part.checksum}")
         return None
 
     def newest_good(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:

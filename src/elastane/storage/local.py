@@ -32,8 +32,7 @@ class LocalPlace:
             self._make(path.parent)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                written = hashed(buffers, lambda batch: _write_all(fd, batch))
-                os.fsync(fd)
+                written = hashed(buffers, lambda batch: _write_all(fd, batch), lambda: os.fsync(fd))
             finally:
                 os.close(fd)
             _sync_directory(path.parent)

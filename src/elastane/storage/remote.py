@@ -50,11 +50,10 @@ class RemotePlace:
         with refusals("write", f"{self.url}/{name}"):
             file = self._opened(path)
             try:
-                written = hashed(buffers, lambda batch: _write_all(file, batch))
+                written = hashed(buffers, lambda batch: _write_all(file, batch), file.close)
             except BaseException:
                 _abandon(file)
                 raise
-            file.close()
             self._fs.invalidate_cache(path)
             size = self._fs.info(path)["size"]
             if size != written.bytes:

@@ -33,10 +33,10 @@ def publish(
     others = []
     if items:
         written = catalog.write(manifest.name, PLAIN, buffers)
-        others.append(PartFile(name=PLAIN, bytes=written.bytes, sha256=written.sha256))
+        others.append(PartFile(name=PLAIN, bytes=written.bytes, checksum=written.checksum))
     text = metadata(_tensor_parts(manifest), items, manifest.aliases)
     written = catalog.write(manifest.name, METADATA, [text])
-    others.append(PartFile(name=METADATA, bytes=written.bytes, sha256=written.sha256))
+    others.append(PartFile(name=METADATA, bytes=written.bytes, checksum=written.checksum))
     whole = msgspec.structs.replace(manifest, parts=(*manifest.parts, *others))
     catalog.publish(whole)
     return whole
