@@ -1,5 +1,7 @@
 """A manifest is whole exactly when every element is there once."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ def manifest(stretches, *, elements=12, **more):
         PartFile(
             name=part_name(worker),
             bytes=0,
-            sha256="",
+            checksum="",
             tensors={"model.w": facts},
             items=(Item("model.w", start, stop, (start,), (stop - start,), 0, 0, 0, ""),),
         )
@@ -28,7 +30,7 @@ borders = st.lists(st.integers(0, 12), max_size=6)
 @given(borders, st.randoms(use_true_random=False))
 def test_tiles_are_whole_in_any_order_and_without_any_one_of_them_not(inner, shuffled):
     cuts = sorted({0, 12, *inner})
-    tiles = list(zip(cuts, cuts[1:], strict=False))
+    tiles = list(pairwise(cuts))
     shuffled.shuffle(tiles)
     assert missing(manifest(tiles)) == ()
     for left_out in range(len(tiles)):

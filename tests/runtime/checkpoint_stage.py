@@ -1,6 +1,7 @@
 """Trained models, cut up among writers as a run does it, on any storage."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def pieces(key: str, tensor: torch.Tensor, borders: list[int]) -> list[Entry]:
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
     flat = tensor.detach().permute(memory_order(shape, stride)).reshape(-1)
     cuts = sorted({0, flat.numel(), *(b for b in borders if b < flat.numel())})
-    pairs = list(zip(cuts, cuts[1:], strict=False)) or [(0, 0)]
+    pairs = list(pairwise(cuts)) or [(0, 0)]
     return [Entry(key, shape, stride, start, stop, flat[start:stop]) for start, stop in pairs]
 
 

@@ -1,4 +1,4 @@
-"""What is written reads back bit for bit: with plain PyTorch, which knows nothing of us, and by our own reader."""
+"""What is written reads back bit for bit: with plain PyTorch, and by our own reader."""
 
 import copy
 import io
@@ -209,7 +209,7 @@ def test_a_changed_byte_is_named_before_it_is_used(catalog):
 def test_wrong_questions_are_refused(catalog):
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
     with Reader(catalog.place, manifest) as reader:
-        with pytest.raises(ValueError, match="no tensor model.u"):
+        with pytest.raises(ValueError, match=r"no tensor model\.u"):
             reader.read("model.u", 0, 1, torch.empty(1))
         with pytest.raises(ValueError, match="do not go into float64"):
             reader.read("model.w", 0, 64, torch.empty(64, dtype=torch.float64))

@@ -27,7 +27,7 @@ from elastane.api.control import (
 )
 from elastane.api.membership import WorkerId
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
+from elastane.api.spec import Resumed, RunSpec
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
@@ -45,14 +45,21 @@ class Agent:
         run_dir: with ``run.json``, ``secret`` and ``logs/`` in place and the lock taken.
         spec: of the run.
         commands: how processes are started.
+        resumed: what this life of the run begins with; None: it is its first.
     """
 
-    def __init__(self, run_dir: RunDir, spec: RunSpec, commands: Commands | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        spec: RunSpec,
+        commands: Commands | None = None,
+        resumed: Resumed | None = None,
+    ) -> None:
         self._run_dir = run_dir
         self._spec = spec
         self._commands = commands or Commands()
-        self._staff = Staff(target=spec.start)
-        self._term = 0
+        self._staff = Staff(target=spec.start, following=0 if resumed is None else resumed.first_worker)
+        self._term = 0 if resumed is None else resumed.first_term - 1
         self._stopping = False
         self._coordinator: Child | None = None
         self._warm: WarmServer | None = None

@@ -90,10 +90,10 @@ class PlainItem(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A file as it was written: its size in bytes and its SHA-256."""
+    """A file as it was written: its size in bytes and XXH3-128, 32 hexadecimal digits."""
 
     bytes: int
-    sha256: str
+    checksum: str
 
 
 class PartFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,14 +102,14 @@ class PartFile(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: of the file in the checkpoint's directory.
         bytes: its size.
-        sha256: of the whole file.
+        checksum: XXH3-128 of the whole file, 32 hexadecimal digits as of ``xxh128sum``.
         tensors: those with an element in it, by key.
         items: in the order of the file.
     """
 
     name: str
     bytes: int
-    sha256: str
+    checksum: str
     tensors: dict[str, TensorFacts] = {}
     items: tuple[Item, ...] = ()
 

@@ -121,11 +121,15 @@ class PeerLost(Message, frozen=True, kw_only=True):
 
 
 class WorkerFailed(Message, frozen=True, kw_only=True):
-    """The user's code raised, or the run cannot go on (``fatal``): the whole run ends with this traceback."""
+    """The user's code raised, or the run cannot go on (``fatal``): the whole run ends with this traceback.
+
+    ``lost``: not for what the code did, but because every copy of some state has died.
+    """
 
     worker: WorkerId
     traceback: str
     fatal: bool = True
+    lost: bool = False
 
 
 class Happened(Message, frozen=True, kw_only=True):
@@ -261,11 +265,15 @@ class Kill(Message, frozen=True, kw_only=True):
 
 
 class RunOver(Message, frozen=True, kw_only=True):
-    """Coordinator to agent: every worker is dismissed; ``code`` and ``traceback`` are the run's outcome."""
+    """Coordinator to agent: every worker is dismissed; ``code`` and ``traceback`` are the run's outcome.
+
+    ``lost``: every copy of some state died, so the newest checkpoint is what is left.
+    """
 
     code: int
     why: str = ""
     traceback: str = ""
+    lost: bool = False
 
 
 # -- command line to coordinator and back ------------------------------------------------------------------

@@ -23,6 +23,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "ledger.jsonl"
 
     @property
+    def lost_ledger(self) -> Path:
+        """Lines of steps that were made again after a resume."""
+        return self.root / "ledger.lost.jsonl"
+
+    @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
 

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from elastane.api.rundir import RunDir
+
 SCHEMA = 1
 
 
@@ -31,6 +33,10 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_last: int = 2
     keep_every: int | None = None
     keep_best: tuple[str, Literal["min", "max"]] | None = None
+
+    def root(self, run_dir: RunDir) -> str:
+        """Path or URL under which the checkpoints of a run in this directory lie."""
+        return self.url or str(run_dir.checkpoints)
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from elastane.cli.checkpoint import checkpoint
 from elastane.cli.drain import drain
 from elastane.cli.events import events
 from elastane.cli.listing import listing
@@ -89,6 +90,7 @@ app.command(rich_help_panel=LOOK)(verb(logs))
 app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
+app.add_typer(checkpoint, rich_help_panel=AFTER)
 
 
 def main() -> None:

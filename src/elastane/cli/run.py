@@ -4,21 +4,26 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 
 from elastane.api.control import RunOver
-from elastane.api.errors import ElastaneError, RunFailed
+from elastane.api.errors import BadInput, ElastaneError, RunFailed
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
+from elastane.api.spec import RunRecord
+from elastane.cli.checkpoint_policy import CheckpointOptions
 from elastane.cli.home import fresh_name
 from elastane.cli.last_word import say_last_word
-from elastane.cli.run_directory import check_name_is_free, claimed
-from elastane.cli.run_spec import Options, check_name, check_script, remarks, spec_of
+from elastane.cli.resuming import resume as another_life
+from elastane.cli.run_directory import check_name_is_free, claimed, reclaimed
+from elastane.cli.run_spec import Changes, Options, changed_spec, check_name, check_script, remarks, spec_of
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
+from elastane.client.resolve import find_run
+from elastane.observability.run_files import read_record
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,10 +31,14 @@ if TYPE_CHECKING:
     from elastane.cli.watch import Watcher
 
 SHAPE, CHOICES, PLACE = "How many workers", "Pinned for the whole run", "Where and how"
+CHECKPOINTS = "Checkpoints"
+LIVES_IN_VAIN = 3
 
 
 def run(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The Python file that trains.")],
+    script: Annotated[
+        Path | None, typer.Argument(metavar="SCRIPT", help="The Python file that trains.", show_default=False)
+    ] = None,
     args: Annotated[
         list[str] | None,
         typer.Argument(metavar="ARGS", help="Everything after SCRIPT is the script's own."),
@@ -56,11 +65,13 @@ def run(
         ),
     ] = None,
     copies: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="all|N", help="Copies of each block of the optimizer state.", rich_help_panel=CHOICES
+            metavar="all|N",
+            help="Copies of each block of the optimizer state. Default: all.",
+            rich_help_panel=CHOICES,
         ),
-    ] = "all",
+    ] = None,
     convergence: Annotated[
         Literal["exact", "fast"],
         typer.Option(
@@ -84,15 +95,70 @@ def run(
         typer.Option(help="Its directory. Default: $ELASTANE_HOME/runs/NAME.", rich_help_panel=PLACE),
     ] = None,
     transport: Annotated[
-        Literal["shared", "tcp"],
+        Literal["shared", "tcp"] | None,
         typer.Option(
-            help="How gradients travel: shared memory, or the workers' connections.", rich_help_panel=PLACE
+            help="How gradients travel: shared memory (default), or the workers' connections.",
+            rich_help_panel=PLACE,
         ),
-    ] = "shared",
+    ] = None,
     digest_every: Annotated[
         int,
         typer.Option(metavar="K", help="Steps between two digests in the ledger.", rich_help_panel=PLACE),
     ] = 50,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with RUN, whose processes are all gone, from its newest good checkpoint.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Resume although the script or the software has changed; the bytes may then differ.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = False,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar='auto|"10 min"|"500 steps"|never',
+            help="How often the state is kept. Default: auto, by its cost and how often workers die.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None,
+    checkpoint_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="epoch,evaluation", help="Keep it after each of these, too.", rich_help_panel=CHECKPOINTS
+        ),
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where: a directory or URL, s3://bucket/path. Default: checkpoints in the run directory.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="How many of the newest stay. Default: 2.", rich_help_panel=CHECKPOINTS
+        ),
+    ] = None,
+    keep_every: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Those of every K steps stay, too.", rich_help_panel=CHECKPOINTS),
+    ] = None,
+    keep_best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC:min|max", help="The best by a metric stays, too.", rich_help_panel=CHECKPOINTS
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train SCRIPT, elastically.
@@ -101,50 +167,109 @@ def run(
     the next commit and writes the model; the second ends everything at once.
     When the script raises, its own traceback is printed.
 
+    The state is kept as it goes; after a power cut --resume goes on from there,
+    with any number of workers, to the same trained bytes.
+
     Options of elastane come before SCRIPT; all after it is the script's own.
 
       $ elastane run --workers 1:4 train.py --lr 3e-4
     """
-    check_script(script)
-    chosen = fresh_name(script.stem) if name is None else name
-    check_name(chosen)
-    check_name_is_free(chosen, run_dir)
-    options = Options(
-        script=script,
-        args=tuple(args or ()),
-        workers=workers,
-        start=start,
-        virtual_ranks=virtual_ranks,
-        copies=copies,
-        convergence=convergence,
-        seed=seed,
-        threads=threads,
-        transport=transport,
-        digest_every=digest_every,
+    kept = _typed(
+        every=checkpoint_every,
+        at=checkpoint_at,
+        url=checkpoint_dir,
+        keep_last=keep_last,
+        keep_every=keep_every,
+        keep_best=keep_best,
     )
-    spec = spec_of(options, chosen, cpus=len(os.sched_getaffinity(0)))
     console = talk(as_json=as_json)
-    with claimed(spec, run_dir) as directory:
-        console.print(f"run {spec.name} in {directory.root}", markup=False)
-        for remark in remarks(spec):
-            console.print(f"note: {remark}", markup=False)
-        over = asyncio.run(trained(directory, spec, console))
-        try:
-            say_last_word(directory, over)
-        except (OSError, ElastaneError) as error:
-            console.print(f"the end of the run is not in its files: {error}", markup=False)
+    cpus = len(os.sched_getaffinity(0))
+    if resume is not None:
+        if script is not None:
+            raise BadInput(
+                f"--resume {resume} and the script {script} at once",
+                means="a run goes on with the script and the arguments it began with",
+                do=f"elastane run --resume {resume}",
+            )
+        checkpoints = CheckpointOptions(**kept) if kept else None
+        changes = Changes(
+            workers=workers, start=start, copies=copies, transport=transport, checkpoints=checkpoints
+        )
+        with reclaimed(find_run(resume)) as directory:
+            record = read_record(directory)
+            spec = changed_spec(record.spec, changes, cpus)
+            check_script(Path(spec.script))
+            record = another_life(directory, spec, _printer(console), adapted=accept_changes)
+            over = _lived(directory, record, console)
+    else:
+        if script is None:
+            raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
+        check_script(script)
+        chosen = fresh_name(script.stem) if name is None else name
+        check_name(chosen)
+        check_name_is_free(chosen, run_dir)
+        options = Options(
+            script=script,
+            args=tuple(args or ()),
+            workers=workers,
+            start=start,
+            virtual_ranks=virtual_ranks,
+            copies=copies or "all",
+            convergence=convergence,
+            seed=seed,
+            threads=threads,
+            transport=transport or "shared",
+            digest_every=digest_every,
+            checkpoints=CheckpointOptions(**kept),
+        )
+        spec = spec_of(options, chosen, cpus)
+        with claimed(spec, run_dir) as directory:
+            console.print(f"run {spec.name} in {directory.root}", markup=False)
+            for remark in remarks(spec):
+                console.print(f"note: {remark}", markup=False)
+            over = _lived(directory, read_record(directory), console)
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
 
-async def trained(run_dir: RunDir, spec: RunSpec, console: "Console") -> RunOver:
+def _typed(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - options of any type
+    """Those that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _printer(console: "Console") -> Callable[[str], None]:
+    return lambda line: console.print(line, markup=False)
+
+
+def _lived(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
+    """The run to its end, with another life from a checkpoint whenever every copy of its state died."""
+    in_vain = 0
+    while True:
+        over = asyncio.run(trained(run_dir, record, console))
+        try:
+            say_last_word(run_dir, over)
+        except (OSError, ElastaneError) as error:
+            console.print(f"the end of the run is not in its files: {error}", markup=False)
+        if not over.lost or in_vain == LIVES_IN_VAIN:
+            return over
+        before = record.resumed.step if record.resumed is not None else 0
+        try:
+            record = another_life(run_dir, record.spec, _printer(console), why="every copy of the state died")
+        except ElastaneError as error:
+            console.print(f"no way back: {error}", markup=False)
+            return over
+        # One that dies before its first new checkpoint will do so again.
+        in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
+
+
+async def trained(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
     """Run the agent to the end of the run, showing it and passing on Ctrl-C."""
     from elastane.agent.agent import Agent  # noqa: PLC0415 - sockets are loaded by whoever needs them
     from elastane.cli.watch import Watcher  # noqa: PLC0415 - likewise the panel
 
-    agent = Agent(run_dir, spec)
-    watcher = Watcher(run_dir, spec, console)
+    agent = Agent(run_dir, record.spec, resumed=record.resumed)
+    watcher = Watcher(run_dir, record.spec, console)
     interrupts = 0
 
     def interrupted() -> None:

@@ -52,6 +52,21 @@ def claimed(spec: RunSpec, directory: Path | None) -> Iterator[RunDir]:
         os.close(lock)
 
 
+@contextmanager
+def reclaimed(run_dir: RunDir) -> Iterator[RunDir]:
+    """An existing run directory whose processes are gone, locked for as long as the context lasts.
+
+    Raises:
+        BadInput: a live run holds it.
+    """
+    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        lock_now(lock, run_dir)
+        yield run_dir
+    finally:
+        os.close(lock)
+
+
 def lock_now(lock: int, run_dir: RunDir) -> None:
     """Take the lock, or fail once it is clear that a run holds it."""
     give_up = time.monotonic() + PATIENCE_S

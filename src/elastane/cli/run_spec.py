@@ -8,6 +8,7 @@ import msgspec
 
 from elastane.api.errors import BadInput
 from elastane.api.spec import RunSpec
+from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LARGEST_SEED = 2**63 - 1
@@ -27,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     transport: Literal["shared", "tcp"]
     digest_every: int
+    checkpoints: CheckpointOptions = CheckpointOptions()
 
 
 def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
@@ -71,6 +73,43 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         threads=options.threads,
         digest_every=options.digest_every,
         transport=options.transport,
+        checkpoints=policy_of(options.checkpoints),
+    )
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resumed run may change; None: as it was."""
+
+    workers: str | None
+    start: int | None
+    copies: str | None
+    transport: Literal["shared", "tcp"] | None
+    checkpoints: CheckpointOptions | None
+
+
+def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
+    """The spec of a run's next life; nothing in it that decides about the trained bytes differs.
+
+    Raises:
+        BadInput: with the option to change.
+    """
+    low, high = spec.min_workers, spec.max_workers
+    if changes.workers is not None:
+        low, high = worker_range(changes.workers, spec.virtual_ranks, cpus)
+    start = min(max(low, spec.start), high) if changes.start is None else changes.start
+    if not low <= start <= high:
+        raise BadInput(
+            f"--start {start} is outside --workers {low}:{high}",
+            do=f"choose {low} to {high}, or a wider --workers",
+        )
+    return msgspec.structs.replace(
+        spec,
+        min_workers=low,
+        max_workers=high,
+        start=start,
+        copies=spec.copies if changes.copies is None else copies_of(changes.copies),
+        transport=changes.transport or spec.transport,
+        checkpoints=spec.checkpoints if changes.checkpoints is None else policy_of(changes.checkpoints),
     )
 
 

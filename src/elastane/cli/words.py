@@ -14,6 +14,11 @@ COLOURS = {
     "worker.refused": "red",
     "coordinator.died": "magenta",
     "ledger.stalled": "red",
+    "checkpoint.saved": "cyan",
+    "checkpoint.restored": "cyan",
+    "checkpoint.failing": "red",
+    "checkpoint.abandoned": "yellow",
+    "run.resumed": "green",
     "run.failed": "red",
     "run.finished": "green",
     "run.stopped": "yellow",
@@ -23,6 +28,10 @@ COLOURS = {
 
 NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term"})
 """Details that stand in the file, too long or too technical for somebody who watches."""
+
+
+TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
+"""Kinds of events whose details are for programs; why says the same."""
 
 
 def event_text(event: EventLine) -> Text:
@@ -47,6 +56,8 @@ def who_text(event: EventLine) -> str:
 
 
 def detail_text(event: EventLine) -> str:
+    if event.kind.startswith(TOLD_IN_WORDS):
+        return ""
     pairs = ((name, value) for name, value in event.detail.items() if name not in NOT_FOR_A_LINE)
     return ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
 

@@ -14,6 +14,7 @@ from websockets.http11 import Request, Response
 
 from elastane.api.control import (
     AgentReport,
+    AskCheckpoint,
     AskDrain,
     AskResize,
     AskStatus,

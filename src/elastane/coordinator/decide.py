@@ -280,7 +280,7 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     )
     if failure.fatal and (worker in roster.joined or not others):
         turn.note("worker.failed", worker, last_line)
-        fail_run(turn, why, traceback=failure.traceback, who=f"worker {worker}")
+        fail_run(turn, why, traceback=failure.traceback, who=f"worker {worker}", lost=failure.lost)
         return
     turn.note("worker.failed", worker, last_line)
     turn.dismiss(worker, 1, why)

@@ -25,8 +25,10 @@ def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -
         )
 
 
-def fail_run(turn: Turn, why: str, *, traceback: str = "", who: str = "coordinator") -> None:
-    end_run(turn, "run.failed", RunOver(code=1, why=why, traceback=traceback), who=who)
+def fail_run(
+    turn: Turn, why: str, *, traceback: str = "", who: str = "coordinator", lost: bool = False
+) -> None:
+    end_run(turn, "run.failed", RunOver(code=1, why=why, traceback=traceback, lost=lost), who=who)
 
 
 def end_when_done(turn: Turn) -> None:

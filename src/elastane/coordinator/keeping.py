@@ -70,19 +70,16 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
     mine = newest if newest is not None and newest.name == kept.name else None
     cost_s = mine.cost_s if mine is not None else keeping.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
+    why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
     if mine is not None and mine.parts:
         parts = mine.parts.values()
         detail |= {
-            "copy_s": round(max(part.copy_s for part in parts), 4),
-            "seconds": round(max(part.write_s for part in parts), 4),
+            "copy_s": round(max(part.copy_s for part in parts), 3),
+            "seconds": round(max(part.write_s for part in parts), 3),
             "writers": len(mine.writers),
         }
-    turn.record(
-        "checkpoint.saved",
-        who=f"worker {kept.worker}",
-        why=f"{kept.name}, {kept.bytes:,} bytes",
-        detail=detail,
-    )
+        why += f", copied in {detail['copy_s']} s, written in {detail['seconds']} s"
+    turn.record("checkpoint.saved", who=f"worker {kept.worker}", why=why, detail=detail)
     turn.roster = replace(
         turn.roster,
         keeping=replace(

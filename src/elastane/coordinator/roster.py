@@ -25,6 +25,7 @@ class Roster:
     Args:
         spec: of the run.
         term: of this coordinator, 1 for the first of a run.
+        first_term: of the first coordinator since the run began or was resumed.
         began: when it began.
         listening: it is not the first and has not yet heard from everybody; it decides nothing.
         waiting: what it heard meanwhile and must judge afterwards.
@@ -68,6 +69,7 @@ class Roster:
     spec: RunSpec
     term: int
     began: float
+    first_term: int = 1
     listening: bool = False
     waiting: tuple[Heard, ...] = ()
     pid: int = 0
@@ -269,6 +271,7 @@ def fresh_roster(
     events: Iterable[EventLine] = (),
     last: LedgerLine | None = None,
     origin: int = 0,
+    first_term: int = 1,
 ) -> Roster:
     """What a coordinator knows when it begins: the files of the run, and nothing of who is there.
 
@@ -281,6 +284,7 @@ def fresh_roster(
         events: all of ``events.jsonl``.
         last: line of the ledger.
         origin: step of the checkpoint this life of the run began with; 0: it began anew.
+        first_term: of this life's first coordinator; a later one listens before it decides.
     """
     past = history_of(events)
     step = origin if last is None else last.step
@@ -289,7 +293,8 @@ def fresh_roster(
         spec=spec,
         term=term,
         began=now,
-        listening=term > 1,
+        first_term=first_term,
+        listening=term > first_term,
         pid=pid,
         pinned=pinned,
         highest=max(past.generation, number),

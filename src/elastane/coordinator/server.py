@@ -54,9 +54,11 @@ class Coordinator:
         self._events.lines = []
         now = time.time()
         pid = os.getpid()
+        resumed = self._record.resumed
+        first = 1 if resumed is None else resumed.first_term
         if term == 1:
             self._note("run.started", now, why=self._record.spec.script)
-        else:
+        elif term > first:
             self._note("coordinator.died", now, why=f"term {term - 1}")
         self._note("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
         return fresh_roster(
@@ -67,6 +69,8 @@ class Coordinator:
             pinned=self._record.pinned,
             events=events,
             last=self._ledger.last,
+            origin=0 if resumed is None else resumed.step,
+            first_term=first,
         )
 
     async def serve(self, listening: socket.socket) -> None:

@@ -31,11 +31,11 @@ def begin(turn: Turn) -> None:
     if roster.stopping:
         stop_run(turn)
         return
-    if roster.term > 1 and any(worker not in roster.reports for worker in roster.started):
+    if roster.term > roster.first_term and any(worker not in roster.reports for worker in roster.started):
         # A silent one may be training; a second beginning beside it would be a second run.
         return
     if roster.step > roster.origin:
-        fail_run(turn, _lost(roster))
+        fail_run(turn, _lost(roster), lost=True)
         return
     ready = roster.ready[: roster.target]
     if len(ready) >= min(roster.spec.start, roster.target):
@@ -102,14 +102,14 @@ def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
     turn.roster = replace(roster, lost_since=since)
     # The news of a death may overtake a survivor's report that it has become complete.
     if not survivors or turn.now - since >= LAST_WORD_S:
-        fail_run(turn, _lost(roster))
+        fail_run(turn, _lost(roster), lost=True)
     return True
 
 
 def _lost(roster: Roster) -> str:
     return (
-        f"no living worker holds the state after step {roster.step}: every copy died, "
-        "and there is no checkpoint to go back to; run it again, with more workers or more copies"
+        f"no living worker holds the state after step {roster.step}: every copy died; "
+        "elastane run --resume goes back to the newest checkpoint"
     )
 
 

@@ -46,4 +46,5 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
         },
         weighted=any(leaf.weighted for leaf in trained),
         checkpoint=any(vote.checkpoint for vote in votes.values()),
+        complete=tuple(sorted(worker for worker, vote in votes.items() if vote.complete)),
     )

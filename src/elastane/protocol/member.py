@@ -51,7 +51,7 @@ from elastane.protocol.events import (
     StopAsked,
 )
 from elastane.protocol.layout import FRESH, STORE, Layout
-from elastane.protocol.ownership import Holders, sources
+from elastane.protocol.ownership import Holders, sources, spread
 from elastane.protocol.roles import Roles, rooted_at, settle, with_origin, with_store
 from elastane.protocol.shares import deal, deal_missing
 from elastane.protocol.tree import members_of, spans
@@ -629,7 +629,7 @@ class Member:
                 ticket=now.snapshot,
                 step=self.step,
                 blocks=self._audited(),
-                writers=tuple(sorted(set(self._roles.auditors))),
+                writers=tuple(sorted(set(self._auditors))),
             )
         )
 
@@ -640,8 +640,20 @@ class Member:
         return kind == "train" and self.outcome is not None and self.outcome.checkpoint
 
     def _audited(self) -> tuple[int, ...]:
-        auditors = self._roles.auditors if self._roles else ()
-        return tuple(block for block, auditor in enumerate(auditors) if auditor == self.worker)
+        return tuple(block for block, auditor in enumerate(self._auditors) if auditor == self.worker)
+
+    @property
+    def _auditors(self) -> tuple[int, ...]:
+        """Per block, who digests its state and copies it for checkpoints.
+
+        Where everyone keeps everything that is all who said so with the last round, joiners of this
+        generation too, once they have it.
+        """
+        if self._roles is None or self.generation is None:
+            return ()
+        complete = self.outcome.complete if self.outcome and self.layout.copies is None else ()
+        able = [worker for worker in self.generation.workers if worker in complete]
+        return spread(self.layout.blocks, able) if able else self._roles.auditors
 
     def _measure(self) -> None:
         """With all sums I need, all state I asked for and the copy I was to make, prepare the vote."""
@@ -690,6 +702,7 @@ class Member:
             ready=ready,
             stop=self._stopping,
             checkpoint=now.entered.checkpoint or self._checkpoint_asked,
+            complete=self.complete,
         )
         now.votes[self.worker] = vote
         for peer in generation.workers:

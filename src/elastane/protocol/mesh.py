@@ -63,6 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         shares: who computed what.
         weighted: gradients are of sums, to be divided by ``weight``.
         checkpoint: the state after the last training step is to be kept, before the next one is applied.
+        complete: members that held all they should.
     """
 
     round: int
@@ -80,6 +81,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     shares: dict[int, tuple[Span, ...]]
     weighted: bool = False
     checkpoint: bool = False
+    complete: tuple[int, ...] = ()
 
 
 BEGINNING = Outcome(
@@ -158,6 +160,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         ready: number of the planned generation I am ready for, 0: none.
         stop: I was asked to stop.
         checkpoint: I was asked for a checkpoint, or the script wants one after this round.
+        complete: I hold all I should.
     """
 
     round: int
@@ -167,6 +170,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     ready: int = 0
     stop: bool = False
     checkpoint: bool = False
+    complete: bool = False
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

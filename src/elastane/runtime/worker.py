@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from elastane.api import control
-from elastane.api.errors import ElastaneError
+from elastane.api.errors import ElastaneError, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.runtime import priority, reporting, settings
@@ -55,7 +55,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
             return _failed(f"the script ended with SystemExit({ended.code!r})\n")
     # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
     except BaseException as error:  # noqa: BLE001
-        return _failed(_own_traceback(error))
+        return _failed(_own_traceback(error), lost=isinstance(error, StateLost))
     reporter = reporting.here()
     if reporter is None or reporter.state is None:
         return _failed("the script ended without training: it never entered the loop over run.steps(...)\n")
@@ -128,11 +128,11 @@ def _own_traceback(error: BaseException) -> str:
     return f"{error}\n" if isinstance(error, ElastaneError) and not error.__cause__ else text
 
 
-def _failed(text: str) -> int:
+def _failed(text: str, *, lost: bool = False) -> int:
     sys.stderr.write(text)
     # A script may fail before it has joined, at its imports as a rule: that must be said all the same.
     reporter = reporting.here() or reporting.Reporter(settings.current())
-    reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text))
+    reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
     reporter.flush(SAY_S)
     return 1
 

@@ -68,7 +68,7 @@ class Checker:
             known[1].step == outcome.step, f"round {outcome.round} is step {known[1].step} and {outcome.step}"
         )
         neutral = msgspec.structs.replace(
-            outcome, round=0, next_generation=0, stop=False, checkpoint=False, shares={}
+            outcome, round=0, next_generation=0, stop=False, checkpoint=False, complete=(), shares={}
         )
         expect(
             neutral == expected,

@@ -222,7 +222,7 @@ class SimWorker(Endpoint):
         """A message of the coordinator has arrived."""
         self._alive(lambda: self._hear(message))()
 
-    def _hear(self, message: ToWorker) -> None:
+    def _hear(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
         match message:
             case Propose(generation=generation):
                 everybody = [peer.worker for peer in (*generation.members, *generation.leaving)]

@@ -29,6 +29,8 @@ from elastane.storage.place import Bytes, Place
 
 T = TypeVar("T")
 
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
+
 AT_ONCE = 2
 """Files verified at a time, each with readers of its own."""
 
@@ -90,8 +92,8 @@ class Catalog:
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         # A marker of an earlier attempt must not vouch for half of a new manifest.
         self.place.delete(f"{manifest.name}/{MARKER}")
-        written = self.write(manifest.name, MANIFEST, [text])
-        marker = Marker(written.bytes, written.sha256)
+        self.write(manifest.name, MANIFEST, [text])
+        marker = Marker(len(text), hashlib.sha256(text).hexdigest())
         self.write(manifest.name, MARKER, [msgspec.json.encode(marker)])
         return marker
 
@@ -152,7 +154,7 @@ class Catalog:
             raise Damaged(name, (Damage(MARKER, error.what),)) from error
         try:
             marker = msgspec.json.decode(marker_text, type=Marker)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Damaged(name, (Damage(MARKER, f"is no marker: {error}"),)) from error
         text = self._text_of(name)
         if len(text) != marker.bytes or hashlib.sha256(text).hexdigest() != marker.sha256:
@@ -165,7 +167,7 @@ class Catalog:
                     do="use the version of elastane that wrote it",
                 )
             return msgspec.json.decode(text, type=Manifest)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Damaged(name, (Damage(MANIFEST, f"is no manifest: {error}"),)) from error
 
     def _text_of(self, name: str) -> bytes:
@@ -212,8 +214,8 @@ class Catalog:
             return Damage(part.name, error.what)
         if now.bytes != part.bytes:
             return Damage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")
-        if now.sha256 != part.sha256:
-            return Damage(part.name, f"its SHA-256 is {now.sha256} instead of {part.sha256}")
+        if now.checksum != part.checksum:
+            return Damage(part.name, f"its checksum is {now.checksum} instead of {part.checksum}")
         return None
 
     def newest_good(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:

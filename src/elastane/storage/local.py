@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from elastane.api.checkpoints import Written
@@ -32,8 +32,7 @@ class LocalPlace:
             self._make(path.parent)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                written = hashed(buffers, lambda batch: _write_all(fd, batch))
-                os.fsync(fd)
+                written = hashed(buffers, lambda batch: _write_all(fd, batch), lambda: os.fsync(fd))
             finally:
                 os.close(fd)
             _sync_directory(path.parent)
@@ -44,7 +43,8 @@ class LocalPlace:
         if directory.is_dir():
             return
         self._make(directory.parent)
-        directory.mkdir(exist_ok=True)
+        with suppress(FileExistsError):  # another writer was faster
+            os.mkdir(directory)  # noqa: PTH102 - every call to the system in one style
         _sync_directory(directory.parent)
 
     def read(self, name: str) -> bytes:
@@ -79,9 +79,11 @@ class LocalPlace:
 
     def delete(self, name: str) -> None:
         with refusals("delete", str(self._root / name)):
-            (self._root / name).unlink(missing_ok=True)
-            if (self._root / name).parent.is_dir():
-                _sync_directory((self._root / name).parent)
+            try:
+                os.unlink(self._root / name)  # noqa: PTH108 - every call to the system in one style
+            except FileNotFoundError:
+                return
+            _sync_directory((self._root / name).parent)
 
     def delete_directory(self, directory: str) -> None:
         with refusals("delete", str(self._root / directory)):

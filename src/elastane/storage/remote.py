@@ -1,7 +1,7 @@
 """Checkpoints on whatever fsspec reaches: S3 and its relatives, Google, Azure, SFTP, HDFS."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from fsspec import AbstractFileSystem, url_to_fs
@@ -48,20 +48,25 @@ class RemotePlace:
     def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
         path = f"{self._root}/{name}"
         with refusals("write", f"{self.url}/{name}"):
-            # Where directories are real; object stores have none.
-            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            file = self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
+            file = self._opened(path)
             try:
-                written = hashed(buffers, lambda batch: _write_all(file, batch))
+                written = hashed(buffers, lambda batch: _write_all(file, batch), file.close)
             except BaseException:
                 _abandon(file)
                 raise
-            file.close()
             self._fs.invalidate_cache(path)
             size = self._fs.info(path)["size"]
             if size != written.bytes:
                 raise StorageError(f"{self.url}/{name} has {size} bytes after {written.bytes} were written")
         return written
+
+    def _opened(self, path: str) -> AbstractBufferedFile:
+        try:
+            return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
+        except FileNotFoundError:
+            # Only now: object stores have no directories, and s3fs would create a mistyped bucket.
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
 
     def read(self, name: str) -> bytes:
         with refusals("read", f"{self.url}/{name}"):
@@ -135,8 +140,11 @@ def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
 
 
 def _abandon(file: AbstractBufferedFile) -> None:
-    """Give up an upload: closing the file instead would complete it with what it has."""
-    file.closed = True
-    if hasattr(file, "discard"):
-        with refusals("abandon", "the upload"):
+    """Give up an upload; closing the file instead would complete it with what it has."""
+    # What is left behind has no marker, so a second failure here changes nothing.
+    with suppress(StorageError), refusals("abandon", "an upload"):
+        if isinstance(file, AbstractBufferedFile):
+            file.closed = True
             file.discard()
+        else:
+            file.close()

@@ -3,8 +3,10 @@
 import functools
 import io
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import msgspec
+import numpy as np
 import torch
 import xxhash
 from torch.utils.serialization import config
@@ -41,7 +43,7 @@ class _Split:
 
 
 def _address(data: memoryview) -> int:
-    return int(torch.frombuffer(data, dtype=torch.uint8).data_ptr())
+    return int(np.frombuffer(data, dtype=np.uint8).ctypes.data)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -75,7 +77,7 @@ class Encoded:
         self.name = name
         self.tensors: dict[str, TensorFacts] = {}
         self._pieces: list[tuple[Entry, Rectangle, Envelope]] = []
-        self._checksums: list[str] = []
+        self._checksums: list[Future[str]] = []
         self.bytes = 0
         for entry in entries:
             self._check(entry)
@@ -99,14 +101,16 @@ class Encoded:
             )
 
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Every byte of the file. Entries must not change before the last one has been taken."""
+        """Every byte of the file. Entries must not change before `part` has returned."""
         self._checksums = []
-        for entry, rectangle, around in self._pieces:
-            raw = raw_view(entry.data[rectangle.start - entry.start : rectangle.stop - entry.start])
-            self._checksums.append(xxhash.xxh3_64_hexdigest(raw))
-            yield around.before
-            yield raw
-            yield around.after
+        # Beside the writing: at 10 GB/s it would still be a seventh of what a fast disk needs.
+        with ThreadPoolExecutor(1, "elastane-xxh3") as pool:
+            for entry, rectangle, around in self._pieces:
+                raw = raw_view(entry.data[rectangle.start - entry.start : rectangle.stop - entry.start])
+                self._checksums.append(pool.submit(xxhash.xxh3_64_hexdigest, raw))
+                yield around.before
+                yield raw
+                yield around.after
 
     def part(self, written: Written) -> PartFile:
         """What to report once the file has been written.
@@ -122,7 +126,7 @@ class Encoded:
         return PartFile(
             name=self.name,
             bytes=written.bytes,
-            sha256=written.sha256,
+            checksum=written.checksum,
             tensors=self.tensors,
             items=tuple(self._items()),
         )
@@ -141,7 +145,7 @@ class Encoded:
                 offset=offset,
                 length=length,
                 raw_offset=offset + len(around.before),
-                checksum=checksum,
+                checksum=checksum.result(),
             )
             offset += length
 

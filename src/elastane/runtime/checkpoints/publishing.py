@@ -30,11 +30,13 @@ def publish(
         StorageError: something could not be written; the checkpoint was not published.
     """
     buffers, items = plain_buffers(plain or {})
-    written = catalog.write(manifest.name, PLAIN, buffers)
-    others = [PartFile(name=PLAIN, bytes=written.bytes, sha256=written.sha256)]
+    others = []
+    if items:
+        written = catalog.write(manifest.name, PLAIN, buffers)
+        others.append(PartFile(name=PLAIN, bytes=written.bytes, checksum=written.checksum))
     text = metadata(_tensor_parts(manifest), items, manifest.aliases)
     written = catalog.write(manifest.name, METADATA, [text])
-    others.append(PartFile(name=METADATA, bytes=written.bytes, sha256=written.sha256))
+    others.append(PartFile(name=METADATA, bytes=written.bytes, checksum=written.checksum))
     whole = msgspec.structs.replace(manifest, parts=(*manifest.parts, *others))
     catalog.publish(whole)
     return whole

@@ -180,7 +180,7 @@ class Taker:
                 begun = time.perf_counter()
                 copies = self._staging.copied(list(entries(self._state, snapshot.blocks)))
                 record = PartRecord(
-                    PartFile(name=part_name(self._worker), bytes=0, sha256=""),
+                    PartFile(name=part_name(self._worker), bytes=0, checksum=""),
                     scalars(self._state, snapshot.blocks),
                     job.described.plain,
                     job.described.metrics,

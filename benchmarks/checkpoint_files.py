@@ -1,0 +1,181 @@
+"""Checkpoint files against a raw write and read of the same bytes, and against `dcp.save` and `dcp.load`.
+
+Each round does all of it once, so that a disk that slows down slows down everything measured.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.runtime.checkpoints.encoding import Encoded, raw_view
+from elastane.runtime.checkpoints.entry import Entry
+from elastane.runtime.checkpoints.publishing import publish
+from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+FULL_BYTES = 1_200_000_000
+"""100 M parameters with AdamW."""
+LAYER = (1024, 1024)
+BLOCK = 1 << 20
+RAW_PIECE = 16 << 20
+
+
+def layers(size_bytes: int) -> dict[str, torch.Tensor]:
+    """Tensors of 4 MiB, random so that no layer below can compress them."""
+    count = max(1, size_bytes // (4 * LAYER[0] * LAYER[1]))
+    return {f"layer{number:04}": torch.randn(LAYER) for number in range(count)}
+
+
+def entries(state: dict[str, torch.Tensor]) -> list[Entry]:
+    return [
+        Entry(
+            f"model.{key}", LAYER, (LAYER[1], 1), start, start + BLOCK, tensor.view(-1)[start : start + BLOCK]
+        )
+        for key, tensor in state.items()
+        for start in range(0, tensor.numel(), BLOCK)
+    ]
+
+
+def raw_write(path: Path, state: dict[str, torch.Tensor]) -> None:
+    """The same bytes, as fast as this disk takes them."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for tensor in state.values():
+        view = raw_view(tensor.view(-1))
+        while view:
+            view = view[os.write(fd, view[:RAW_PIECE]) :]
+    os.fsync(fd)
+    os.close(fd)
+
+
+def raw_read(path: Path, into: dict[str, torch.Tensor]) -> None:
+    with path.open("rb", buffering=0) as file:
+        for tensor in into.values():
+            file.readinto(raw_view(tensor.view(-1)))
+
+
+def our_write(catalog: Catalog, state: dict[str, torch.Tensor]) -> Manifest:
+    name = checkpoint_name(1)
+    encoded = Encoded(part_name(0), entries(state))
+    part = encoded.part(catalog.write(name, encoded.name, encoded))
+    return publish(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
+
+
+def our_read(catalog: Catalog, into: dict[str, torch.Tensor]) -> None:
+    manifest = catalog.load(checkpoint_name(1))
+    with Reader(catalog.place, manifest) as reader:
+        reader.restore(Want(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
+
+
+def dcp_write(path: Path, state: dict[str, torch.Tensor]) -> None:
+    dcp.save({"model": state}, checkpoint_id=path, no_dist=True)
+
+
+def dcp_read(path: Path, into: dict[str, torch.Tensor]) -> None:
+    dcp.load({"model": into}, checkpoint_id=path, no_dist=True)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def drop_cache(directory: Path) -> None:
+    """Take the files out of the page cache, so that reads come from the disk."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(fd)
+
+
+def one_round(
+    where: Path, state: dict[str, torch.Tensor], into: dict[str, torch.Tensor], *, cold: bool
+) -> dict[str, float]:
+    """Seconds of each, in one pass."""
+    catalog = Catalog(LocalPlace(where / "ours"))
+    took = {
+        "raw write + fsync": seconds(lambda: raw_write(where / "raw", state)),
+        "write": seconds(lambda: our_write(catalog, state)),
+        "dcp.save": seconds(lambda: dcp_write(where / "dcp", state)),
+    }
+    reads: dict[str, Callable[[], object]] = {
+        "raw read": lambda: raw_read(where / "raw", into),
+        "restore": lambda: our_read(catalog, into),
+        "dcp.load": lambda: dcp_read(where / "dcp", into),
+        "verify": lambda: catalog.verify(checkpoint_name(1)),
+    }
+    for name, work in reads.items():
+        if cold:
+            drop_cache(where)
+        took[name] = seconds(work)
+    if any(not torch.equal(into[key], tensor) for key, tensor in state.items()):
+        raise AssertionError("what was read is not what was written")
+    took["bytes on disk / bytes of state"] = sum(
+        path.stat().st_size for path in (where / "ours").rglob("*") if path.is_file()
+    ) / sum(tensor.nbytes for tensor in state.values())
+    shutil.rmtree(where / "ours")
+    shutil.rmtree(where / "dcp")
+    (where / "raw").unlink()
+    return took
+
+
+def measured(
+    *, size_bytes: int = FULL_BYTES, rounds: int = 5, directory: Path | None = None, cold: bool = False
+) -> dict[str, list[float]]:
+    """Seconds and ratios per round.
+
+    Args:
+        size_bytes: of the state.
+        rounds: how often; one more is done first and thrown away.
+        directory: on the disk to be measured; None is a temporary one.
+        cold: read from the disk instead of the page cache.
+    """
+    state = layers(size_bytes)
+    into = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
+    found: dict[str, list[float]] = {}
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=directory) as where:
+        warnings.simplefilter("ignore")
+        one_round(Path(where), state, into, cold=cold)
+        for _ in range(rounds):
+            took = one_round(Path(where), state, into, cold=cold)
+            took["write / raw"] = took["raw write + fsync"] / took["write"]
+            took["restore / raw"] = took["raw read"] / took["restore"]
+            took["restore / dcp.load"] = took["dcp.load"] / took["restore"]
+            took["write / dcp.save"] = took["dcp.save"] / took["write"]
+            for name, value in took.items():
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, default=FULL_BYTES, help="of state (default 1.2 GB)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--directory", type=Path, help="on the disk to be measured")
+    parser.add_argument("--cold", action="store_true", help="read from the disk, not from the page cache")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    found = measured(size_bytes=given.bytes, rounds=given.rounds, directory=given.directory, cold=given.cold)
+    if given.json:
+        print(json.dumps(found))
+        return
+    for name, values in found.items():
+        ordered = sorted(values)
+        print(
+            f"{name:32} median {ordered[len(ordered) // 2]:7.3f}  from {ordered[0]:.3f} to {ordered[-1]:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

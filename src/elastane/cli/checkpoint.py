@@ -1,0 +1,268 @@
+"""``elastane checkpoint``: the checkpoints of a run, listed, shown, verified and pruned."""
+
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from elastane.api.checkpoints import Damage, Manifest, Retention, Summary
+from elastane.api.errors import BadInput, NoSuchFile, NoSuchRun
+from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.client.resolve import find_run
+from elastane.observability.run_files import read_record
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
+
+HELP = """
+List, show, verify and prune the checkpoints of a run.
+
+RUN is the name of a run, its directory, or the directory or URL of its
+checkpoints: file systems that fsspec knows work, s3://bucket/path too.
+"""
+
+KIB = 1024
+SHOWN = 20
+"""Tensors shown one by one; --json has them all."""
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's name or directory, or the path or URL of checkpoints.",
+        show_default=False,
+    ),
+]
+Name = Annotated[
+    str | None,
+    typer.Argument(metavar="CHECKPOINT", help="Its name or step. Default: the newest.", show_default=False),
+]
+
+
+def catalog_of(run: str) -> Catalog:
+    """The checkpoints that a user means.
+
+    Raises:
+        NoSuchRun: no run of that name, and no checkpoints there.
+        BadInput: a URL of a file system that is not installed.
+    """
+    if "://" in run:
+        return Catalog(open_place(run))
+    try:
+        run_dir = find_run(run)
+        policy = read_record(run_dir).spec.checkpoints
+        return Catalog(open_place(str(run_dir.checkpoints) if policy is None else policy.root(run_dir)))
+    except NoSuchRun:
+        catalog = Catalog(open_place(run))
+        if catalog.names():
+            return catalog
+        raise
+
+
+def chosen(catalog: Catalog, wanted: str | None) -> str:
+    """The name of the checkpoint that a user means: a name, a step, or nothing for the newest finished one.
+
+    Raises:
+        BadInput: there is no such checkpoint.
+    """
+    found = catalog.found()
+    if wanted is None:
+        finished = [summary.name for summary in found if summary.state != "unfinished"]
+        if not finished:
+            raise BadInput(f"{catalog.place.url} holds no finished checkpoint")
+        return finished[-1]
+    for summary in reversed(found):
+        if wanted == summary.name or (wanted.isdigit() and int(wanted) == summary.step):
+            return summary.name
+    raise BadInput(
+        f"{catalog.place.url} holds no checkpoint {wanted}",
+        do=f"choose one of {', '.join(summary.name for summary in found)}" if found else "",
+    )
+
+
+def listing(run: Run, as_json: AsJson = False) -> None:
+    """Show the checkpoints of RUN, oldest first.
+
+    With --json, a list of objects with the keys name, state, step, resumed,
+    bytes, created, metrics and damages.
+    """
+    catalog = catalog_of(run)
+    found = catalog.found()
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        talk().print(f"no checkpoints in {catalog.place.url}", markup=False)
+        return
+    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("name", "step", "size", "state", "written", "metrics"):
+        table.add_column(title, justify="right" if title in ("step", "size") else "left", no_wrap=True)
+    for summary in found:
+        table.add_row(
+            Text(summary.name),
+            str(summary.step),
+            size_words(summary.bytes) if summary.bytes else "",
+            Text(summary.state),
+            Text(summary.created),
+            Text(metric_words(summary)),
+        )
+    talk().print(table)
+    for summary in found:
+        for damage in summary.damages:
+            talk().print(f"{summary.name}: {damage}", markup=False)
+
+
+def show(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
+    """Show what is in a checkpoint of RUN: its files, tensors and counters.
+
+    With --json, the manifest itself.
+    """
+    catalog = catalog_of(run)
+    manifest = catalog.load(chosen(catalog, checkpoint))
+    if as_json:
+        print_json(manifest)
+        return
+    show_manifest(manifest, catalog.place.url)
+
+
+def verify(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
+    """Read every byte of a checkpoint of RUN, and compare it with its checksums.
+
+    With --json, an object with the keys name, ok, bytes and damages. The exit
+    code is 0 if it is good, 1 if not.
+    """
+    catalog = catalog_of(run)
+    name = chosen(catalog, checkpoint)
+    try:
+        damages = catalog.verify(name)
+    except NoSuchFile:
+        damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
+    size_bytes = catalog.look(name).summary.bytes
+    if as_json:
+        print_json({"name": name, "ok": not damages, "bytes": size_bytes, "damages": damages})
+    else:
+        console = talk()
+        for damage in damages:
+            console.print(f"{name}/{damage}", markup=False)
+        console.print(f"{name} is damaged" if damages else f"{name} is good, {size_words(size_bytes)} read")
+    if damages:
+        raise typer.Exit(1)
+
+
+def prune(
+    run: Run,
+    *,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, metavar="N", help="Keep the N newest.", show_default=False)
+    ] = None,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            "--every", min=1, metavar="K", help="Keep those of every K-th step.", show_default=False
+        ),
+    ] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(
+            "--best", metavar="METRIC:min|max", help="Keep the best, as eval_loss:min.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only say what would go.", show_default=False)
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the checkpoints of RUN that no rule keeps.
+
+    The newest good one always stays, and so does whatever is newer, as it may be
+    in the making. Damaged and unfinished ones that are older go. The newest is
+    read and verified first. Without rules, all good ones stay.
+
+    With --json, an object with the keys deleted (each name and why) and dry_run.
+    """
+    catalog = catalog_of(run)
+    rules = Retention(last=last, every=every, best=best_rule(best))
+    gone = catalog.prunable(rules) if dry_run else catalog.prune(rules)
+    if as_json:
+        print_json({"deleted": gone, "dry_run": dry_run})
+        return
+    console = talk()
+    for deletion in gone:
+        console.print(
+            f"{'would delete' if dry_run else 'deleted'} {deletion.name}: {deletion.why}", markup=False
+        )
+    if not gone:
+        console.print("nothing to delete")
+
+
+def best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
+    """``eval_loss:min`` as a rule.
+
+    Raises:
+        BadInput: it is neither ``min`` nor ``max``.
+    """
+    if text is None:
+        return None
+    metric, _, direction = text.rpartition(":")
+    if metric and direction == "min":
+        return metric, "min"
+    if metric and direction == "max":
+        return metric, "max"
+    raise BadInput(f"--best {text} names no metric and direction", do="write it as --best eval_loss:min")
+
+
+def show_manifest(manifest: Manifest, url: str) -> None:
+    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
+    from rich.text import Text  # noqa: PLC0415
+
+    console = talk()
+    tensors = manifest.tensors
+    console.print(
+        f"{url}/{manifest.name}: step {manifest.step}, written {manifest.created}, "
+        f"{len(tensors)} tensors, {size_words(manifest.bytes)}, {manifest.seconds:.1f} s",
+        markup=False,
+    )
+    for name, value in (manifest.plain | manifest.metrics).items():
+        console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
+    files = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("file", "size", "items", "xxh128"):
+        files.add_column(title, justify="right" if title in ("size", "items") else "left", no_wrap=True)
+    for part in manifest.parts:
+        items = str(len(part.items)) if part.items else ""
+        files.add_row(Text(part.name), size_words(part.bytes), items, part.checksum)
+    console.print(files)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("tensor", "dtype", "shape"):
+        table.add_column(title, no_wrap=True)
+    for key, facts in list(tensors.items())[:SHOWN]:
+        table.add_row(Text(key), facts.dtype, Text(" x ".join(map(str, facts.shape)) or "scalar"))
+    console.print(table)
+    if len(tensors) > SHOWN:
+        console.print(f"and {len(tensors) - SHOWN} more; --json has them all")
+
+
+def size_words(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < KIB:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= KIB
+    return f"{size_bytes:.1f} TiB"
+
+
+def metric_words(summary: Summary) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in summary.metrics.items())
+
+
+checkpoint = typer.Typer(
+    name="checkpoint",
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+)
+checkpoint.command("list")(verb(listing))
+checkpoint.command()(verb(show))
+checkpoint.command()(verb(verify))
+checkpoint.command()(verb(prune))

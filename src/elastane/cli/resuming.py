@@ -1,0 +1,136 @@
+"""Another life for a run whose processes are all gone: from its newest good checkpoint, in its directory."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from elastane.api.checkpoints import Damage, Manifest
+from elastane.api.errors import BadInput, Damaged
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
+from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
+
+Say = Callable[[str], None]
+
+
+def resume(
+    run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "asked to", adapted: bool = False
+) -> RunRecord:
+    """Make the run directory ready for another life. The caller holds its lock.
+
+    The ledger goes back to the checkpoint: what it loses is kept in ``ledger.lost.jsonl`` and trained again,
+    to the same bytes.
+
+    Args:
+        run_dir: of the run.
+        spec: for the new life; what decides about the trained bytes must be as it was.
+        say: takes lines for a person.
+        why: goes into the event.
+        adapted: the script or the software has changed, and the user knows.
+
+    Raises:
+        BadInput: there is nothing to resume, or no checkpoint is good. Nothing was changed.
+        StorageError: the storage of the checkpoints does not answer. Nothing was changed.
+    """
+    record = read_record(run_dir)
+    events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    if any(event.kind == "run.finished" for event in events):
+        raise BadInput(
+            f"the run in {run_dir.root} has finished",
+            means="all its steps are made; there is nothing to resume",
+            do="elastane export writes its model in other formats; elastane run begins another run",
+        )
+    manifest = newest_good(run_dir, spec, say)
+    lost = _cut_ledger(run_dir, manifest.step)
+    times = record.resumed.times + 1 if record.resumed is not None else 1
+    record = msgspec.structs.replace(
+        record,
+        spec=spec,
+        pinned=None if adapted else _pinned(record, spec),
+        resumed=Resumed(
+            checkpoint=manifest.name,
+            step=manifest.step,
+            times=times,
+            first_worker=1 + max((worker for event in events for worker in event.workers), default=-1),
+            first_term=1 + sum(event.kind == "coordinator.started" for event in events),
+        ),
+    )
+    _replace(run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    event = EventLine(
+        time=time.time(),
+        kind="run.resumed",
+        who="elastane run",
+        why=f"{why}: from {manifest.name}, {lost} steps are made again",
+        step=manifest.step,
+        detail={"name": manifest.name, "step": manifest.step, "lost_steps": lost, "times": times},
+    )
+    _append_event(run_dir, event)
+    say(f"resumes from {manifest.name}; {lost} steps after it are made again")
+    return record
+
+
+def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:
+    """The newest checkpoint of which every byte is as it was written.
+
+    Raises:
+        BadInput: there is none.
+        StorageError: the storage does not answer.
+    """
+    if spec.checkpoints is None:
+        raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
+    catalog = Catalog(open_place(spec.checkpoints.root(run_dir)))
+
+    def proved(manifest: Manifest) -> None:
+        damages: tuple[Damage, ...] = catalog.verify(manifest.name)
+        if damages:
+            raise Damaged(manifest.name, damages)
+
+    begun = time.perf_counter()
+    _, manifest, passed = catalog.newest_good(proved)
+    seconds = time.perf_counter() - begun
+    for damaged in passed:
+        say(f"checkpoint {damaged.checkpoint} is damaged: " + "; ".join(map(str, damaged.damages)))
+    say(f"checkpoint {manifest.name} is whole: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
+    return manifest
+
+
+def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
+    # Copies of the optimizer state decide who keeps it, not what it is.
+    return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
+
+
+def _cut_ledger(run_dir: RunDir, step: int) -> int:
+    """Take the lines after ``step`` out of the ledger; how many they were."""
+    lines = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
+    if len(lines) < step:
+        raise BadInput(
+            f"the ledger in {run_dir.root} ends at step {len(lines)}, before the checkpoint of step {step}",
+            means="lines of it were removed, so it would prove nothing any more",
+        )
+    text = run_dir.ledger.read_bytes().split(b"\n")
+    kept, lost = text[:step], text[step : len(lines)]
+    if lost:
+        with run_dir.lost_ledger.open("ab") as file:
+            file.write(b"\n".join(lost) + b"\n")
+            os.fsync(file.fileno())
+    _replace(run_dir.ledger, b"".join(line + b"\n" for line in kept))
+    return len(lost)
+
+
+def _append_event(run_dir: RunDir, event: EventLine) -> None:
+    with run_dir.events.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.seek(0, os.SEEK_END)
+        file.write(msgspec.json.encode(event) + b"\n")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(content)
+    beside.replace(path)

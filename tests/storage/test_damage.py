@@ -1,0 +1,169 @@
+"""Whatever happens to a checkpoint's bytes is noticed, named, and the newest good one is used."""
+
+import hashlib
+import random
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from elastane.api.checkpoints import MANIFEST, MARKER, Marker, Retention, checkpoint_name
+from elastane.api.errors import Damaged, NoSuchFile
+from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+from .saving import save
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return Catalog(LocalPlace(tmp_path / "checkpoints"))
+
+
+@pytest.fixture
+def three(catalog):
+    for step in (1, 2, 3):
+        save(catalog, step, {"w": torch.arange(200.0) * step}, metrics={"loss": abs(step - 2.0)})
+    return catalog
+
+
+def directory(catalog, step):
+    return Path(catalog.place.url) / checkpoint_name(step)
+
+
+def restore(catalog):
+    def attempt(manifest):
+        into = torch.empty(200)
+        with Reader(catalog.place, manifest) as reader:
+            reader.restore([Want("model.w", 0, 200, into)])
+        return into
+
+    return catalog.newest_good(attempt)
+
+
+def files(catalog, step):
+    return sorted(path for path in directory(catalog, step).iterdir())
+
+
+def flip(path, bit):
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_in_any_file_is_noticed_and_named(three):
+    assert three.verify(checkpoint_name(3)) == ()
+    seeded = random.Random(7)  # noqa: S311 - the same bits every time
+    for path in files(three, 3):
+        whole = path.read_bytes()
+        every_bit = range(8 * len(whole))
+        for bit in seeded.sample(every_bit, min(60, len(every_bit))):
+            flip(path, bit)
+            damages = three.verify(checkpoint_name(3))
+            # A damaged marker is told from a damaged manifest only where it is no marker any more.
+            blamed = {MANIFEST, MARKER} if path.name == MARKER else {path.name}
+            assert {damage.file for damage in damages} <= blamed, (path, bit)
+            assert damages, (path, bit)
+            path.write_bytes(whole)
+
+
+def test_every_single_bit_of_the_marker_counts(three):
+    marker = directory(three, 3) / MARKER
+    whole = marker.read_bytes()
+    for bit in range(8 * len(whole)):
+        flip(marker, bit)
+        assert three.look(checkpoint_name(3)).summary.state == "damaged", bit
+        marker.write_bytes(whole)
+
+
+def test_a_truncated_or_missing_file_is_noticed_without_reading_data(three):
+    for path in files(three, 3):
+        whole = path.read_bytes()
+        for length in (0, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:length])
+            assert three.look(checkpoint_name(3)).summary.state == "damaged", (path, length)
+            assert three.verify(checkpoint_name(3))
+        path.unlink()
+        wanted = "unfinished" if path.name == MARKER else "damaged"
+        assert three.look(checkpoint_name(3)).summary.state == wanted
+        path.write_bytes(whole)
+    assert three.look(checkpoint_name(3)).summary.state == "complete"
+
+
+def test_the_newest_good_one_is_used_and_the_others_are_named(three):
+    part = next(part for part in three.load(checkpoint_name(3)).parts if part.items)
+    flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset + 11)
+    (directory(three, 2) / MANIFEST).write_bytes(b"{")
+    values, manifest, passed = restore(three)
+    assert manifest.step == 1
+    assert torch.equal(values, torch.arange(200.0))
+    assert [error.checkpoint for error in passed] == [checkpoint_name(3), checkpoint_name(2)]
+    assert part.name in str(passed[0])
+    assert MANIFEST in str(passed[1])
+
+
+def test_if_none_is_good_it_says_so(three):
+    for step in (1, 2, 3):
+        (directory(three, step) / MANIFEST).write_bytes(b"{}")
+    with pytest.raises(Damaged, match="none of the 3 checkpoints") as caught:
+        restore(three)
+    assert caught.value.checkpoint == checkpoint_name(3)
+
+
+def test_if_there_is_none_at_all_it_says_so(catalog):
+    with pytest.raises(NoSuchFile, match="holds no finished checkpoint"):
+        restore(catalog)
+    directory(catalog, 5).mkdir(parents=True)
+    with pytest.raises(NoSuchFile, match="1 were begun and never finished"):
+        restore(catalog)
+
+
+def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
+    path = directory(three, 2)
+    manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
+    three.place.delete(f"{checkpoint_name(2)}/{MARKER}")
+    text = msgspec.json.encode(manifest | {"schema": 99})
+    marker = Marker(len(text), hashlib.sha256(text).hexdigest())
+    three.write(checkpoint_name(2), MANIFEST, [text])
+    three.write(checkpoint_name(2), MARKER, [msgspec.json.encode(marker)])
+    assert three.look(checkpoint_name(2)).summary.state == "foreign"
+    assert [deletion.name for deletion in three.prune(Retention(last=1))] == [checkpoint_name(1)]
+    assert three.names() == [checkpoint_name(2), checkpoint_name(3)]
+
+
+def test_pruning_deletes_what_the_rules_do_not_keep(three):
+    save(three, 4, {"w": torch.arange(200.0) * 4}, metrics={"loss": 9.0})
+    rules = Retention(last=1, best=("loss", "min"))
+    assert [d.name for d in three.prunable(rules)] == [checkpoint_name(1), checkpoint_name(3)]
+    three.prune(rules)
+    assert three.names() == [checkpoint_name(2), checkpoint_name(4)]
+
+
+def test_pruning_reads_the_newest_first_and_spares_what_would_be_needed(three):
+    part = next(part for part in three.load(checkpoint_name(3)).parts if part.items)
+    flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset)
+    assert three.look(checkpoint_name(3)).summary.state == "complete"
+    assert [d.name for d in three.prune(Retention(last=1))] == [checkpoint_name(1)]
+    assert restore(three)[1].step == 2
+
+
+def test_a_deletion_cut_short_leaves_an_unfinished_one_that_goes_next_time(three, monkeypatch):
+    def died(path):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", died)
+        with pytest.raises(KeyboardInterrupt):
+            three.prune(Retention(last=2))
+    assert three.look(checkpoint_name(1)).summary.state == "unfinished"
+    assert [d.name for d in three.prune(Retention(last=2))] == [checkpoint_name(1)]
+    assert three.names() == [checkpoint_name(2), checkpoint_name(3)]
+
+
+def test_one_in_the_making_is_spared(three):
+    three.write(checkpoint_name(4), "part-0.distcp", [b"half"])
+    three.prune(Retention(last=1))
+    assert three.names() == [checkpoint_name(3), checkpoint_name(4)]

@@ -1,0 +1,131 @@
+"""Storage fails at every single operation of a save; a restore gives the newest complete one."""
+
+import pytest
+import torch
+
+from elastane.api.checkpoints import checkpoint_name
+from elastane.api.errors import StorageError, StorageFull
+from elastane.runtime.checkpoints.reader import Reader
+from elastane.storage import hashing, local
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+from elastane.storage.remote import RemotePlace
+
+from .faults import Crash, Fault, FaultyFileSystem, FaultyOs
+from .saving import save
+
+KINDS = ("error", "full", "short", "crash", "power")
+MORE_THAN_A_SAVE = 10_000
+
+
+@pytest.fixture(autouse=True)
+def many_writes(monkeypatch):
+    """A write every few hundred bytes, so that there are operations to fail at."""
+    monkeypatch.setattr(hashing, "BATCH_BYTES", 1500)
+
+
+def weights(step):
+    return {"w": torch.arange(120.0) + step, "b": torch.full((3,), float(step))}
+
+
+def restored(catalog):
+    def attempt(manifest):
+        into = {key: torch.empty(facts.elements) for key, facts in manifest.tensors.items()}
+        with Reader(catalog.place, manifest) as reader:
+            for key, memory in into.items():
+                reader.read(key, 0, memory.numel(), memory)
+        return into
+
+    values, manifest, _ = catalog.newest_good(attempt)
+    return manifest.step, values
+
+
+def assert_newest_is(catalog, step):
+    found, values = restored(catalog)
+    assert found == step
+    assert torch.equal(values["model.w"], weights(step)["w"])
+    assert torch.equal(values["model.b"], weights(step)["b"])
+
+
+def on_disk(root, fault, monkeypatch):
+    monkeypatch.setattr(local, "os", FaultyOs(fault))
+    return Catalog(LocalPlace(root))
+
+
+def on_fsspec(root, fault, monkeypatch):
+    return Catalog(RemotePlace(FaultyFileSystem(fault), str(root), "faulty://"))
+
+
+def saving(catalog, step):
+    """Whether it was saved, was refused, or the process ended on the way."""
+    try:
+        save(catalog, step, weights(step), writers=2)
+    except StorageError:
+        return "refused"
+    except Crash:
+        return "crashed"
+    return "saved"
+
+
+@pytest.mark.parametrize("storage", [on_disk, on_fsspec])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkeypatch):
+    save(Catalog(LocalPlace(tmp_path / "counted")), 1, weights(1), writers=2)
+    with monkeypatch.context() as patch:
+        counting = Fault(kind, MORE_THAN_A_SAVE)
+        assert saving(storage(tmp_path / "counted", counting, patch), 2) == "saved"
+    operations = counting.count
+    assert operations > 25
+    ends = set()
+    for at in range(operations):
+        root = tmp_path / str(at)
+        healthy = Catalog(LocalPlace(root))
+        save(healthy, 1, weights(1), writers=2)
+        with monkeypatch.context() as patch:
+            fault = Fault(kind, at)
+            end = saving(storage(root, fault, patch), 2)
+            assert fault.fired
+        ends.add(end)
+        state = healthy.look(checkpoint_name(2)).summary.state
+        assert_newest_is(healthy, 2 if state == "complete" else 1)
+        if end == "saved":
+            assert state == "complete"
+            assert healthy.verify(checkpoint_name(2)) == ()
+        # Whatever was left behind, the same checkpoint can be written again, and others after it.
+        save(healthy, 2, weights(2), writers=2)
+        assert_newest_is(healthy, 2)
+        assert healthy.verify(checkpoint_name(2)) == ()
+    if kind in ("crash", "power"):
+        assert ends == {"crashed"}
+    else:
+        assert ends <= {"saved", "refused"}
+        assert kind == "short" or ends == {"refused"}
+
+
+@pytest.mark.parametrize("storage", [on_disk, on_fsspec])
+def test_a_full_disk_is_called_by_its_name(storage, tmp_path, monkeypatch):
+    catalog = storage(tmp_path, Fault("full", 6), monkeypatch)
+    with pytest.raises(StorageFull, match="No space left"):
+        save(catalog, 2, weights(2))
+
+
+def test_an_error_of_a_client_library_becomes_ours(tmp_path, monkeypatch):
+    class ClientError(Exception):
+        pass
+
+    filesystem = FaultyFileSystem(Fault("error", MORE_THAN_A_SAVE))
+    monkeypatch.setattr(
+        filesystem, "cat_file", lambda *a, **k: (_ for _ in ()).throw(ClientError("no token"))
+    )
+    with pytest.raises(StorageError, match="ClientError: no token"):
+        RemotePlace(filesystem, str(tmp_path), "faulty://").read("x")
+
+
+def test_what_was_saved_survives_a_power_cut(tmp_path, monkeypatch):
+    fault = Fault("power", MORE_THAN_A_SAVE)
+    assert saving(on_disk(tmp_path / "deep" / "run", fault, monkeypatch), 2) == "saved"
+    fault.on_power_cut()
+    monkeypatch.undo()
+    healthy = Catalog(LocalPlace(tmp_path / "deep" / "run"))
+    assert healthy.verify(checkpoint_name(2)) == ()
+    assert_newest_is(healthy, 2)

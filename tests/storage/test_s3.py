@@ -1,0 +1,169 @@
+"""Checkpoints over the S3 protocol, against a real server on loopback."""
+
+import logging
+from collections.abc import Iterator
+
+import boto3
+import pytest
+import s3fs
+import torch
+import torch.distributed.checkpoint as dcp
+from moto.server import ThreadedMotoServer
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+
+from elastane.api.checkpoints import MARKER, Retention, checkpoint_name
+from elastane.api.errors import NoSuchFile, StorageError
+from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.storage import hashing, remote
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
+
+from .saving import save
+
+# s3fs closes its sockets when the interpreter ends, not before.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+
+MULTIPART = 5 << 20
+"""The smallest piece S3 takes, and then some: files above it are uploaded in pieces."""
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(endpoint, monkeypatch, request):
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    name = request.node.name.replace("_", "-")[:60].strip("-")
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=name)
+    yield client, name
+    client.close()
+
+
+@pytest.fixture
+def catalog(bucket):
+    return Catalog(open_place(f"s3://{bucket[1]}/runs/a/checkpoints"))
+
+
+def weights(step, elements=50):
+    return {"w": torch.arange(float(elements)) * step}
+
+
+def restore(catalog, elements=50):
+    def attempt(manifest):
+        into = torch.empty(elements)
+        with Reader(catalog.place, manifest) as reader:
+            reader.restore([Want("model.w", 0, elements, into)])
+        return into
+
+    return catalog.newest_good(attempt)
+
+
+def test_published_found_verified_restored_and_pruned(catalog):
+    with pytest.raises(NoSuchFile):
+        restore(catalog)
+    for step in (1, 2, 3):
+        save(catalog, step, weights(step))
+    assert [summary.state for summary in catalog.found()] == ["complete"] * 3
+    assert catalog.verify(checkpoint_name(3)) == ()
+    values, manifest, passed = restore(catalog)
+    assert (manifest.step, passed) == (3, ())
+    assert torch.equal(values, weights(3)["w"])
+    assert [d.name for d in catalog.prune(Retention(last=1))] == [checkpoint_name(1), checkpoint_name(2)]
+    assert catalog.names() == [checkpoint_name(3)]
+
+
+def test_what_another_worker_has_just_written_is_seen(catalog, bucket):
+    save(catalog, 1, weights(1))
+    assert catalog.names() == [checkpoint_name(1)]
+    other = Catalog(open_place(catalog.place.url))
+    save(other, 2, weights(2))
+    assert catalog.names() == [checkpoint_name(1), checkpoint_name(2)]
+    assert restore(catalog)[1].step == 2
+    other.delete(checkpoint_name(2))
+    assert restore(catalog)[1].step == 1
+
+
+def test_large_files_go_up_in_pieces_and_come_down_in_ranges(catalog, bucket, monkeypatch):
+    monkeypatch.setattr(remote, "UPLOAD_BYTES", MULTIPART)
+    monkeypatch.setattr(hashing, "BATCH_BYTES", 1 << 20)
+    elements = 3 << 20
+    manifest = save(catalog, 1, weights(1, elements), borders=[1 << 20, 2 << 20], writers=1)
+    client, name = bucket
+    key = f"runs/a/checkpoints/{manifest.name}/part-0.distcp"
+    # The ETag of a multipart upload ends in the number of its pieces.
+    assert client.head_object(Bucket=name, Key=key)["ETag"].strip('"').endswith("-3")
+    assert catalog.verify(manifest.name) == ()
+    assert torch.equal(restore(catalog, elements)[0], weights(1, elements)["w"])
+
+
+def test_an_upload_given_up_leaves_no_object(catalog, bucket, monkeypatch):
+    monkeypatch.setattr(remote, "UPLOAD_BYTES", MULTIPART)
+
+    def breaking():
+        yield bytes(2 * MULTIPART)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        catalog.write(checkpoint_name(1), "part-0.distcp", breaking())
+    client, name = bucket
+    assert client.list_objects_v2(Bucket=name)["KeyCount"] == 0
+    assert "Uploads" not in client.list_multipart_uploads(Bucket=name)
+
+
+def test_a_changed_object_is_named_and_an_older_checkpoint_used(catalog, bucket):
+    save(catalog, 1, weights(1))
+    manifest = save(catalog, 2, weights(2))
+    part = next(part for part in manifest.parts if part.items)
+    client, name = bucket
+    key = f"runs/a/checkpoints/{manifest.name}/{part.name}"
+    data = bytearray(client.get_object(Bucket=name, Key=key)["Body"].read())
+    data[part.items[0].raw_offset + 2] ^= 1
+    client.put_object(Bucket=name, Key=key, Body=bytes(data))
+    assert [damage.file for damage in catalog.verify(manifest.name)] == [part.name]
+    _, used, passed = restore(catalog)
+    assert used.step == 1
+    assert part.name in str(passed[0])
+
+
+def test_a_torn_marker_is_no_marker(catalog, bucket):
+    save(catalog, 1, weights(1))
+    save(catalog, 2, weights(2))
+    client, name = bucket
+    client.put_object(
+        Bucket=name, Key=f"runs/a/checkpoints/{checkpoint_name(2)}/{MARKER}", Body=b'{"bytes":12'
+    )
+    assert restore(catalog)[1].step == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_plain_pytorch_reads_it_with_its_own_fsspec_reader(catalog, bucket):
+    manifest = save(catalog, 1, weights(4))
+    found = {"model": {"w": torch.zeros(50)}}
+    reader = FsspecReader(f"{catalog.place.url}/{manifest.name}")
+    dcp.load(found, storage_reader=reader, no_dist=True)
+    assert torch.equal(found["model"]["w"], weights(4)["w"])
+
+
+def test_refusals_are_said_in_our_words(bucket, monkeypatch):
+    with pytest.raises(StorageError, match="cannot write s3://no-such-bucket/x"):
+        open_place("s3://no-such-bucket").write("x", [b"1"])
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    s3fs.S3FileSystem.clear_instance_cache()
+    place = open_place(f"s3://{bucket[1]}/elsewhere")
+    place._fs.config_kwargs["retries"] = {"max_attempts": 1}
+    with pytest.raises(StorageError):
+        place.directories()
