@@ -41,6 +41,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
         blocks: how many it holds the optimizer state of.
         compute_s: seconds per virtual rank, median of its last steps; 0 while unknown.
         pinned: what its script turned out to be; None while starting.
+        ending: why its script ended the run before the last step; empty if it did not.
     """
 
     worker: WorkerId
@@ -56,6 +57,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     blocks: int = 0
     compute_s: float = 0.0
     pinned: Pinned | None = None
+    ending: str = ""
 
 
 class StepReport(Message, frozen=True, kw_only=True):

@@ -98,6 +98,12 @@ class StateIsLost(msgspec.Struct, frozen=True):
     units: tuple[int, ...]
 
 
+class Disagree(msgspec.Struct, frozen=True):
+    """The scripts of two workers contradict each other; the round cannot commit."""
+
+    why: str
+
+
 Action: TypeAlias = (
     Send
     | Serve
@@ -112,4 +118,5 @@ Action: TypeAlias = (
     | Leave
     | Report
     | StateIsLost
+    | Disagree
 )

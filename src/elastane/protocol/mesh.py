@@ -137,6 +137,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         digests: per block I own, of the state before this round.
         ready: number of the planned generation I am ready for, 0: none.
         stop: I was asked to stop.
+        kind: of the round, as my script entered it.
+        kept: digest of what my script keeps; empty if it keeps nothing.
     """
 
     round: int
@@ -145,6 +147,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     digests: dict[int, tuple[str, str]] = {}
     ready: int = 0
     stop: bool = False
+    kind: str = "train"
+    kept: str = ""
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

@@ -93,6 +93,11 @@ class WholeOptimizer:
         for n in due:
             self._layout.parameters[n].grad = None
 
+    def skip(self, held: frozenset[int]) -> None:
+        """A step that changes nothing, as its gradient overflowed."""
+        if len(held) > self.units:
+            self._spare.clear()
+
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
         """One step with zero gradients and no learning rate; what it leaves is kept to be overwritten."""
         groups = self._optimizer.param_groups
@@ -191,6 +196,10 @@ class ShardedOptimizer:
         for pieces in groups:
             for values in pieces:
                 values.grad = None
+
+    def skip(self, held: frozenset[int]) -> None:
+        """A step that changes nothing, as its gradient overflowed; state no longer held is freed."""
+        self._forget(held)
 
     def _held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:
         for block in sorted(held):
