@@ -1,7 +1,6 @@
 """What a script keeps from step to step; it travels to joiners with all other state."""
 
 import hashlib
-import json
 from collections.abc import Iterator, MutableMapping
 from types import MappingProxyType
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.plain import Stateful, restored, said
+from elastane.runtime.plain import Stateful, restored, said, text
 
 
 class Keep(MutableMapping[str, Any]):
@@ -24,6 +23,8 @@ class Keep(MutableMapping[str, Any]):
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
+        # Those of them that say their own state.
+        self._objects: dict[str, Stateful] = {}
         # States that have arrived before this script has made the object they belong to.
         self._waiting: dict[str, Any] = {}
         self.locked = False
@@ -41,14 +42,17 @@ class Keep(MutableMapping[str, Any]):
             _checked(name, value.state_dict())
             if name in self._waiting:
                 value.load_state_dict(restored(value.state_dict(), self._waiting.pop(name)))
-            self._values[name] = value
+            self._values[name] = self._objects[name] = value
         else:
+            kept = _frozen(_checked(name, _number(value)))
             self._waiting.pop(name, None)
-            self._values[name] = _frozen(_checked(name, _number(value)))
+            self._objects.pop(name, None)
+            self._values[name] = kept
 
     def __delitem__(self, name: str) -> None:
         self.must_be_open()
         del self._values[name]
+        self._objects.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -71,19 +75,17 @@ class Keep(MutableMapping[str, Any]):
 
     def said(self) -> dict[str, Any]:
         """All of it, for JSON: ``{"values": ..., "states": ...}``."""
-        states = {name: said(kept.state_dict()) for name, kept in self._values.items() if _has_state(kept)}
-        values = {name: said(kept) for name, kept in self._values.items() if not _has_state(kept)}
-        return {"values": values, "states": {**states, **self._waiting}}
+        return said(self._all())  # type: ignore[no-any-return]
 
     def take(self, there: dict[str, Any]) -> None:
         """Become what `said` says of another worker's, or of an earlier run."""
-        mine = {name: kept for name, kept in self._values.items() if _has_state(kept)}
+        mine, self._objects = self._objects, {}
         self._values = {name: _frozen(value) for name, value in there["values"].items()}
         self._waiting = {}
         for name, state in there["states"].items():
             if name in mine:
                 mine[name].load_state_dict(restored(mine[name].state_dict(), state))
-                self._values[name] = mine[name]
+                self._values[name] = self._objects[name] = mine[name]
             else:
                 self._waiting[name] = state
 
@@ -91,11 +93,12 @@ class Keep(MutableMapping[str, Any]):
         """The first 8 bytes of its SHA-256, in hexadecimal; empty if nothing is kept."""
         if not self._values and not self._waiting:
             return ""
-        return hashlib.sha256(json.dumps(self.said(), sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(text(self._all()).encode()).hexdigest()[:16]
 
-
-def _has_state(kept: object) -> bool:
-    return isinstance(kept, Stateful)
+    def _all(self) -> dict[str, Any]:
+        values = {name: kept for name, kept in self._values.items() if name not in self._objects}
+        states = {name: kept.state_dict() for name, kept in self._objects.items()}
+        return {"values": values, "states": {**states, **self._waiting}}
 
 
 def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type

@@ -25,7 +25,12 @@ def said(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     Raises:
         TypeError: something in it is neither.
     """
-    return json.loads(json.dumps(value, default=_said))
+    return json.loads(text(value))
+
+
+def text(value: object) -> str:
+    """What `said` says, as JSON in which equal values are equal text."""
+    return json.dumps(value, default=_said, sort_keys=True)
 
 
 def _said(value: object) -> Any:  # noqa: ANN401 - likewise
