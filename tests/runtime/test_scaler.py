@@ -258,3 +258,19 @@ def test_a_model_all_of_bfloat16_trains_to_the_same_bits_whole_and_in_pieces(bui
 def test_a_model_all_of_bfloat16_with_one_virtual_rank_is_that_of_a_plain_loop():
     lesson = Lesson(in_bfloat16, loss=of_bfloat16, global_batch=4, microbatch=4)
     assert_same_bits(elastic(lesson).model, plain(lesson).model)
+
+
+def test_a_model_all_of_float16_is_scaled_whole_and_in_pieces():
+    def of_float16(model, batch):
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs.half()).float(), targets), None
+
+    lesson = lesson_of(lambda: mlp().half(), loss=of_float16, optimizer=sgd)
+    whole, pieces = elastic(lesson), elastic(lesson, copies=2)
+    assert whole.skipped == pieces.skipped != []
+    assert whole.run.digest == pieces.run.digest
+    assert all(parameter.isfinite().all() for parameter in whole.model.parameters())
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
