@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from elastane.runtime.session import Run as Run
     from elastane.runtime.session import join as join
+    from elastane.runtime.stopping import EarlyStopping as EarlyStopping
 
 __version__ = "0.1.0"
-__all__ = ["Run", "join"]
+__all__ = ["EarlyStopping", "Run", "join"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name asked for
     if name in __all__:
-        from elastane.runtime import session  # noqa: PLC0415 - torch is loaded only for who trains
+        from elastane.runtime import session, stopping  # noqa: PLC0415 - torch is loaded only for who trains
 
-        return getattr(session, name)
+        return getattr(stopping if name == "EarlyStopping" else session, name)
     raise AttributeError(f"module 'elastane' has no attribute {name!r}")

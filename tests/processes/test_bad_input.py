@@ -65,9 +65,24 @@ def test_an_optimizer_that_cannot_be_sharded(stage):
     assert "--copies N cannot shard Adafactor" in ended.over.traceback
 
 
-def test_a_loop_that_is_left_early(stage):
-    ended = mistaken(stage, "break")
-    assert "left the loop over run.steps(...) early" in ended.over.traceback
+def test_a_loop_that_is_left_inside_a_step(stage):
+    ended = mistaken(stage, "break inside")
+    assert "left the loop over run.steps(...) inside a step" in ended.over.traceback
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("break on worker 1", "in a round to settle"),
+        ("keeps its own", "run.keep has other values on worker"),
+    ],
+)
+@pytest.mark.parametrize("copies", [None, 2])
+def test_scripts_that_go_different_ways(stage, mistake, words, copies):
+    ended = mistaken(stage, mistake, copies=copies)
+    assert words in ended.over.traceback or "in one to settle" in ended.over.traceback, ended.story()
+    assert len(ended.run.ledger) <= 3
+    assert not ended.run.run_dir.model.exists()
 
 
 def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(stage, assert_undisturbed, tmp_path):

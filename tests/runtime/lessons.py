@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.nn import functional
 from torch.optim import Optimizer
 from torch.utils.data import TensorDataset
@@ -46,6 +47,7 @@ class Lesson:
         loss: ``(loss, weight)`` of a model and a batch; without a weight the loss is a mean.
         scheduler: of an optimizer.
         clip: largest norm of the gradient.
+        scaler: makes a ``GradScaler``.
         data: map-style.
         steps: how many.
         global_batch: samples per step.
@@ -57,6 +59,7 @@ class Lesson:
     loss: Callable[[nn.Module, Any], tuple[torch.Tensor, float | None]] = mean_loss
     scheduler: Callable[[Optimizer], Any] | None = None
     clip: float | None = None
+    scaler: Callable[[], GradScaler] | None = None
     data: TensorDataset = field(default_factory=samples)
     steps: int = 6
     global_batch: int = 8
@@ -70,6 +73,9 @@ class Learned:
     scheduler: Any
     losses: list[float]
     run: Run | None = None
+    scaler: GradScaler | None = None
+    skipped: list[int] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
 
 
 def spec(**wishes: Any) -> RunSpec:
@@ -83,8 +89,9 @@ def prepared(lesson: Lesson, **wishes: Any) -> Learned:
     model = lesson.model()
     optimizer = lesson.optimizer(model)
     scheduler = lesson.scheduler(optimizer) if lesson.scheduler else None
-    run.prepare(model, optimizer, scheduler=scheduler, clip_grad_norm=lesson.clip)
-    return Learned(model, optimizer, scheduler, [], run)
+    scaler = lesson.scaler() if lesson.scaler else None
+    run.prepare(model, optimizer, scheduler=scheduler, scaler=scaler, clip_grad_norm=lesson.clip)
+    return Learned(model, optimizer, scheduler, [], run, scaler)
 
 
 def elastic(lesson: Lesson, **wishes: Any) -> Learned:
@@ -98,6 +105,10 @@ def elastic(lesson: Lesson, **wishes: Any) -> Learned:
             loss, weight = lesson.loss(learned.model, batch)
             step.backward(loss, weight=weight)
         learned.losses.append(step.loss)
+        if step.skipped:
+            learned.skipped.append(step.number)
+        if learned.scaler is not None:
+            learned.scales.append(learned.scaler.get_scale())
     return learned
 
 
@@ -107,19 +118,29 @@ def plain(lesson: Lesson) -> Learned:
     model = lesson.model()
     optimizer = lesson.optimizer(model)
     scheduler = lesson.scheduler(optimizer) if lesson.scheduler else None
-    learned = Learned(model, optimizer, scheduler, [])
+    # Disabled, a scaler does nothing.
+    scaler = lesson.scaler() if lesson.scaler else GradScaler("cpu", enabled=False)
+    learned = Learned(model, optimizer, scheduler, [], scaler=scaler)
     for step in range(1, lesson.steps + 1):
         optimizer.zero_grad()
-        learned.losses.append(_accumulated(lesson, model, step))
+        learned.losses.append(_accumulated(lesson, model, step, scaler))
+        scaler.unscale_(optimizer)
         if lesson.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), lesson.clip)
-        optimizer.step()
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        learned.scales.append(scaler.get_scale())
+        if learned.scales[-1] < scale:
+            learned.skipped.append(step)
         if scheduler is not None:
+            # A schedule warns where its first step follows a skipped one.
+            optimizer._opt_called = True
             scheduler.step()
     return learned
 
 
-def _accumulated(lesson: Lesson, model: nn.Module, step: int) -> float:
+def _accumulated(lesson: Lesson, model: nn.Module, step: int, scaler: GradScaler) -> float:
     """One global batch: gradients add up, buffers move by the mean of what each microbatch changes."""
     dealt = step_samples(step, len(lesson.data), lesson.global_batch)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -130,7 +151,7 @@ def _accumulated(lesson: Lesson, model: nn.Module, step: int) -> float:
         loss, weight = lesson.loss(model, batch)
         size = len(batch[0])
         share = 1.0 if weight is not None else size / dealt.count
-        (loss * share).backward()
+        scaler.scale(loss * share).backward()
         total += loss.item() * share
         divisor += weight or 0.0
         microbatches += 1

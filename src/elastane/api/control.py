@@ -71,6 +71,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
         compute_s: seconds per virtual rank, median of its last steps; 0 while unknown.
         pinned: what its script turned out to be; None while starting.
         checkpoint: its part of the newest checkpoint; None: it has not written any.
+        ending: why its script ended the run before the last step; empty if it did not.
     """
 
     worker: WorkerId
@@ -87,6 +88,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     compute_s: float = 0.0
     pinned: Pinned | None = None
     checkpoint: CheckpointPart | None = None
+    ending: str = ""
 
 
 class StepReport(Message, frozen=True, kw_only=True):

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+SCRIPT = "script"
+"""Who ended a run, in a ``run.finished`` before the last planned step."""
+
 
 class Samples(msgspec.Struct, frozen=True):
     """The samples of one step: positions ``start`` to ``stop`` of the shuffled epoch.
@@ -34,8 +37,9 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)``
     pairs. ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the
-    longest over the workers, and ``step``, from entering a step to having applied it. ``loss`` reads back
-    as None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was.
+    longest over the workers, and ``step``, from entering a step to having applied it. ``skipped``: the
+    scaled gradient overflowed, so the optimizer did not run and the scale went down. ``loss`` reads back as
+    None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was.
     """
 
     step: int
@@ -47,6 +51,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time: float
     seconds: dict[str, float]
     grad_norm: float | None = None
+    skipped: bool = False
     digest: Digest | None = None
 
 
@@ -56,9 +61,9 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``kind`` is one of ``run.started``, ``worker.started``, ``worker.ready``, ``worker.joined``,
     ``worker.left``, ``worker.died``, ``worker.hung``, ``worker.refused``, ``worker.failed``,
     ``coordinator.started``, ``coordinator.died``, ``resize.requested``, ``drain.requested``,
-    ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``, ``ledger.stalled``,
-    ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``, ``checkpoint.restored``,
-    ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
+    ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``, ``digest``,
+    ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
+    ``checkpoint.restored``, ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its

@@ -6,6 +6,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from elastane.api.records import SCRIPT
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.compare import Comparison, compare
@@ -58,7 +59,8 @@ def verify(
 def judged(run: Recorded) -> Verdict:
     outcome, _ = outcome_of(run.events, live=run.live)
     rules = SampleRules(sample_index, sample_hash)
-    return judge(run.record.pinned, run.ledger, rules, finished=outcome == "finished")
+    ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)
+    return judge(run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at)
 
 
 def show_verdict(verdict: Verdict, console: Console) -> None:

@@ -26,7 +26,7 @@ COLOURS = {
     "generation.started": "blue",
 }
 
-NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term"})
+NOT_FOR_A_LINE = frozenset({"traceback", "pid", "term", "parameters_sha256", "optimizer_sha256"})
 """Details that stand in the file, too long or too technical for somebody who watches."""
 
 

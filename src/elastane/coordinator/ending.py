@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from elastane.api.control import RunOver, WriteModel
+from elastane.api.records import SCRIPT
 from elastane.coordinator.history import STOPPED_BY_USER
 from elastane.coordinator.keeping import last_one_is_settled
 from elastane.coordinator.turn import Turn
@@ -71,7 +72,12 @@ def end_when_done(turn: Turn) -> None:
 
 def finish_run(turn: Turn) -> None:
     roster = turn.roster
-    if roster.pinned is not None and roster.step < roster.pinned.steps:
+    # Nobody goes home before all have settled, so whoever is left says why.
+    endings = sorted({report.ending for report in roster.reports.values() if report.ending})
+    if roster.pinned is not None and roster.step < roster.pinned.steps and endings:
+        why = f"ended by its script after step {roster.step}: {endings[0]}"
+        end_run(turn, "run.finished", RunOver(code=0, why=why), who=SCRIPT)
+    elif roster.pinned is not None and roster.step < roster.pinned.steps:
         stop_run(turn)
     else:
         end_run(turn, "run.finished", RunOver(code=0, why=f"all {roster.step} steps are made"))

@@ -11,8 +11,8 @@ from elastane.observability.run_files import Recorded
 
 OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
 
-NO_CHANGES = frozenset({"evaluation", "message"})
-"""What the script itself has to say; `message` is a line of ``run.print``."""
+NO_CHANGES = frozenset({"evaluation", "message", "digest"})
+"""What the script itself has to say; `message` is a line of ``run.print``, `digest` that of its own end."""
 
 PHASES = ("deal", "compute", "reduce", "apply")
 

@@ -89,7 +89,7 @@ def heading(run: Recorded, facts: Facts) -> Iterable[str]:
     yield f"<header><h1>{escape(spec.name)}</h1>"
     yield f'<span class="badge {facts.outcome}">{facts.outcome}</span></header>'
     yield f'<p class="command mono">{escape(command_of(spec))}</p>'
-    if facts.why and facts.outcome != "finished":
+    if facts.why and (facts.outcome != "finished" or facts.steps != facts.planned_steps):
         tracebacks = (event.detail.get("traceback") for event in reversed(run.events))
         words = next((str(text) for text in tracebacks if text), facts.why)
         yield f'<pre class="card said {facts.outcome}">{escape(words)}</pre>'

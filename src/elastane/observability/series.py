@@ -94,7 +94,7 @@ def lanes_of(ledger: Sequence[LedgerLine]) -> list[Lane]:
     return [Lane(worker, tuple(lane)) for worker, lane in sorted(lanes.items())]
 
 
-OWN_STEP = frozenset({"generation.started", "evaluation", "message"})
+OWN_STEP = frozenset({"generation.started", "evaluation", "message", "digest"})
 """Kinds of events that are written later than the step they are about."""
 
 

@@ -77,7 +77,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def verify(
-    pinned: Pinned | None, ledger: Sequence[LedgerLine], rules: SampleRules, *, finished: bool
+    pinned: Pinned | None,
+    ledger: Sequence[LedgerLine],
+    rules: SampleRules,
+    *,
+    finished: bool,
+    ended_at: int | None = None,
 ) -> Verdict:
     """Judge one run by its ledger.
 
@@ -86,10 +91,12 @@ def verify(
         ledger: its lines in the order of the file.
         rules: which sample lies at which position.
         finished: the run says that it reached its last step.
+        ended_at: the step after which its script ended it, by its own word; None: it did not.
     """
     problems = [*order_problems(ledger)]
-    if finished and pinned is not None and len(ledger) != pinned.steps:
-        text = f"the run finished, but {len(ledger)} of its {pinned.steps} steps are in the ledger"
+    last = pinned.steps if pinned is not None and ended_at is None else ended_at
+    if finished and last is not None and len(ledger) != last:
+        text = f"the run finished, but {len(ledger)} of its {last} steps are in the ledger"
         problems.append(Problem("steps", text))
     epochs: tuple[EpochCoverage, ...] = ()
     if pinned is not None:

@@ -119,6 +119,12 @@ class StateIsLost(msgspec.Struct, frozen=True):
     units: tuple[int, ...]
 
 
+class Disagree(msgspec.Struct, frozen=True):
+    """The scripts of two workers contradict each other; the round cannot commit."""
+
+    why: str
+
+
 Action: TypeAlias = (
     Send
     | Serve
@@ -135,4 +141,5 @@ Action: TypeAlias = (
     | Leave
     | Report
     | StateIsLost
+    | Disagree
 )

@@ -36,7 +36,7 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
         checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
         untouched=tuple(sorted(untouched)),
         sums={name: math.fsum(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
-        norm_squared=math.fsum(norms) if norms else None,
+        norm_squared=_sum_of_squares(norms) if norms else None,
         digests={block: pair for vote in votes.values() for block, pair in sorted(vote.digests.items())},
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
         stop=any(vote.stop for vote in votes.values()),
@@ -48,3 +48,28 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
         checkpoint=any(vote.checkpoint for vote in votes.values()),
         complete=tuple(sorted(worker for worker, vote in votes.items() if vote.complete)),
     )
+
+
+def _sum_of_squares(squares: list[float]) -> float:
+    """Infinite or not a number if any of them is, or if their sum has no finite double."""
+    try:
+        return math.fsum(squares)
+    except OverflowError:
+        return math.inf
+
+
+def disagreement(worker: int, kind: str, kept: str | None, votes: Mapping[int, Vote]) -> str:
+    """Where another worker's script has gone another way than mine; empty while nothing speaks for it.
+
+    Args:
+        worker: own number.
+        kind: of the round I am in.
+        kept: digest of what my script keeps; None before I have voted.
+        votes: those heard.
+    """
+    for other, vote in sorted(votes.items()):
+        if vote.kind != kind:
+            return f"worker {worker} is in a round to {kind}, worker {other} in one to {vote.kind}"
+        if kept is not None and vote.kept != kept:
+            return f"run.keep has other values on worker {worker} than on worker {other}"
+    return ""

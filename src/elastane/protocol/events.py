@@ -46,11 +46,12 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The answer to `Measure`."""
+    """The answer to `Measure`; ``kept`` is the digest of what the script keeps."""
 
     ticket: int
     norms: dict[int, float]
     digests: dict[int, tuple[str, str]]
+    kept: str = ""
 
 
 class Applied(msgspec.Struct, frozen=True):

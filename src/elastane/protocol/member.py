@@ -21,6 +21,7 @@ from elastane.protocol.actions import (
     Begin,
     Commit,
     Compute,
+    Disagree,
     Leave,
     Load,
     Measure,
@@ -34,7 +35,7 @@ from elastane.protocol.actions import (
     Take,
     TakeValues,
 )
-from elastane.protocol.commit import tally
+from elastane.protocol.commit import disagreement, tally
 from elastane.protocol.events import (
     Applied,
     CheckpointAsked,
@@ -178,9 +179,9 @@ class Member:
                 if assignment == self._assignment:
                     self._round.final.update(blocks)
                     self._round.parts = parts
-            case Measured(ticket, norms, digests):
+            case Measured(ticket):
                 if ticket == self._round.ticket and self._round.asked:
-                    self._vote(norms, digests)
+                    self._vote(event)
             case Applied():
                 self._applied = True
                 self._publish()
@@ -297,6 +298,7 @@ class Member:
         self._deal()
         self._start_computing()
         self._announce()
+        self._compare()
         self._reduce()
         self._take_sums()
         self._serve()
@@ -552,10 +554,21 @@ class Member:
                     ),
                 )
 
+    def _compare(self) -> None:
+        """All scripts must go the same way: what one of them trains, no other may evaluate."""
+        now = self._round
+        if not (now.started and now.entered) or self._hopeless:
+            return
+        mine = now.votes.get(self.worker)
+        why = disagreement(self.worker, now.entered.kind, mine.kept if mine else None, now.votes)
+        if why:
+            self._hopeless = True
+            self._actions.append(Disagree(why))
+
     def _reduce(self) -> None:
         """Sum the blocks I own once partial sums of all virtual ranks are there."""
         now = self._round
-        if not (now.started and now.entered):
+        if not (now.started and now.entered and now.entered.kind == "train"):
             return
         done: list[int] = []
         for block in sorted(now.ready):
@@ -686,7 +699,7 @@ class Member:
             kind == "train" and every > 0 and self.step > 0 and self.step % every == 0
         )
 
-    def _vote(self, norms: dict[int, float], digests: dict[int, tuple[str, str]]) -> None:
+    def _vote(self, measured: Measured) -> None:
         now, generation = self._round, self.generation
         if not generation or not now.entered or now.voted:
             return
@@ -697,12 +710,14 @@ class Member:
             generation=generation.number,
             round=self.committed + 1,
             leaves=tuple(leaf for leaf in now.leaves.values() if leaf.worker == self.worker),
-            norms=norms,
-            digests=digests,
+            norms=measured.norms,
+            digests=measured.digests,
             ready=ready,
             stop=self._stopping,
             checkpoint=now.entered.checkpoint or self._checkpoint_asked,
             complete=self.complete,
+            kind=now.entered.kind,
+            kept=measured.kept,
         )
         now.votes[self.worker] = vote
         for peer in generation.workers:
@@ -723,7 +738,8 @@ class Member:
         now, generation = self._round, self.generation
         if not (now.voted and generation and now.entered):
             return
-        if any(worker not in now.votes for worker in generation.workers):
+        self._compare()
+        if self._hopeless or any(worker not in now.votes for worker in generation.workers):
             return
         step = self.step + (now.entered.kind == "train")
         self._conclude(tally(self.committed + 1, step, now.leaves, now.votes))

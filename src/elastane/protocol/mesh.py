@@ -161,6 +161,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         stop: I was asked to stop.
         checkpoint: I was asked for a checkpoint, or the script wants one after this round.
         complete: I hold all I should.
+        kind: of the round, as my script entered it.
+        kept: digest of what my script keeps; empty if it keeps nothing.
     """
 
     round: int
@@ -171,6 +173,8 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     stop: bool = False
     checkpoint: bool = False
     complete: bool = False
+    kind: str = "train"
+    kept: str = ""
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

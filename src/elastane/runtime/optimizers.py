@@ -85,6 +85,10 @@ class Keeper(Protocol):
         """One step of the optimizer on what is held."""
         ...
 
+    def skip(self, held: frozenset[int]) -> None:
+        """A step that updates nothing."""
+        ...
+
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor: ...
@@ -159,6 +163,11 @@ class WholeOptimizer:
         self._optimizer.step()
         for n in due:
             self._layout.parameters[n].grad = None
+
+    def skip(self, held: frozenset[int]) -> None:
+        """A step that changes nothing, as its gradient overflowed."""
+        if len(held) > self.units:
+            self._spare.clear()
 
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
         """One step with zero gradients and no learning rate; what it leaves is kept to be overwritten."""
@@ -280,6 +289,10 @@ class ShardedOptimizer:
         for pieces in groups:
             for values in pieces:
                 values.grad = None
+
+    def skip(self, held: frozenset[int]) -> None:
+        """A step that changes nothing, as its gradient overflowed; state no longer held is freed."""
+        self._forget(held)
 
     def _held_pieces(self, held: frozenset[int]) -> Iterator[tuple[Piece, torch.Tensor]]:
         for block in sorted(held):

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 import torch
 
-from elastane.api.errors import StateLost
+from elastane.api.errors import RunFailed, StateLost
 from elastane.api.membership import Generation
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
@@ -62,7 +62,7 @@ class Reactor:
         member: the decisions.
         gradients: slots and sums.
         state: values and optimizer state.
-        measure_norms: whether votes carry norms (for clipping).
+        measure_norms: whether votes carry norms (for clipping, and for a scaler).
         mesh: to the peers; None alone.
         upstream: the way to the coordinator; None alone.
         shared: peers read each other's arenas; otherwise payloads travel with the messages.
@@ -240,6 +240,8 @@ class Reactor:
                     self._upstream.peer_lost(peer, generation)
             case actions.StateIsLost(units):
                 self.directives.put(Failed(_state_lost(units)))
+            case actions.Disagree(why):
+                self.directives.put(Failed(_disagreed(why)))
 
     def _travelling(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """The units whose values must be sent: all, or only the rest if peers can read my arena."""
@@ -287,7 +289,8 @@ class Reactor:
                     sums = layout.block(self._gradients.sums, block)
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
-        return events.Measured(ticket, squares, {block: self._state.digest(block) for block in digests})
+        found = {block: self._state.digest(block) for block in digests}
+        return events.Measured(ticket, squares, found, self._state.keep.digest())
 
     def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:
         layout = self._gradients.layout
@@ -415,4 +418,12 @@ def _state_lost(units: tuple[int, ...]) -> StateLost:
         f"all copies of {len(units)} blocks of optimizer state were lost at once",
         means="every worker that held them died before another could take them over",
         do="start the run again, with more --copies or fewer simultaneous losses",
+    )
+
+
+def _disagreed(why: str) -> RunFailed:
+    return RunFailed(
+        why,
+        means="the script has gone different ways on different workers; the step was not committed",
+        do="decide on what all workers have alike: step.number, step.loss, sums of an evaluation, run.keep",
     )

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
 from statistics import median
 
@@ -35,6 +36,8 @@ class Reporter:
         written: ``WriteModel`` requests, for the main thread once its script has ended.
         complete: the loop over the steps came to its end.
         finished: so did the script.
+        ending: why the script has ended the run before its last step; empty if it has not.
+        loop_left: for a script that has ended inside its loop; whether that can end the run.
     """
 
     def __init__(self, here: Settings) -> None:
@@ -53,6 +56,8 @@ class Reporter:
         self.state: TrainingState | None = None
         self.taker: Taker | None = None
         self.complete = self.finished = False
+        self.ending = ""
+        self.loop_left: Callable[[], bool] = lambda: False
         if here.run_dir is not None:
             secret = bytes.fromhex(here.run_dir.secret.read_text().strip())
             self._mesh = Mesh(here.worker, secret)
@@ -112,7 +117,9 @@ class Reporter:
         stamped = msgspec.structs.replace(event, time=time.time())
         self.tell(control.Happened(worker=self.worker, key=key, event=stamped))
 
-    def committed(self, round_: Round, plan: Plan, norm: float | None, digest_every: int) -> None:
+    def committed(
+        self, round_: Round, plan: Plan, norm: float | None, digest_every: int, *, skipped: bool = False
+    ) -> None:
         """Report a committed training step; with a digest due, once the digest is known."""
         if self._control is None or round_.commit is None:
             return
@@ -134,6 +141,7 @@ class Reporter:
             time=time.time(),
             seconds={**round_.seconds, "step": step_s},
             grad_norm=norm,
+            skipped=skipped,
         )
         report = control.StepReport(
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
@@ -180,6 +188,7 @@ class Reporter:
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
             checkpoint=self.taker.part if self.taker is not None else None,
+            ending=self.ending,
         )
 
     def _state(self) -> control.WorkerState:

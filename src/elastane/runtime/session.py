@@ -1,10 +1,11 @@
-"""What a training script meets: `join`, `Run.prepare`, `Run.steps`, `Run.evaluate`."""
+"""What a training script meets: `join`, `prepare`, `steps`, `evaluate`, `keep`, `stop`."""
 
 from collections.abc import Iterator
 from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -15,6 +16,7 @@ from elastane.runtime import settings
 from elastane.runtime.data import Collate, Deck, MapDataset, make_plan, seed_everything
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.heartbeat import Heartbeat
+from elastane.runtime.keep import Keep
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.step import Step
 from elastane.runtime.training import Training
@@ -36,7 +38,11 @@ def join() -> "Run":
 
 
 class Run:
-    """One worker's part in a run; made by `join`."""
+    """One worker's part in a run; made by `join`.
+
+    Attributes:
+        keep: what the script keeps by name: the same on every worker, and given to those who join.
+    """
 
     def __init__(self, here: settings.Settings) -> None:
         self._here = here
@@ -45,6 +51,9 @@ class Run:
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(here)
         self._training: Training | None = None
+        self.keep = Keep()
+        self._step: Step | None = None
+        self._ending = ""
         self._begun = self._finished = False
         self._printed = (0, 0)
 
@@ -54,6 +63,7 @@ class Run:
         optimizer: AnyOptimizer,
         *,
         scheduler: LRScheduler | None = None,
+        scaler: GradScaler | None = None,
         clip_grad_norm: float | None = None,
     ) -> tuple[AnyModule, AnyOptimizer]:
         """Take charge of the model's state; returns the same objects.
@@ -61,7 +71,10 @@ class Run:
         Args:
             model: on the CPU; its parameters are moved into shared memory, in place.
             optimizer: any of ``torch.optim`` with ``--copies all``, an elementwise one with ``--copies N``.
-            scheduler: stepped once after every training step.
+            scheduler: stepped once after every training step; a ``ReduceLROnPlateau``, which needs a
+                figure for that, by the script, between steps.
+            scaler: for fp16; scales every loss, takes the scale out of the gradients and moves it. Whether
+                a step is skipped is the same on every worker.
             clip_grad_norm: largest norm of the whole gradient, as ``clip_grad_norm_`` has it.
 
         Raises:
@@ -78,7 +91,9 @@ class Run:
             model,
             optimizer,
             scheduler=scheduler,
+            scaler=scaler,
             clip_grad_norm=clip_grad_norm,
+            keep=self.keep,
         )
         return model, optimizer
 
@@ -92,6 +107,8 @@ class Run:
         collate: Collate | None = None,
     ) -> Iterator[Step]:
         """The training steps of the run, from where it stands to its end.
+
+        Leaving the loop between two steps, by all workers alike, ends the run as `stop` does.
 
         Args:
             dataset: map-style; shuffled anew each epoch by the run's seed, every sample once.
@@ -121,13 +138,67 @@ class Run:
         training.start(plan)
         deck = Deck(dataset, plan, collate)
         self._finished = training.step >= plan.steps
+        self._reporter.loop_left = self._loop_left
         while not self._finished:
-            step = Step(training, plan, deck)
-            yield step
-            step.finish()
+            step = self._step = Step(training, plan, deck)
+            try:
+                yield step
+            except GeneratorExit:
+                self._heartbeat.beat(Phase.USER)
+                raise
+            if not (self._ending and not step.begun):
+                step.finish()
             self._heartbeat.beat(Phase.USER)
-            self._finished = step.number >= plan.steps or step.stopped
+            self._finished = training.step >= plan.steps or step.stopped or bool(self._ending)
+        self._settle(early=training.step < plan.steps and bool(self._ending))
+
+    @property
+    def step(self) -> int:
+        """Training steps made so far."""
+        return self._training.step if self._training else 0
+
+    def stop(self, reason: str) -> None:
+        """End the run after the step just made, as finished: the loop ends and the model is written.
+
+        Called between steps, by all workers alike, which their votes check.
+
+        Args:
+            reason: for the records.
+
+        Raises:
+            BadInput: no step has been made yet, or one is under way.
+        """
+        if not self.step or (self._step is not None and self._step.under_way):
+            raise BadInput(
+                "run.stop was called " + ("inside a step" if self.step else "before the first step"),
+                means="workers meet between steps only, and can end the run together only there",
+                do="call it after the inner loop, on what all workers have alike, such as step.loss",
+            )
+        self._ending = reason or "its script has stopped it"
+
+    def _loop_left(self) -> bool:
+        """The script has ended inside the loop: the run ends too, if that was between two steps."""
+        if not self.step or self._step is None or self._step.under_way:
+            return False
+        self._ending = self._ending or f"its script has left the loop after step {self.step}"
+        self._settle(early=True)
+        return True
+
+    def _settle(self, *, early: bool) -> None:
+        training = self._prepared()
+        if early:
+            self._reporter.ending = self._ending
         training.settle()
+        self._finished = True
+        if early and training.digest is not None:
+            # The line of the last step went out before anybody knew that it was the last.
+            detail = {
+                "parameters_sha256": training.digest.parameters,
+                "optimizer_sha256": training.digest.optimizer,
+            }
+            why = f"of parameters {training.digest.parameters[:16]}"
+            line = EventLine(time=0.0, kind="digest", why=why, step=training.step, detail=detail)
+            self._reporter.happened("digest", line)
 
     def evaluate(self, dataset: MapDataset, *, microbatch: int, collate: Collate | None = None) -> Evaluation:
         """One pass over a dataset, spread over the workers; iterate it and `Evaluation.add` to it."""

@@ -1,22 +1,24 @@
 """What must survive: values, buffers, optimizer state, schedules; moved in units, digested in blocks."""
 
 import hashlib
-import json
 import mmap
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.api.errors import BadInput
 from elastane.protocol.mesh import Outcome
 from elastane.runtime import parcel
+from elastane.runtime.keep import Keep
 from elastane.runtime.layout import ModelLayout
 from elastane.runtime.memory import Arena, raw_bytes
 from elastane.runtime.mesh import Buffer
 from elastane.runtime.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
+from elastane.runtime.plain import restored, said
+from elastane.runtime.scaling import Scaling
 
 
 class TrainingState:
@@ -27,9 +29,11 @@ class TrainingState:
     Args:
         model: its parameters and buffers are moved into one arena, in place.
         optimizer: the user's.
-        scheduler: the user's, stepped once after every training step.
+        scheduler: the user's, stepped once after every training step unless it needs a figure for that.
         layout: of the model.
         copies: of the optimizer state; None: all.
+        scaling: of the loss; None: gradients are not scaled.
+        keep: what the script keeps.
     """
 
     def __init__(
@@ -39,11 +43,16 @@ class TrainingState:
         scheduler: LRScheduler | None,
         layout: ModelLayout,
         copies: int | None,
+        *,
+        scaling: Scaling | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.model = model
         self.copies = copies
         self.layout = layout
         self.scheduler = scheduler
+        self.scaling = scaling
+        self.keep = Keep() if keep is None else keep
         self.optimizer = optimizer
         self.arena = Arena("values", layout.sections)
         self._move_in()
@@ -115,6 +124,7 @@ class TrainingState:
         *,
         scale: float,
         virtual_ranks: int,
+        skipped: bool = False,
     ) -> None:
         """Run the optimizer on the units held.
 
@@ -122,14 +132,21 @@ class TrainingState:
             outcome: of the step.
             sums: sections of the summed gradients.
             held: units to update.
-            scale: factor of every gradient (clipping, weights).
+            scale: factor of every gradient (clipping, weights, the scaler's).
             virtual_ranks: how many had samples; buffers take the mean of their changes.
+            skipped: the optimizer does not run, as the gradient overflowed. Buffers, which the forward passes
+                have moved, and the schedule go on, as they do in a loop with a ``GradScaler``.
         """
-        untouched = frozenset(outcome.untouched)
-        self.keeper.apply(sums, held, untouched, scale)
+        if skipped:
+            self.keeper.skip(held)
+        else:
+            self.keeper.apply(sums, held, frozenset(outcome.untouched), scale)
         self._apply_buffers(sums, held, virtual_ranks)
-        if self.scheduler is not None:
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
+        if self.scaling is not None:
+            self.scaling.update(overflowed=skipped)
+        # Schedulers, the script's own ones too, would warn of optimizers that they have not seen stepping.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
+        if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
 
     def _apply_buffers(self, sums: tuple[torch.Tensor, ...], held: frozenset[int], count: int) -> None:
@@ -201,8 +218,10 @@ class TrainingState:
             for group in self.optimizer.param_groups
         ]
         schedule = self.scheduler.state_dict() if self.scheduler is not None else None
+        scale = self.scaling.scaler.state_dict() if self.scaling is not None else None
+        rest = {"groups": groups, "schedule": schedule, "scaler": scale, "keep": self.keep.said()}
         try:
-            return json.loads(json.dumps({"groups": groups, "schedule": schedule}, default=_number))  # type: ignore[no-any-return]
+            return said(rest)  # type: ignore[no-any-return]
         except TypeError as error:
             raise BadInput(
                 f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
@@ -217,12 +236,12 @@ class TrainingState:
                 if isinstance(group.get(key), torch.Tensor):
                     group[key].fill_(value)
                 else:
-                    group[key] = tuple(value) if isinstance(group.get(key), tuple) else value
+                    group[key] = restored(group.get(key), value)
         if self.scheduler is not None and rest["schedule"] is not None:
-            mine = self.scheduler.state_dict()
-            # Functions (LambdaLR's lambdas) are the script's own and equal everywhere; numbers travel.
-            travelled = {key: value for key, value in rest["schedule"].items() if value is not None}
-            self.scheduler.load_state_dict({**mine, **travelled})
+            self.scheduler.load_state_dict(restored(self.scheduler.state_dict(), rest["schedule"]))
+        if self.scaling is not None and rest["scaler"] is not None:
+            self.scaling.scaler.load_state_dict(rest["scaler"])
+        self.keep.take(rest["keep"])
 
     # -- digests -------------------------------------------------------------------------------------------
 
@@ -239,11 +258,3 @@ class TrainingState:
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """The model's state dict with every name, for ``model.safetensors``; tied names share one tensor."""
         return {name: tensor.detach().contiguous() for name, tensor in self.model.state_dict().items()}
-
-
-def _number(value: object) -> float | int | None:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item()
-    if callable(value):
-        return None
-    raise TypeError(f"{type(value).__name__} {value!r}")

@@ -26,6 +26,7 @@ class Step:
     Attributes:
         loss: of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
+        skipped: its scaled gradient overflowed, so that the parameters were left as they are.
     """
 
     def __init__(self, training: Training, plan: Plan, deck: Deck) -> None:
@@ -36,9 +37,9 @@ class Step:
         self._rehearsing = False
         self._awaited: Leaf | None = None
         self._computed: Leaf | None = None
-        self._ended = False
+        self._begun = self._ended = False
         self.loss = math.nan
-        self.stopped = False
+        self.stopped = self.skipped = False
 
     @property
     def number(self) -> int:
@@ -50,8 +51,19 @@ class Step:
         """From 0."""
         return self._plan.samples(self._number).epoch
 
+    @property
+    def begun(self) -> bool:
+        """Its iteration has begun."""
+        return self._begun
+
+    @property
+    def under_way(self) -> bool:
+        """Begun, and not iterated to its end."""
+        return self._begun and not self._ended
+
     def __iter__(self) -> Iterator[Any]:
         training = self._training
+        self._begun = training.keep.locked = True
         newcomer = not training.rehearsed
         if newcomer:
             yield from self._rehearse()
@@ -106,13 +118,15 @@ class Step:
                 means="the step was not committed; the state is that of the step before",
                 do="look at the learning rate and at this microbatch; the step is reproducible by its number",
             )
+        scaling = self._training.scaling
+        scaled = loss if scaling is None else scaling.scaled(loss)
         if weight is None:
             share = leaf.samples / self._plan.samples(self._number).count
-            loss.backward(torch.full_like(loss, share))  # type: ignore[no-untyped-call]
+            scaled.backward(torch.full_like(scaled, share))  # type: ignore[no-untyped-call]
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
             total = float(weight)
-            loss.backward()  # type: ignore[no-untyped-call]
+            scaled.backward()  # type: ignore[no-untyped-call]
             mean = value / total if total else 0.0
             self._computed = msgspec.structs.replace(leaf, loss=mean, weight=total, weighted=True)
 
@@ -155,10 +169,13 @@ class Step:
         self._number = outcome.step
         self._training.heartbeat.beat(Phase.COMPUTE)
         with round_.timed("apply"):
-            norm = self._training.apply(round_.commit, self._plan.filled(outcome.step))
-        self.loss, self.stopped = outcome.loss, outcome.stop
+            taken = self._training.apply(round_.commit, self._plan.filled(outcome.step))
+        self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, taken.skipped
         self._ended = True
-        self._training.reporter.committed(round_, self._plan, norm, self._training.spec.digest_every)
+        self._training.keep.locked = False
+        self._training.reporter.committed(
+            round_, self._plan, taken.norm, self._training.spec.digest_every, skipped=taken.skipped
+        )
 
 
 class _Announce:

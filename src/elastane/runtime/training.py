@@ -1,14 +1,17 @@
 """All that training a model takes, kept together: its state, its rounds and whom to tell."""
 
 import hashlib
+import json
 import math
 import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -28,16 +31,30 @@ from elastane.runtime.checkpoints.taking import Described, Taker
 from elastane.runtime.data import Plan
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
+from elastane.runtime.keep import Keep
 from elastane.runtime.layout import ModelLayout, check_dense
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
+from elastane.runtime.scaling import Scaling
 from elastane.runtime.settings import Settings
 from elastane.runtime.state import TrainingState
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """How a committed step was taken.
+
+    Args:
+        norm: of the gradient before clipping; None unless it is clipped.
+        skipped: the scaled gradient overflowed, so the optimizer did not run.
+    """
+
+    norm: float | None
+    skipped: bool
 
 
 class Training:
@@ -50,7 +67,9 @@ class Training:
         model: as given to ``prepare``.
         optimizer: likewise.
         scheduler: likewise.
+        scaler: likewise; None or a disabled one: losses are not scaled.
         clip_grad_norm: largest norm of the whole gradient; None: unlimited.
+        keep: what the script keeps.
 
     Attributes:
         step: training steps committed and applied.
@@ -68,7 +87,9 @@ class Training:
         optimizer: Optimizer,
         *,
         scheduler: LRScheduler | None,
+        scaler: GradScaler | None,
         clip_grad_norm: float | None,
+        keep: Keep,
     ) -> None:
         self._here = here
         self.worker, self.spec = here.worker, here.spec
@@ -76,7 +97,15 @@ class Training:
         self.layout = ModelLayout(model, optimizer)
         check_dense(self.layout)
         self.gradients = Gradients(self.layout, exact=here.spec.convergence == "exact")
-        self.state = TrainingState(model, optimizer, scheduler, self.layout, here.spec.copies)
+        self.scaling = (
+            Scaling(scaler, optimizer, self.layout.parameters[0].device)
+            if scaler is not None and scaler.is_enabled()
+            else None
+        )
+        self.keep = keep
+        self.state = TrainingState(
+            model, optimizer, scheduler, self.layout, here.spec.copies, scaling=self.scaling, keep=keep
+        )
         self.clip_grad_norm = clip_grad_norm
         self.step = 0
         # Alone nobody waits for this process, so it need not rehearse.
@@ -118,7 +147,7 @@ class Training:
             self.gradients,
             self.state,
             self._pinned(plan),
-            measure_norms=self.clip_grad_norm is not None,
+            measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
         )
         self._reactor.source = origin
         if layout.checkpoints:
@@ -160,24 +189,24 @@ class Training:
         self.committed(round_.outcome)
         self.heartbeat.beat(Phase.USER)
 
-    def apply(self, commit: actions.Commit, filled: int) -> float | None:
+    def apply(self, commit: actions.Commit, filled: int) -> Taken:
         """Take a committed training step.
 
         Args:
             commit: what was decided.
             filled: virtual ranks that had samples.
-
-        Returns:
-            The gradient's norm before clipping; None unless it is clipped.
         """
         outcome = commit.outcome
         # Digests in these votes are of the state before this step.
         self.committed(outcome)
-        scale, norm = self._scale(outcome)
-        self.state.apply(outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=filled)
+        skipped = self._overflowed(outcome)
+        scale, norm = (1.0, None) if skipped else self._scale(outcome)
+        self.state.apply(
+            outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=filled, skipped=skipped
+        )
         self.step, self.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
-        return norm
+        return Taken(norm, skipped)
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
@@ -194,9 +223,16 @@ class Training:
         self.reporter.settled()
         self.heartbeat.beat(Phase.FINISHED)
 
+    def _overflowed(self, outcome: Outcome) -> bool:
+        """Some element of the scaled gradient is not finite: the norm of the whole one is not then."""
+        norm = outcome.norm_squared
+        return self.scaling is not None and norm is not None and not math.isfinite(norm)
+
     def _scale(self, outcome: Outcome) -> tuple[float, float | None]:
         """Factor of every gradient, and the gradient's norm if it is clipped."""
         divided = 1.0 / outcome.weight if outcome.weighted and outcome.weight else 1.0
+        if self.scaling is not None:
+            divided *= self.scaling.inverse
         if self.clip_grad_norm is None or outcome.norm_squared is None:
             return divided, None
         norm = math.sqrt(outcome.norm_squared) * divided
@@ -236,7 +272,7 @@ class Training:
         assert policy is not None, "asked for with checkpoints only"  # noqa: S101
 
         def describe() -> Described:
-            return Described({"rest": self.state.rest()}, dict(self.metrics))
+            return Described({"rest": json.dumps(self.state.rest())}, dict(self.metrics))
 
         return Taker(
             self.worker,

@@ -47,12 +47,11 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
     try:
-        runpy.run_path(spec.script, run_name="__main__")
+        _run_script(spec.script)
     except Left:
         return _wait_for_dismissal(files)
     except SystemExit as ended:
-        if ended.code not in (None, 0):
-            return _failed(f"the script ended with SystemExit({ended.code!r})\n")
+        return _failed(f"the script ended with SystemExit({ended.code!r})\n")
     # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
     except BaseException as error:  # noqa: BLE001
         return _failed(_own_traceback(error), lost=isinstance(error, StateLost))
@@ -61,11 +60,26 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
         return _failed("the script ended without training: it never entered the loop over run.steps(...)\n")
     if not reporter.complete:
         return _failed(
-            "the script ended before the run did: it left the loop over run.steps(...) early\n"
+            "the script ended before the run did: it left the loop over run.steps(...) inside a step\n"
             "  means: the other workers would wait for this one for ever, so the run is over\n"
-            "  do:    let the loop end by itself, after what until= says, and stop a run with elastane stop\n"
+            "  do:    leave the loop between two steps, or end the run with run.stop(reason)\n"
         )
     return _wait_for_dismissal(files)
+
+
+def _run_script(script: str) -> None:
+    """To its end, and to that of the run if the script has left its loop between two steps.
+
+    Only here, and not where the loop is left, is it known that no error was the reason.
+    """
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    reporter = reporting.here()
+    if reporter is not None and not reporter.complete:
+        reporter.loop_left()
 
 
 def _wait_for_dismissal(files: RunDir) -> int:

@@ -366,6 +366,8 @@ class SimWorker(Endpoint):
                 )
                 # The script ends with the error.
                 self._after(0.1, lambda: self.die(1))
+            case actions.Disagree(why):
+                raise AssertionError(f"all simulated workers run one script, and yet {why}")
 
     def _narrate_begin(self) -> None:
         generation = self.member.generation

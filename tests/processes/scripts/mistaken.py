@@ -39,10 +39,14 @@ microbatch = {"batch": 5, "few virtual ranks": 4}.get(mistake, 1)
 for step in run.steps(data, global_batch=8, microbatch=microbatch, until=9):
     if mistake == "step 3 of worker 1" and step.number == 3 and settings.current().worker == 1:
         raise ZeroDivisionError("in the third step")
-    if mistake == "break" and step.number == 3:
+    if mistake == "break on worker 1" and step.number == 3 and settings.current().worker == 1:
         break
     for batch, targets in step:
         loss = functional.cross_entropy(model(batch), targets)
         if mistake == "not finite" and step.number == 3:
             loss = loss / 0.0
         step.backward(loss)
+        if mistake == "break inside" and step.number == 3:
+            sys.exit()
+    if mistake == "keeps its own":
+        run.keep["who"] = min(step.number, 3) * settings.current().worker // 3

@@ -26,7 +26,7 @@ class PretendAgent:
     torn = b""
     steps: Callable
 
-    def __init__(self, run_dir: RunDir, spec: RunSpec) -> None:
+    def __init__(self, run_dir: RunDir, spec: RunSpec, resumed=None) -> None:
         self.run_dir = run_dir
         self.spec = spec
         self.calls: list[str] = []

@@ -422,6 +422,16 @@ def test_a_stop_reaches_the_members_until_they_have_finished(training) -> None:
     assert stage.kinds()[-1] == "run.stopped"
 
 
+def test_a_run_that_its_script_has_ended_is_finished(training) -> None:
+    stage = training(2, step=5)
+    for worker in (0, 1):
+        stage.worker(worker, state="finished", step=5, ending="good enough")
+    stage.hear(ModelWritten(worker=0))
+    (over,) = stage.told(RunOver)
+    assert (over.code, over.why) == (0, "ended by its script after step 5: good enough")
+    assert stage.kinds()[-1] == "run.finished"
+
+
 def test_a_stop_before_anything_began_is_immediate(open_stage) -> None:
     stage = open_stage(start=2)
     stage.agent(stopping=True)

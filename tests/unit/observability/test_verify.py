@@ -53,6 +53,13 @@ def test_a_finished_run_has_all_its_steps(make_run, judge) -> None:
     assert [p.text for p in verdict.problems] == ["the run finished, but 4 of its 6 steps are in the ledger"]
 
 
+def test_a_run_that_its_script_has_ended_has_all_steps_up_to_there(make_run, rules) -> None:
+    run = make_run(steps=4)
+    assert verify(run.record.pinned, run.ledger, rules, finished=True, ended_at=4).ok
+    torn = verify(run.record.pinned, run.ledger, rules, finished=True, ended_at=5)
+    assert [p.text for p in torn.problems] == ["the run finished, but 4 of its 5 steps are in the ledger"]
+
+
 def test_a_gap_in_the_steps_is_named(make_run, judge) -> None:
     run = make_run()
     run = msgspec.structs.replace(run, ledger=run.ledger[:2] + run.ledger[3:])

@@ -103,3 +103,37 @@ def test_only_the_loss_of_a_peer_of_its_generation_concerns_a_worker():
     member.handle(events.Proposed(generation(3, 0, 1)))
     assert member.handle(events.Lost(7)) == []
     assert member.handle(events.Lost(1)) == [actions.Report(1, 3)]
+
+
+def in_a_round_of_two(kind="train", size=4):
+    member = core.Member(0, LAYOUT)
+    member.handle(events.Entered(kind, size))
+    member.handle(events.Proposed(generation(1, 0, 1)))
+    status = mesh.Status(generation=1, worker=1, committed=FRESH, behind=((0, 3),))
+    return member, member.handle(events.Received(1, status))
+
+
+def test_a_worker_that_trains_does_not_wait_for_one_that_has_left_the_loop():
+    member, answers = in_a_round_of_two()
+    assert "Begin" in kinds(answers)
+    vote = mesh.Vote(generation=1, round=1, leaves=(), kind="settle")
+    (found,) = member.handle(events.Received(1, vote))
+    assert found == actions.Disagree("worker 0 is in a round to train, worker 1 in one to settle")
+    # Said once, and never committed.
+    assert member.handle(events.Received(1, vote)) == []
+
+
+def test_a_step_in_which_scripts_keep_other_values_is_not_committed():
+    member, _ = in_a_round_of_two()
+    vote = mesh.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)), kept="theirs")
+    assert member.handle(events.Received(1, vote)) == []
+    for rank in (0, 1):
+        member.handle(events.Computed(Leaf(rank, 0)))
+    member.handle(events.Received(1, mesh.Summed(generation=1, round=1, blocks=(1,))))
+    part = Part(((2, 4),), 0)
+    member.handle(events.Received(1, mesh.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
+    answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
+    (measure,) = [answer for answer in answers if isinstance(answer, actions.Measure)]
+    answers = member.handle(events.Measured(measure.ticket, {}, {}, kept="mine"))
+    assert kinds(answers) == ["Send", "Disagree"]
+    assert member.step == 0

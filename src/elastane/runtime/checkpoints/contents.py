@@ -1,5 +1,6 @@
 """What of a worker's training state goes into a checkpoint, under which names, and back."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -121,7 +122,8 @@ class Source:
     def _values(self, state: TrainingState, unit: int) -> Iterator[Want]:
         layout, tensors = state.layout, state.arena.tensors
         if unit == state.units - 1:
-            state.take_rest(self.manifest.plain["rest"])
+            # As text: a plateau's best may be infinite, which only Python's own JSON can say.
+            state.take_rest(json.loads(self.manifest.plain["rest"]))
             if state.copies is None:
                 for place in layout.buffer_places:
                     yield self._want(place, 0, place.stop - place.start, place.flat(tensors))

@@ -4,6 +4,7 @@ Two threads. The copier copies, which the vote of a round waits for; the writer,
 There is one copy: a new one waits for the writer (back-pressure), and takes its place if storage refuses it.
 """
 
+import json
 import os
 import threading
 import time
@@ -285,7 +286,7 @@ class Taker:
             metrics=records[0].metrics,
             plain={**plain, "scalars": merged},
         )
-        return publish(self._catalog, manifest, self._foreign(plain["rest"]["groups"], merged))
+        return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
 
     def _existing(self, name: str) -> Manifest | None:
         """A publisher before this one may have died after its work and before its report."""

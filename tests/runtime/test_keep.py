@@ -1,0 +1,261 @@
+"""What a script keeps is the same on every worker, given to joiners, and changed between steps only."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from elastane.api.errors import BadInput
+from elastane.protocol.commit import disagreement
+from elastane.protocol.mesh import Vote
+from elastane.runtime.keep import Keep
+
+from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
+from .test_optimizers import packed
+
+
+def linear() -> nn.Module:
+    return nn.Linear(FEATURES, CLASSES)
+
+
+def handed_over(keep: Keep, other: Keep) -> Keep:
+    other.take(keep.said())
+    return other
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count, self.pair = 0, (0.0, 0.0)
+
+    def state_dict(self):
+        return {"count": self.count, "pair": self.pair}
+
+    def load_state_dict(self, state):
+        self.count, self.pair = state["count"], state["pair"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -3, 1 << 80, 0.1, -0.0, 5e-324, math.inf, True, None, "", "words", (1, (2.5, "x")), ()],
+    ids=repr,
+)
+def test_values_arrive_as_they_were(value):
+    keep = Keep()
+    keep["it"] = value
+    there = handed_over(keep, Keep())
+    assert there["it"] == value
+    assert type(there["it"]) is type(value)
+    assert math.copysign(1, there["it"]) == math.copysign(1, value) if isinstance(value, float) else True
+    assert there.digest() == keep.digest() != ""
+
+
+def test_what_is_not_a_number_arrives_too():
+    keep = Keep()
+    keep["it"] = math.nan
+    assert math.isnan(handed_over(keep, Keep())["it"])
+
+
+def test_lists_and_dicts_cannot_be_changed_behind_its_back():
+    keep = Keep()
+    history = [1.0, 2.0]
+    keep["history"], keep["by name"] = history, {"a": [1]}
+    history.append(3.0)
+    assert keep["history"] == (1.0, 2.0)
+    with pytest.raises(TypeError):
+        keep["by name"]["a"] = 2
+    there = handed_over(keep, Keep())
+    assert there["by name"] == keep["by name"] == {"a": (1,)}
+
+
+def test_a_tensor_of_one_element_is_kept_as_its_number():
+    keep = Keep()
+    keep["best"] = torch.tensor(0.5)
+    assert keep["best"] == 0.5
+
+
+@pytest.mark.parametrize("value", [object(), torch.zeros(3), lambda: 0, {1, 2}, b"bytes", [object()]])
+def test_what_cannot_travel_is_refused_at_once(value):
+    keep = Keep()
+    with pytest.raises(BadInput, match="cannot be"):
+        keep["it"] = value
+    assert "it" not in keep
+
+
+def test_an_object_takes_its_state_whether_it_is_there_before_or_after():
+    keep = Keep()
+    keep["counter"] = counter = Counter()
+    counter.count, counter.pair = 7, (0.5, math.inf)
+    before, after = Keep(), Keep()
+    before["counter"] = early = Counter()
+    handed_over(keep, before)
+    handed_over(keep, after)
+    assert "counter" not in after
+    assert after.digest() == keep.digest()
+    after["counter"] = late = Counter()
+    assert early.state_dict() == late.state_dict() == counter.state_dict()
+    assert before.digest() == after.digest() == keep.digest()
+
+
+def test_what_the_others_have_dropped_is_dropped():
+    keep, other = Keep(), Keep()
+    other["old"] = 1
+    assert not handed_over(keep, other)
+    assert other.digest() == keep.digest() == ""
+
+
+def test_the_order_of_names_does_not_matter_and_every_value_does():
+    one, two = Keep(), Keep()
+    one["a"], one["b"] = 1, 2
+    two["b"], two["a"] = 2, 1
+    assert one.digest() == two.digest()
+    two["a"] = 1.0000000000000002
+    assert one.digest() != two.digest()
+
+
+def test_a_joiner_sees_what_is_kept():
+    learned = prepared(Lesson(linear))
+    learned.run.keep["best"] = math.inf
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        learned.run.keep["best"] = min(learned.run.keep["best"], step.loss)
+    joiner = prepared(Lesson(linear))
+    joiner.run.keep["best"] = math.inf
+    state = learned.run._training.state
+    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    assert joiner.run.keep["best"] == learned.run.keep["best"] < math.inf
+
+
+def test_a_change_inside_a_step_is_refused():
+    learned = prepared(Lesson(linear))
+    steps = learned.run.steps(samples(), global_batch=8, microbatch=2, until=2)
+    next(iter(next(steps)))
+    with pytest.raises(BadInput, match="changed inside a step"):
+        learned.run.keep["seen"] = 1
+    with pytest.raises(BadInput, match="changed inside a step"):
+        del learned.run.keep["seen"]
+
+
+@pytest.mark.parametrize(
+    ("vote", "words"),
+    [
+        (Vote(generation=1, round=3, leaves=(), kept="1"), ""),
+        (Vote(generation=1, round=3, leaves=(), kept="2"), "other values on worker 0 than on worker 1"),
+        (Vote(generation=1, round=3, leaves=()), "other values on worker 0 than on worker 1"),
+        (Vote(generation=1, round=3, leaves=(), kept="1", kind="settle"), "in one to settle"),
+    ],
+)
+def test_votes_that_contradict_each_other_are_told_apart(vote, words):
+    why = disagreement(0, "train", "1", {1: vote})
+    assert words in why
+    assert bool(words) == bool(why)
+
+
+# -- schedules -----------------------------------------------------------------------------------------------
+
+
+def sequence(optimizer):
+    return lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2),
+            lr_scheduler.MultiStepLR(optimizer, [2, 4], 0.5),
+        ],
+        milestones=[2],
+    )
+
+
+def chain(optimizer):
+    return lr_scheduler.ChainedScheduler(
+        [
+            lr_scheduler.ConstantLR(optimizer, 0.5, total_iters=7),
+            lr_scheduler.LambdaLR(optimizer, lambda step: 0.97**step),
+        ]
+    )
+
+
+class Decay:
+    """A callable object: its attributes are part of the schedule's state."""
+
+    def __init__(self) -> None:
+        self.rate = 0.9
+
+    def __call__(self, step: int) -> float:
+        return self.rate**step
+
+
+SCHEDULES = {
+    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [3, 7, 9], 0.1),
+    "StepLR": lambda o: lr_scheduler.StepLR(o, 4, 0.1),
+    "SequentialLR": sequence,
+    "ChainedScheduler": chain,
+    "LambdaLR of an object": lambda o: lr_scheduler.LambdaLR(o, Decay()),
+    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda _: 0.9),
+    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=20),
+    "OneCycleLR of three phases": lambda o: lr_scheduler.OneCycleLR(o, 0.1, 20, three_phase=True),
+    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False),
+    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 4, 2),
+    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, 12, 2.0),
+    "SWALR": lambda o: torch.optim.swa_utils.SWALR(o, 0.01, 5),
+    "ReduceLROnPlateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1, cooldown=1),
+}
+
+
+def stepped(scheduler, number) -> None:
+    if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        scheduler.step(1.0 + (number % 5))
+    else:
+        scheduler.step()
+
+
+def groups_of(optimizer):
+    return [
+        {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+    ]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_goes_on_bit_for_bit_in_a_joiner(name):
+    lesson = Lesson(linear, scheduler=SCHEDULES[name], steps=5)
+    donor, joiner = elastic(lesson), prepared(lesson)
+    if name == "ReduceLROnPlateau":
+        for number in range(5):
+            stepped(donor.scheduler, number)
+    state = donor.run._training.state
+    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    joiner.optimizer._opt_called = True
+    for number in range(5, 15):
+        assert groups_of(joiner.optimizer) == groups_of(donor.optimizer)
+        stepped(donor.scheduler, number)
+        stepped(joiner.scheduler, number)
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_plateau_is_stepped_by_the_script_and_moves_the_rate(copies):
+    lesson = Lesson(linear, scheduler=lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0, factor=0.5))
+    learned = prepared(lesson, copies=copies)
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=4):
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        learned.scheduler.step(1.0)
+    assert learned.optimizer.param_groups[0]["lr"] == 0.05 / 2**3
+
+
+def test_a_schedule_by_epochs_is_stepped_by_the_script_and_kept():
+    learned = prepared(Lesson(linear), copies=2)
+    schedule = lr_scheduler.MultiStepLR(learned.optimizer, [1, 2], 0.5)
+    learned.run.keep["by epochs"] = schedule
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=3):
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        schedule.step()
+    joiner = prepared(Lesson(linear), copies=2)
+    joiner.run.keep["by epochs"] = theirs = lr_scheduler.MultiStepLR(joiner.optimizer, [1, 2], 0.5)
+    state = learned.run._training.state
+    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    assert theirs.last_epoch == 3
+    assert theirs.milestones == schedule.milestones
+    assert type(theirs.milestones) is type(schedule.milestones)
+    assert joiner.optimizer.param_groups[0]["lr"] == 0.05 / 4

@@ -1,0 +1,173 @@
+"""A script may end its run between steps: by stopping it, by patience, or by leaving the loop."""
+
+import math
+
+import pytest
+from torch import nn
+
+import elastane
+from elastane.api.errors import BadInput
+
+from .lessons import CLASSES, FEATURES, Lesson, assert_same_bits, elastic, mean_loss, prepared, samples
+from .test_optimizers import packed
+
+
+def linear() -> nn.Module:
+    return nn.Linear(FEATURES, CLASSES)
+
+
+def trained(learned, after, until=9):
+    """The usual loop, with something done after each step; how many steps it made."""
+    made = []
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=until):
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        made.append(step.number)
+        after(step)
+    return made
+
+
+def test_a_run_that_is_stopped_ends_after_that_step_as_one_that_was_to_end_there():
+    learned = prepared(Lesson(linear))
+    made = trained(learned, lambda step: learned.run.stop("enough") if step.number == 4 else None)
+    assert made == [1, 2, 3, 4]
+    four = elastic(Lesson(linear, steps=4))
+    assert learned.run.digest == four.run.digest
+    assert_same_bits(learned.model, four.model)
+
+
+def test_stopping_before_a_step_that_is_then_made_ends_after_it():
+    learned = prepared(Lesson(linear))
+    made = []
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=9):
+        if step.number == 3:
+            learned.run.stop("enough")
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        made.append(step.number)
+    assert made == [1, 2, 3]
+
+
+def test_a_step_not_begun_when_the_run_is_stopped_need_not_be_made():
+    learned = prepared(Lesson(linear))
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=9):
+        if step.number == 3:
+            learned.run.stop("enough")
+            continue
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+    assert learned.run.step == 2
+    assert learned.run.digest == elastic(Lesson(linear, steps=2)).run.digest
+
+
+def test_stopping_inside_a_step_or_before_the_first_is_refused():
+    learned = prepared(Lesson(linear))
+    with pytest.raises(BadInput, match="before the first step"):
+        learned.run.stop("too early")
+    steps = learned.run.steps(samples(), global_batch=8, microbatch=2, until=9)
+    for batch in next(steps):
+        next_step = learned.run._step
+        next_step.backward(mean_loss(learned.model, batch)[0])
+    inner = iter(next(steps))
+    next(inner)
+    with pytest.raises(BadInput, match="inside a step"):
+        learned.run.stop("in between")
+
+
+def test_leaving_the_loop_between_steps_settles_what_was_trained_and_inside_one_does_not():
+    learned = prepared(Lesson(linear))
+    for step in learned.run.steps(samples(), global_batch=8, microbatch=2, until=9):
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        if step.number == 3:
+            break
+    assert learned.run._loop_left()
+    assert learned.run.digest == elastic(Lesson(linear, steps=3)).run.digest
+
+    other = prepared(Lesson(linear))
+    for step in other.run.steps(samples(), global_batch=8, microbatch=2, until=9):
+        for place, batch in enumerate(step):
+            step.backward(mean_loss(other.model, batch)[0])
+            if (step.number, place) == (2, 1):
+                break
+        else:
+            continue
+        break
+    assert not other.run._loop_left()
+
+
+# -- patience ------------------------------------------------------------------------------------------------
+
+
+def stopper_of(learned, **wishes):
+    return elastane.EarlyStopping(learned.run, **{"patience": 2} | wishes)
+
+
+def fed(figures, **wishes):
+    learned = prepared(Lesson(linear))
+    stopper = stopper_of(learned, **wishes)
+    made = trained(learned, lambda step: stopper.update(figures[step.number - 1]))
+    return made[-1], stopper
+
+
+def test_it_says_whether_a_figure_is_the_best_so_far():
+    learned = prepared(Lesson(linear))
+    stopper, better = stopper_of(learned), []
+    trained(learned, lambda step: better.append(stopper.update([3, 2, 2, 1][step.number - 1])), until=4)
+    assert better == [True, True, False, True]
+    assert (stopper.best_step, stopper.waited) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("figures", "wishes", "last", "best"),
+    [
+        ([5, 4, 4, 4, 1], {}, 4, 4),
+        ([5, 4, 4, 3, 3, 3], {}, 6, 3),
+        ([1, 2, 3, 3, 3, 9], {"mode": "max"}, 5, 3),
+        ([5, 4.95, 4.85, 4.8, 4.76, 4.751, 1], {"min_delta": 0.1, "patience": 3}, 6, 4.85),
+        ([5, 4.95, 4.91, 1], {"min_delta": 0.1}, 3, 5),
+        ([math.nan, math.nan, 1], {}, 2, None),
+        ([2, math.nan, 1, math.inf, math.nan], {}, 5, 1),
+        ([math.inf, 2, 2, 2], {}, 4, 2),
+    ],
+)
+def test_it_stops_once_nothing_better_has_come_for_as_long_as_it_waits(figures, wishes, last, best):
+    made, stopper = fed(figures, **wishes)
+    assert made == last
+    assert stopper.best == best
+
+
+def test_its_counters_travel():
+    learned = prepared(Lesson(linear))
+    stopper = stopper_of(learned, patience=5)
+    trained(learned, lambda step: stopper.update([3.0, 2.0, 2.5, 2.5][step.number - 1]), until=4)
+    joiner = prepared(Lesson(linear))
+    theirs = stopper_of(joiner, patience=5)
+    state = learned.run._training.state
+    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    assert theirs.state_dict() == {"best": 2.0, "best_step": 2, "waited": 2}
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": math.nan}, {"mode": "up"}], ids=str
+)
+def test_wishes_that_make_no_sense_are_refused(wishes):
+    with pytest.raises(BadInput, match="EarlyStopping"):
+        stopper_of(prepared(Lesson(linear)), **wishes)
+
+
+def test_two_need_two_names():
+    learned = prepared(Lesson(linear))
+    stopper_of(learned)
+    with pytest.raises(BadInput, match="already"):
+        stopper_of(learned)
+    stopper_of(learned, name="accuracy", mode="max")
+
+
+def test_a_figure_inside_a_step_is_refused():
+    learned = prepared(Lesson(linear))
+    stopper = stopper_of(learned)
+    steps = learned.run.steps(samples(), global_batch=8, microbatch=2, until=2)
+    next(iter(next(steps)))
+    with pytest.raises(BadInput, match="inside a step"):
+        stopper.update(1.0)
