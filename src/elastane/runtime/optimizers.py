@@ -7,7 +7,7 @@ lie in the blocks a worker holds.
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import optim
 
 from elastane.api.errors import BadInput
 from elastane.runtime.layout import ModelLayout, Piece
-from elastane.runtime.memory import Arena
+from elastane.runtime.placement import Sections
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.ASGD,
@@ -55,7 +55,8 @@ def _into(spare: object, entry: object, parameter: torch.Tensor) -> object:
         return spare.copy_(entry)
     if entry.shape == parameter.shape:
         # Fused kernels take for granted that state lies in memory as its parameter does.
-        return torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype).copy_(entry)
+        like = torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype, device=entry.device)
+        return like.copy_(entry)
     return entry.clone()
 
 
@@ -115,6 +116,10 @@ class WholeOptimizer:
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
         return True
 
+    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+        """Blocks with values of these units, perhaps several times; the rest has none."""
+        return (block for unit in units if unit < self.units for block in self._layout.blocks_of[unit])
+
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return self._layout.places[unit].flat(tensors)
 
@@ -147,7 +152,7 @@ class ShardedOptimizer:
         BadInput: the optimizer is not elementwise, so its result would depend on how blocks are cut.
     """
 
-    def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout, arena: Arena) -> None:
+    def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout, values: Sections) -> None:
         if type(optimizer) not in ELEMENTWISE:
             raise BadInput(
                 f"--copies N cannot shard {type(optimizer).__name__}",
@@ -158,7 +163,7 @@ class ShardedOptimizer:
         self._layout = layout
         self.units = len(layout.blocks)
         self._pieces: dict[int, list[torch.Tensor]] = {
-            block: [layout.places[p.number].flat(arena.tensors)[p.start : p.stop] for p in pieces]
+            block: [layout.places[p.number].flat(values)[p.start : p.stop] for p in pieces]
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
@@ -205,6 +210,10 @@ class ShardedOptimizer:
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:
         return block in held
+
+    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+        """Blocks with values of these units; the rest has none."""
+        return (unit for unit in units if unit < self.units)
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return self._layout.block(tensors, unit)

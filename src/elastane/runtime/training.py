@@ -20,10 +20,12 @@ from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
+from elastane.runtime import devices
 from elastane.runtime.data import Plan
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.layout import ModelLayout, check_dense
+from elastane.runtime.placement import placed
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
@@ -66,8 +68,14 @@ class Training:
         self.heartbeat, self.reporter = heartbeat, reporter
         self.layout = ModelLayout(model, optimizer)
         check_dense(self.layout)
-        self.gradients = Gradients(self.layout, exact=here.spec.convergence == "exact")
-        self.state = TrainingState(model, optimizer, scheduler, self.layout, here.spec.copies)
+        exact = here.spec.convergence == "exact"
+        if exact:
+            devices.pin_kernels(self.layout.device)
+        placement = placed(self.layout)
+        self.gradients = Gradients(self.layout, exact=exact, carrier=placement.carrier)
+        self.state = TrainingState(
+            model, optimizer, scheduler, self.layout, copies=here.spec.copies, placement=placement
+        )
         self.clip_grad_norm = clip_grad_norm
         self.step = 0
         # Alone nobody waits for this process, so it need not rehearse.
@@ -187,7 +195,7 @@ class Training:
                 "elastane": elastane.__version__,
                 "torch": str(torch.__version__),
                 "python": platform.python_version(),
-                "device": torch.backends.cpu.get_cpu_capability(),
+                "device": devices.described(self.layout.device),
             },
         )
 

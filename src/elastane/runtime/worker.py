@@ -18,7 +18,7 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime import priority, reporting, settings
+from elastane.runtime import devices, priority, reporting, settings
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import TrainingState
 
@@ -43,6 +43,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     files = RunDir(run_dir)
     spec = msgspec.json.decode(files.run.read_bytes(), type=RunRecord).spec
     settings.take_part(run_dir, worker, spec)
+    devices.assign(worker)
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
     try:
