@@ -16,7 +16,6 @@ from .test_models import (
     Counting,
     OfTwoTypes,
     Sometimes,
-    Tied,
     autocast,
     by_tokens,
     mlp,
@@ -166,12 +165,6 @@ def test_a_mirrored_worker_and_one_in_place_may_give_each_other_their_state(mirr
     everything = range(donor.state.units)
     joiner.state.unpack(bytearray().join(donor.state.pack(everything, everything)))
     assert digests(joiner) == digests(donor)
-
-
-def test_tied_weights_are_written_as_one_tensor(mirrored):
-    tensors = of(mirrored(Lesson(Tied), prepared)).state.model_tensors()
-    assert tensors["first.weight"] is tensors["second.weight"]
-    assert tensors["second.bias"] is not tensors["first.weight"]
 
 
 # -- the carrier -------------------------------------------------------------------------------------------

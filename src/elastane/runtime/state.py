@@ -269,11 +269,7 @@ class TrainingState:
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
         """The model's state dict with every name, for ``model.safetensors``; tied names share one tensor."""
-        held = {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
-        where = {name: (t.data_ptr(), t.shape, t.stride(), t.dtype) for name, t in held.items()}
-        first = {where[name]: name for name in reversed(held)}
-        there = dict(zip(first, self.placement.on_host([held[name] for name in first.values()]), strict=True))
-        return {name: there[where[name]].contiguous() for name in held}
+        return {name: tensor.detach().contiguous() for name, tensor in self.model.state_dict().items()}
 
 
 def _number(value: object) -> float | int | None:
