@@ -6,8 +6,8 @@ import pytest
 from elastane.api import control
 from elastane.protocol.mesh import AnyPeerMessage
 from elastane.simulator.__main__ import LAYOUTS, retell
-from elastane.simulator.faults import plan, storm
-from elastane.simulator.history import History
+from elastane.simulator.faults import plan, storm, with_checkpoints
+from elastane.simulator.history import History, go_on
 
 SEEDS = 150
 STORMS = 30
@@ -17,13 +17,16 @@ encode_peer = msgspec.msgpack.encode
 decode_peer = msgspec.msgpack.Decoder(AnyPeerMessage).decode
 
 
-def play(some, repeat):
-    """Play a plan; when it breaks a promise, the end of its transcript is the failure."""
+def play(some, then, repeat):
+    """Play a plan and the life after it; when a promise breaks, the end of the transcript is the failure."""
     try:
-        History(some).play()
+        first = History(some)
+        first.play()
+        if (second := go_on(first, then)) is not None:
+            second.play()
     except AssertionError:
         told = []
-        retell(some, told.append)
+        retell(some, then, told.append)
         story = "\n".join([told[0], *told[-LAST_LINES:]])
         pytest.fail(f"to repeat: python -m elastane.simulator {repeat}\n{story}", pytrace=False)
 
@@ -31,19 +34,27 @@ def play(some, repeat):
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 def test_every_history_ends_as_the_quiet_run_does(copies):
     for seed in range(SEEDS):
-        play(plan(seed, copies), f"--histories 1 --seed {seed} --copies {copies or 'all'}")
+        play(
+            with_checkpoints(plan(seed, copies)),
+            plan(seed + 1, copies),
+            f"--histories 1 --seed {seed} --copies {copies or 'all'}",
+        )
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 def test_so_do_those_without_a_quiet_step(copies):
     for seed in range(STORMS):
-        play(storm(seed, copies), f"--storm --histories 1 --seed {seed} --copies {copies or 'all'}")
+        play(
+            with_checkpoints(storm(seed, copies)),
+            storm(seed + 1, copies),
+            f"--storm --histories 1 --seed {seed} --copies {copies or 'all'}",
+        )
 
 
 def test_a_seed_tells_the_same_story_twice():
     first, second = [], []
-    retell(plan(3, 2), first.append)
-    retell(plan(3, 2), second.append)
+    retell(plan(3, 2), plan(4, 2), first.append)
+    retell(plan(3, 2), plan(4, 2), second.append)
     assert first == second
     assert len(first) > 100
 

@@ -4,8 +4,15 @@ ElastaneError
 ├── BadInput            the request cannot be met; nothing was changed       (exit code 2)
 ├── NoSuchRun           no run of that name, or it is not running            (exit code 3)
 ├── RunFailed           the training itself failed; the traceback is shown   (exit code 1)
-└── StateLost           every copy of some block died at once                (exit code 1)
+├── StateLost           every copy of some block died at once                (exit code 1)
+└── StorageError        storage refused to read, write or delete             (exit code 1)
+    ├── NoSuchFile      the file or directory does not exist
+    ├── StorageFull     no room left
+    ├── Unreadable      bytes that must be there cannot be had: cut off, or the medium failed
+    └── Damaged         a file is not what was written; says which
 """
+
+from elastane.api.checkpoints import Damage
 
 
 class ElastaneError(Exception):
@@ -37,3 +44,36 @@ class RunFailed(ElastaneError):
 
 class StateLost(ElastaneError):
     exit_code = 1
+
+
+class StorageError(ElastaneError):
+    exit_code = 1
+
+
+class NoSuchFile(StorageError):
+    pass
+
+
+class StorageFull(StorageError):
+    pass
+
+
+class Unreadable(StorageError):
+    pass
+
+
+class Damaged(StorageError):
+    """A checkpoint is not what was written.
+
+    Args:
+        checkpoint: its name.
+        damages: what is wrong with which of its files.
+        means: for whoever asked.
+    """
+
+    def __init__(self, checkpoint: str, damages: tuple[Damage, ...], *, means: str = "") -> None:
+        self.checkpoint, self.damages = checkpoint, damages
+        super().__init__(
+            f"checkpoint {checkpoint} is damaged: " + "; ".join(map(str, damages)),
+            means=means or "it cannot be trusted; an older one has to do",
+        )

@@ -46,6 +46,7 @@ class Roster:
         draining: members asked to leave.
         stopping: the user asked for the end of the run.
         failed_joins: processes in a row that ended before they became members.
+        origin: step of the checkpoint this life of the run began with; 0: it began anew.
         step: highest committed step heard of.
         recorded: highest step up to which every step's report has been heard.
         early: steps heard beyond ``recorded``.
@@ -86,6 +87,7 @@ class Roster:
     draining: frozenset[WorkerId] = frozenset()
     stopping: bool = False
     failed_joins: int = 0
+    origin: int = 0
     step: int = 0
     recorded: int = 0
     early: frozenset[int] = frozenset()
@@ -263,6 +265,7 @@ def fresh_roster(
     pinned: Pinned | None = None,
     events: Iterable[EventLine] = (),
     last: LedgerLine | None = None,
+    origin: int = 0,
 ) -> Roster:
     """What a coordinator knows when it begins: the files of the run, and nothing of who is there.
 
@@ -274,9 +277,10 @@ def fresh_roster(
         pinned: from ``run.json``, once an earlier coordinator has written it.
         events: all of ``events.jsonl``.
         last: line of the ledger.
+        origin: step of the checkpoint this life of the run began with; 0: it began anew.
     """
     past = history_of(events)
-    step = 0 if last is None else last.step
+    step = origin if last is None else last.step
     number = 0 if last is None else last.generation
     return Roster(
         spec=spec,
@@ -287,6 +291,7 @@ def fresh_roster(
         pinned=pinned,
         highest=max(past.generation, number),
         joined=frozenset(worker for kind, worker in past.noted if kind == "worker.joined"),
+        origin=origin,
         step=step,
         recorded=step,
         loss=None if last is None else last.loss,

@@ -34,7 +34,7 @@ def begin(turn: Turn) -> None:
     if roster.term > 1 and any(worker not in roster.reports for worker in roster.started):
         # A silent one may be training; a second beginning beside it would be a second run.
         return
-    if roster.step > 0:
+    if roster.step > roster.origin:
         fail_run(turn, _lost(roster))
         return
     ready = roster.ready[: roster.target]
@@ -95,7 +95,7 @@ def _left_half_done(roster: Roster) -> bool:
 def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
     """Ends the run when every copy of the state is gone; True while that is so or feared."""
     roster = turn.roster
-    if roster.step == 0 or any(roster.holds_state(worker) for worker in survivors):
+    if roster.step == roster.origin or any(roster.holds_state(worker) for worker in survivors):
         turn.roster = replace(roster, lost_since=None)
         return False
     since = turn.now if roster.lost_since is None else roster.lost_since

@@ -73,6 +73,27 @@ class Measure(msgspec.Struct, frozen=True):
     digests: tuple[int, ...]
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """Copy the state of these blocks as it is after ``step``, then say `Snapped`.
+
+    Nothing is applied before all have: the copies of all ``writers`` together are a checkpoint. They are
+    written once this round has committed; a later `Snapshot` replaces one that has not.
+    """
+
+    ticket: int
+    step: int
+    blocks: tuple[int, ...]
+    writers: tuple[int, ...]
+
+
+class Restore(msgspec.Struct, frozen=True):
+    """Read these units from the checkpoint the run begins with, then say `Received` from `STORE`."""
+
+    generation: int
+    values: tuple[int, ...]
+    states: tuple[int, ...]
+
+
 class Commit(msgspec.Struct, frozen=True):
     """The round is committed: apply it to the units I hold, then say `Applied`."""
 
@@ -108,6 +129,8 @@ Action: TypeAlias = (
     | Begin
     | Compute
     | Measure
+    | Snapshot
+    | Restore
     | Commit
     | Leave
     | Report

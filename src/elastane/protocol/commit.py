@@ -45,4 +45,5 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
             for worker in sorted({leaf.worker for leaf in leaves.values()})
         },
         weighted=any(leaf.weighted for leaf in trained),
+        checkpoint=any(vote.checkpoint for vote in votes.values()),
     )

@@ -23,10 +23,12 @@ class Entered(msgspec.Struct, frozen=True):
     Args:
         kind: of the round. A worker without state may only enter training.
         size: virtual ranks of the round.
+        checkpoint: the state after this round is to be kept.
     """
 
     kind: Kind
     size: int
+    checkpoint: bool = False
 
 
 class Computed(msgspec.Struct, frozen=True):
@@ -72,4 +74,28 @@ class StopAsked(msgspec.Struct, frozen=True):
     """The run should stop at the next commit."""
 
 
-Event: TypeAlias = Proposed | Entered | Computed | Final | Measured | Applied | Received | Lost | StopAsked
+class CheckpointAsked(msgspec.Struct, frozen=True):
+    """Keep the state, once, of some step after ``after``."""
+
+    after: int
+
+
+class Snapped(msgspec.Struct, frozen=True):
+    """The answer to `Snapshot`: a copy of what it named is made."""
+
+    ticket: int
+
+
+Event: TypeAlias = (
+    Proposed
+    | Entered
+    | Computed
+    | Final
+    | Measured
+    | Applied
+    | Received
+    | Lost
+    | StopAsked
+    | CheckpointAsked
+    | Snapped
+)

@@ -5,6 +5,9 @@ import msgspec
 FRESH = -1
 """``committed`` of a worker without any state."""
 
+STORE = -2
+"""In place of a worker's number: the checkpoint a run begins with, which has all state of round 0."""
+
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """Equal on every worker.
@@ -17,6 +20,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         copies: of the optimizer state of each block; None: all.
         fetch_bytes: optimizer state a joiner fetches at most under one step. One unit always goes.
         digest_every: training steps between two digests of the state; 0: only when the run settles.
+        checkpoints: the state is kept when the run settles, and whenever somebody asks.
     """
 
     virtual_ranks: int
@@ -26,6 +30,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     copies: int | None = None
     fetch_bytes: int = 16 << 20
     digest_every: int = 0
+    checkpoints: bool = False
 
     @property
     def everything(self) -> frozenset[int]:

@@ -12,6 +12,8 @@ frozen parameters, schedules), which everyone keeps current once it has it.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from elastane.api.membership import Generation
 from elastane.protocol import mesh
 from elastane.protocol.actions import (
@@ -24,8 +26,10 @@ from elastane.protocol.actions import (
     Measure,
     Reduce,
     Report,
+    Restore,
     Send,
     Serve,
+    Snapshot,
     StateIsLost,
     Take,
     TakeValues,
@@ -33,6 +37,7 @@ from elastane.protocol.actions import (
 from elastane.protocol.commit import tally
 from elastane.protocol.events import (
     Applied,
+    CheckpointAsked,
     Computed,
     Entered,
     Event,
@@ -42,11 +47,12 @@ from elastane.protocol.events import (
     Measured,
     Proposed,
     Received,
+    Snapped,
     StopAsked,
 )
-from elastane.protocol.layout import FRESH, Layout
+from elastane.protocol.layout import FRESH, STORE, Layout
 from elastane.protocol.ownership import Holders, sources
-from elastane.protocol.roles import Roles, rooted_at, settle, with_origin
+from elastane.protocol.roles import Roles, rooted_at, settle, with_origin, with_store
 from elastane.protocol.shares import deal, deal_missing
 from elastane.protocol.tree import members_of, spans
 
@@ -71,6 +77,8 @@ class _Round:
         self.started = False
         self.asked = False
         self.ticket = 0
+        self.snapshot = 0
+        self.snapped = False
         self.voted = False
 
 
@@ -80,11 +88,13 @@ class Member:
     Args:
         worker: its number.
         layout: of the run.
+        origin: what the run begins with when it goes on from a checkpoint; None: it begins anew.
     """
 
-    def __init__(self, worker: int, layout: Layout) -> None:
+    def __init__(self, worker: int, layout: Layout, origin: mesh.Outcome | None = None) -> None:
         self.worker = worker
         self.layout = layout
+        self._origin = origin
         self.generation: Generation | None = None
         self.newest: Generation | None = None
         self._planned: dict[int, Generation] = {}
@@ -99,6 +109,8 @@ class Member:
         self._committed_in = 0
         self._voted_for = 0
         self._stopping = False
+        self._checkpoint_asked = False
+        self._kept = 0
         self._next: Generation | None = None
         self._assignment = 0
         self._ticket = 0
@@ -120,7 +132,8 @@ class Member:
     @property
     def step(self) -> int:
         """Training steps committed."""
-        return self.outcome.step if self.outcome else 0
+        known = self.outcome or self._origin
+        return known.step if known else 0
 
     @property
     def works_in(self) -> int:
@@ -179,6 +192,11 @@ class Member:
                     self._actions.append(Report(peer, self.generation.number))
             case StopAsked():
                 self._stopping = True
+            case CheckpointAsked(after):
+                # Asked again, because the answer had not been heard, it is not kept twice.
+                self._checkpoint_asked = self._checkpoint_asked or self._kept <= after
+            case Snapped(ticket):
+                self._round.snapped = self._round.snapped or ticket == self._round.snapshot
 
     def _proposed(self, generation: Generation) -> None:
         newest = self.newest
@@ -282,6 +300,7 @@ class Member:
         self._reduce()
         self._take_sums()
         self._serve()
+        self._snapshot()
         self._measure()
         self._commit()
 
@@ -303,7 +322,8 @@ class Member:
         self._wanted_states.clear()
         self._fetches.clear()
         now = self._round
-        now.begun = now.dealt = now.started = now.asked = now.voted = False
+        now.begun = now.dealt = now.started = now.asked = now.voted = now.snapped = False
+        now.snapshot = 0
         now.announced.clear()
         now.ready.clear()
         now.summed.clear()
@@ -369,7 +389,11 @@ class Member:
         told = self._all_told(generation)
         if any(worker not in statuses for worker in told):
             return
-        here = with_origin(self.layout, generation.workers, {worker: statuses[worker] for worker in told})
+        here = {worker: statuses[worker] for worker in told}
+        if self._origin is None:
+            here = with_origin(self.layout, generation.workers, here)
+        else:
+            here = with_store(self.layout, self._origin, here)
         newest = max(status.committed for status in here.values())
         outcome = next(status.outcome for status in here.values() if status.committed == newest)
         if self.committed == FRESH:
@@ -427,7 +451,10 @@ class Member:
             )
             self._wanted_values.update(fetch.values)
             self._wanted_states.update(fetch.states)
-            self._actions.append(Send(peer, fetch))
+            if peer == STORE:
+                self._actions.append(Restore(fetch.generation, fetch.values, fetch.states))
+            else:
+                self._actions.append(Send(peer, fetch))
 
     def _deal(self) -> None:
         """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
@@ -588,14 +615,43 @@ class Member:
             else:
                 self._fetches.append((peer, fetch))
 
+    def _snapshot(self) -> None:
+        """Copy what I am to write of a checkpoint under the computing: nothing changes before the commit."""
+        now, entered = self._round, self._round.entered
+        if not (now.started and entered and self._roles) or self._wanted_values or self._wanted_states:
+            return
+        if now.snapshot or not self._checkpoint_due(entered.kind):
+            return
+        self._ticket += 1
+        now.snapshot = self._ticket
+        self._actions.append(
+            Snapshot(
+                ticket=now.snapshot,
+                step=self.step,
+                blocks=self._audited(),
+                writers=tuple(sorted(set(self._roles.auditors))),
+            )
+        )
+
+    def _checkpoint_due(self, kind: Kind) -> bool:
+        """An evaluation changes nothing: the state is copied under the next step, or at the end."""
+        if kind == "settle":
+            return self.layout.checkpoints
+        return kind == "train" and self.outcome is not None and self.outcome.checkpoint
+
+    def _audited(self) -> tuple[int, ...]:
+        auditors = self._roles.auditors if self._roles else ()
+        return tuple(block for block, auditor in enumerate(auditors) if auditor == self.worker)
+
     def _measure(self) -> None:
-        """With all sums I need and all state I asked for, prepare the vote."""
+        """With all sums I need, all state I asked for and the copy I was to make, prepare the vote."""
         now, entered = self._round, self._round.entered
         if (
             not (now.started and entered and self._roles)
             or now.asked
             or self._wanted_values
             or self._wanted_states
+            or (self._checkpoint_due(entered.kind) and not now.snapped)
         ):
             return
         if any(rank not in now.leaves or now.leaves[rank].worker != self.worker for rank in now.claims):
@@ -608,9 +664,8 @@ class Member:
         self._ticket += 1
         now.ticket = self._ticket
         owned = tuple(block for block, owner in enumerate(self._owners) if owner == self.worker)
-        audited = tuple(block for block, auditor in enumerate(self._roles.auditors) if auditor == self.worker)
-        due = self._digest_due(entered.kind)
-        self._actions.append(Measure(now.ticket, owned if train else (), audited if due else ()))
+        audited = self._audited() if self._digest_due(entered.kind) else ()
+        self._actions.append(Measure(now.ticket, owned if train else (), audited))
 
     def _digest_due(self, kind: Kind) -> bool:
         """Votes carry digests of the state before the round; a joiner must know it like all others."""
@@ -634,6 +689,7 @@ class Member:
             digests=digests,
             ready=ready,
             stop=self._stopping,
+            checkpoint=now.entered.checkpoint or self._checkpoint_asked,
         )
         now.votes[self.worker] = vote
         for peer in generation.workers:
@@ -662,6 +718,11 @@ class Member:
     def _conclude(self, outcome: mesh.Outcome) -> None:
         assert self.generation is not None, "only members of a generation commit"  # noqa: S101
         trained = outcome.step > self.step
+        if outcome.checkpoint:
+            self._checkpoint_asked, self._kept = False, outcome.step
+        if not trained and self.outcome is not None and self.outcome.checkpoint:
+            # Still to be made: an evaluation came in between.
+            outcome = msgspec.structs.replace(outcome, checkpoint=True)
         self.committed, self.outcome = outcome.round, outcome
         if trained:
             self._applied = False

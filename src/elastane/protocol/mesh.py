@@ -62,6 +62,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         stop: somebody asked to stop after this round.
         shares: who computed what.
         weighted: gradients are of sums, to be divided by ``weight``.
+        checkpoint: the state after the last training step is to be kept, before the next one is applied.
     """
 
     round: int
@@ -78,6 +79,25 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     stop: bool
     shares: dict[int, tuple[Span, ...]]
     weighted: bool = False
+    checkpoint: bool = False
+
+
+BEGINNING = Outcome(
+    round=0,
+    step=0,
+    loss=0.0,
+    weight=0.0,
+    samples=0,
+    checksum=0,
+    untouched=(),
+    sums={},
+    norm_squared=None,
+    digests={},
+    next_generation=0,
+    stop=False,
+    shares={},
+)
+"""Of round 0, before anything was trained; with another ``step``, what a checkpoint stands for."""
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
@@ -137,6 +157,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         digests: per block I own, of the state before this round.
         ready: number of the planned generation I am ready for, 0: none.
         stop: I was asked to stop.
+        checkpoint: I was asked for a checkpoint, or the script wants one after this round.
     """
 
     round: int
@@ -145,6 +166,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     digests: dict[int, tuple[str, str]] = {}
     ready: int = 0
     stop: bool = False
+    checkpoint: bool = False
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

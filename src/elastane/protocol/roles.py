@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from elastane.api.membership import Generation
-from elastane.protocol.layout import FRESH, Layout
-from elastane.protocol.mesh import Status
+from elastane.protocol.layout import FRESH, STORE, Layout
+from elastane.protocol.mesh import Outcome, Status
 from elastane.protocol.ownership import Holders, hold, sources, spread
 from elastane.protocol.tree import members_of, spans
 
@@ -55,6 +55,27 @@ def with_origin(
     return here
 
 
+def with_store(layout: Layout, origin: Outcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
+    """The statuses and, until a round has been committed, the checkpoint the run begins with as one more.
+
+    Args:
+        layout: of the run.
+        origin: the outcome the checkpoint stands for, as of round 0.
+        statuses: of the workers.
+    """
+    if max(status.committed for status in statuses.values()) > 0:
+        return dict(statuses)
+    generation = next(iter(statuses.values())).generation
+    stored = Status(
+        generation=generation,
+        worker=STORE,
+        committed=0,
+        outcome=origin,
+        held=spans(layout.everything),
+    )
+    return {STORE: stored, **statuses}
+
+
 def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status]) -> Roles:
     """The roles of a generation.
 
@@ -76,11 +97,12 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
         owners = spread(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
-        # With no whole member left, the first becomes one at once, from all who have a piece.
-        wanted = {} if whole else {workers[0]: sorted(layout.everything - {layout.rest} - held[workers[0]])}
-        auditors = spread(layout.blocks, whole or workers[:1])
-        donors = {worker: held[worker] for worker in workers}
-        donors.update({} if whole else {workers[0]: layout.everything})
+        # With no whole member left, the first becomes one at once, from all who have a piece; a checkpoint
+        # can make all of them whole.
+        new = () if whole else workers if STORE in statuses else workers[:1]
+        wanted = {w: sorted(layout.everything - {layout.rest} - held[w]) for w in new}
+        auditors = spread(layout.blocks, whole or new)
+        donors = {worker: layout.everything if worker in new else held[worker] for worker in workers}
     else:
         holders = hold(layout.blocks, workers, layout.copies, held)
         owners = auditors = tuple(some[0] for some in holders)

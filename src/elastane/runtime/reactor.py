@@ -209,6 +209,8 @@ class Reactor:
             case actions.Commit():
                 self._forget(action.outcome.round)
                 self.directives.put(action)
+            case actions.Snapshot() | actions.Restore():
+                raise AssertionError("no run asks for checkpoints yet")
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
             case actions.Report(peer, generation):

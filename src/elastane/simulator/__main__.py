@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from elastane.simulator.checkers import Violation
-from elastane.simulator.faults import Plan, plan, storm
-from elastane.simulator.history import History
+from elastane.simulator.faults import Plan, plan, storm, with_checkpoints
+from elastane.simulator.history import History, go_on
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 
@@ -33,36 +33,45 @@ def main(  # noqa: PLR0917 - options, named on the command line
     """Play histories; exit code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
     draw = storm if stormy else plan
-    began, failed, steps, deaths = time.perf_counter(), 0, 0, 0
+    began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):
         for some in chosen:
             say = say_so if transcript else None
             try:
-                verdict = History(draw(number, some), say).play()
+                first = History(with_checkpoints(draw(number, some)), say)
+                verdict = first.play()
+                second = go_on(first, draw(number + 1, some), say)
+                after = second.play() if second is not None else None
             except AssertionError as broken:
                 failed += 1
                 if not keep_going:
-                    retell(draw(number, some))
+                    retell(with_checkpoints(draw(number, some)), draw(number + 1, some))
                     sys.exit(1)
                 say_so(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
                 continue
             steps, deaths = steps + verdict.steps, deaths + verdict.deaths
             codes[verdict.code] += 1
+            if after is not None:
+                resumed, deaths = resumed + 1, deaths + after.deaths
     took_s = time.perf_counter() - began
     played = histories * len(chosen)
     say_so(
         f"{played} histories, {failed} broken; {steps} steps, {deaths} deaths; outcomes {dict(codes)}; "
-        f"{60 * played / took_s:.0f} histories per minute"
+        f"{resumed} went on from a checkpoint; {60 * played / took_s:.0f} histories per minute"
     )
     sys.exit(1 if failed else 0)
 
 
-def retell(some: Plan, say: Callable[[str], None] = say_so) -> None:
-    """The story of a history that fails."""
+def retell(some: Plan, then: Plan, say: Callable[[str], None] = say_so) -> None:
+    """The story of a history that fails, or of the life after it."""
     say(f"--- seed {some.seed}, copies {some.shape.layout.copies}: {some}")
     try:
-        History(some, say).play()
+        first = History(some, say)
+        first.play()
+        if (second := go_on(first, then, say)) is not None:
+            say(f"--- from step {second.files.origin}: {then}")
+            second.play()
     except (Violation, AssertionError) as broken:
         say(f"--- broken: {broken}")
 

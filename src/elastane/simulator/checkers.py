@@ -29,13 +29,14 @@ class Checker:
     Args:
         shape: of the run.
         workers: every worker that ever lived.
+        began: training steps made in earlier lives.
     """
 
-    def __init__(self, shape: Shape, workers: "dict[WorkerId, SimWorker]") -> None:
+    def __init__(self, shape: Shape, workers: "dict[WorkerId, SimWorker]", began: int = 0) -> None:
         self.shape = shape
         self.workers = workers
         self.rounds: dict[int, tuple[Kind, Outcome]] = {}
-        self.steps = 0
+        self.began = self.steps = began
         self.witnesses: dict[int, set[WorkerId]] = {}
         self.finished: set[WorkerId] = set()
         self.lost: list[tuple[WorkerId, tuple[int, ...]]] = []
@@ -66,7 +67,9 @@ class Checker:
         expect(
             known[1].step == outcome.step, f"round {outcome.round} is step {known[1].step} and {outcome.step}"
         )
-        neutral = msgspec.structs.replace(outcome, round=0, next_generation=0, stop=False, shares={})
+        neutral = msgspec.structs.replace(
+            outcome, round=0, next_generation=0, stop=False, checkpoint=False, shares={}
+        )
         expect(
             neutral == expected,
             f"worker {worker} commits round {outcome.round} ({kind}) otherwise than the quiet run:\n"
@@ -118,7 +121,7 @@ class Checker:
 
     def state_survives(self) -> bool:
         """Every unit has a living holder who is at most one round behind and has voted for that."""
-        if self.steps == 0:
+        if self.steps == self.began:
             return True
         living = [worker for worker in self.workers.values() if worker.alive and worker.state != "leaving"]
         held: set[int] = set()

@@ -24,10 +24,11 @@ class Files:
     pinned: Pinned | None = None
     ledger: dict[int, LedgerLine] = field(default_factory=dict)
     events: list[EventLine] = field(default_factory=list)
+    origin: int = 0
 
     @property
     def step(self) -> int:
-        return len(self.ledger)
+        return self.origin + len(self.ledger)
 
 
 class World(Protocol):
@@ -66,6 +67,7 @@ class SimCoordinator:
             pinned=files.pinned,
             events=files.events,
             last=files.ledger[files.step] if files.ledger else None,
+            origin=files.origin,
         )
         self._tick()
 
@@ -99,7 +101,8 @@ class SimCoordinator:
 
     def _write(self, steps: Steps) -> None:
         """The ledger: each step once, in order, the same whoever reports it."""
-        ledger = self.world.files.ledger
+        files = self.world.files
+        ledger = files.ledger
         for report in steps.reports:
             line = report.line
             known = ledger.get(line.step) or self._early.get(line.step)
@@ -107,8 +110,8 @@ class SimCoordinator:
                 known is None or (known.loss, known.samples) == (line.loss, line.samples),
                 f"step {line.step} is reported in two ways: {known} and {line}",
             )
-            if line.step > len(ledger):
+            if line.step > files.step:
                 self._early.setdefault(line.step, line)
-        while (following := self._early.pop(len(ledger) + 1, None)) is not None:
+        while (following := self._early.pop(files.step + 1, None)) is not None:
             ledger[following.step] = following
-        self.world.to_worker(steps.worker, Acknowledge(step=len(ledger)))
+        self.world.to_worker(steps.worker, Acknowledge(step=files.step))

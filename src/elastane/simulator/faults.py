@@ -186,6 +186,16 @@ def storm(seed: int, copies: int | None) -> Plan:
     )
 
 
+def with_checkpoints(plan: Plan) -> Plan:
+    """The same history of a run that keeps its state at the end and every one or two steps, or only then."""
+    shape = msgspec.structs.replace(
+        plan.shape,
+        layout=msgspec.structs.replace(plan.shape.layout, checkpoints=True),
+        checkpoint_every=plan.seed % 3,
+    )
+    return msgspec.structs.replace(plan, shape=shape)
+
+
 def _fault(chance: Random, at_s: float, weights: tuple[float, ...] = USUAL) -> Fault:
     which = chance.randrange(5)
     match chance.choices(range(8), weights=weights)[0]:

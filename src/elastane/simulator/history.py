@@ -1,4 +1,4 @@
-"""One history of a run, from the first process to the last, and its verdict."""
+"""One history of a run, from the first process to the last, and its verdict; and the life after it."""
 
 from collections.abc import Callable
 
@@ -25,6 +25,7 @@ from elastane.simulator.clock import Clock
 from elastane.simulator.coordinator import Files, SimCoordinator
 from elastane.simulator.faults import Plan
 from elastane.simulator.network import Endpoint, Post, Streams
+from elastane.simulator.vault import Kept, Vault
 from elastane.simulator.worker import SimWorker
 
 PATIENCE_S = 60.0
@@ -62,12 +63,16 @@ class History:
     Args:
         plan: of it.
         listen: takes a line of the transcript, in all detail; None: nobody listens.
+        origin: the checkpoint of an earlier life it goes on from; None: it begins anew.
 
     Attributes:
+        vault: the checkpoints written.
         story: the transcript in short, if anybody listens.
     """
 
-    def __init__(self, plan: Plan, listen: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, listen: Callable[[str], None] | None = None, origin: Kept | None = None
+    ) -> None:
         layout = plan.shape.layout
         self.plan = plan
         self.shape, self.pace, self.shared = plan.shape, plan.pace, plan.shared
@@ -96,13 +101,14 @@ class History:
             max_workers=plan.max_workers,
             copies=layout.copies,
         )
-        self.files = Files(spec)
+        self.origin, self.vault = origin, Vault(plan.shape)
+        self.files = Files(spec, origin=0 if origin is None else origin.step)
         self.workers: dict[WorkerId, SimWorker] = {}
         ends: dict[WorkerId, Endpoint] = {}
         self._ends = ends
         self.streams = Streams(self.clock, plan.weather, ends)
         self.post = Post(self.clock, plan.weather)
-        self.checker = Checker(plan.shape, self.workers)
+        self.checker = Checker(plan.shape, self.workers, self.files.origin)
         self.deaths = 0
         self._joiners_killed = 0
         self._listen = listen
@@ -318,3 +324,19 @@ class History:
                     f"behind {sorted(member.behind)} claims {sorted(member.claims)}"
                 )
         return "\n".join(lines)
+
+
+def go_on(first: History, plan: Plan, listen: Callable[[str], None] | None = None) -> History | None:
+    """The life after a history that has been played: what its newest checkpoint was made for.
+
+    Every process is new, and there may be another number of them. None: no checkpoint was complete.
+
+    Args:
+        first: played to its end, whatever that was.
+        plan: of the second life; the run stays the first one's.
+        listen: as of `History`.
+    """
+    kept = first.vault.newest()
+    if kept is None:
+        return None
+    return History(msgspec.structs.replace(plan, shape=first.shape), listen, kept)

@@ -25,16 +25,22 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         steps: training steps.
         evaluate_every: training steps between two evaluations; 0: none.
         evaluation_size: virtual ranks of an evaluation.
+        checkpoint_every: training steps between two checkpoints; 0: none but that of the end.
     """
 
     layout: Layout
     steps: int
     evaluate_every: int = 0
     evaluation_size: int = 3
+    checkpoint_every: int = 0
 
     def digest_due(self, kind: Kind, step: int) -> bool:
         """Whether votes of a round carry digests of the state after ``step`` steps."""
         return kind == "settle" or (kind == "train" and step > 0 and step % self.layout.digest_every == 0)
+
+    def checkpoint_due(self, kind: Kind, step: int) -> bool:
+        """Whether a round wants the state of ``step`` steps kept, once it has made them."""
+        return kind == "train" and self.checkpoint_every > 0 and step % self.checkpoint_every == 0
 
     def size(self, kind: Kind) -> int:
         """Virtual ranks of a round."""

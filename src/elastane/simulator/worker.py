@@ -30,6 +30,7 @@ from elastane.api.records import LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.protocol import actions, events, mesh
 from elastane.protocol.events import Kind
+from elastane.protocol.layout import STORE
 from elastane.protocol.member import Member
 from elastane.simulator.checkers import Checker, expect
 from elastane.simulator.clock import Clock
@@ -45,6 +46,7 @@ from elastane.simulator.symbols import (
     rest_after,
     updated,
 )
+from elastane.simulator.vault import Kept, Record, Vault
 
 BETWEEN_REPORTS_S = 0.5
 
@@ -77,6 +79,8 @@ class World(Protocol):
     shared: bool
     streams: Streams
     checker: Checker
+    vault: Vault
+    origin: Kept | None
     workers: dict[WorkerId, "SimWorker"]
 
     def to_coordinator(self, message: FromWorker) -> None: ...
@@ -106,7 +110,7 @@ class SimWorker(Endpoint):
         self.world = world
         self.slowness = slowness
         self.memory = Memory(quiet(world.shape))
-        self.member = Member(worker, world.shape.layout)
+        self.member = Member(worker, world.shape.layout, _outcome_of(world.origin))
         self.state: WorkerState = "starting"
         self.paused = False
         self.fuse: int | None = None
@@ -118,6 +122,7 @@ class SimWorker(Endpoint):
         self._queue: list[int] = []
         self._assignment = 0
         self._computing = False
+        self._snapshot: tuple[actions.Snapshot, Record] | None = None
         self._payloads: dict[tuple[int, ...], int] = {}
         self._mapped: set[tuple[WorkerId, int]] = set()
         self._lost: dict[WorkerId, PeerLost] = {}
@@ -171,7 +176,7 @@ class SimWorker(Endpoint):
 
     def _rehearsed(self) -> None:
         self.state = "ready"
-        self._enter("train")
+        self._enter("train" if self.member.step < self.world.shape.steps else "settle")
 
     def _report_regularly(self) -> None:
         self._reported = None
@@ -335,7 +340,12 @@ class SimWorker(Endpoint):
                 self._compute_next()
             case actions.Measure():
                 self._after(self._chance(self.world.pace.measure_s), lambda: self._measured(action))
+            case actions.Snapshot():
+                self._copy(action)
+            case actions.Restore():
+                self._restore(action)
             case actions.Commit():
+                self._write_snapshot()
                 self._committed(action)
             case actions.Leave():
                 self.state = "leaving"
@@ -425,6 +435,8 @@ class SimWorker(Endpoint):
         self.world.streams.send(self.worker, peer, message, payload)
 
     def _load(self, peer: WorkerId, state: mesh.State) -> None:
+        if peer == STORE:
+            return
         ideal, step = quiet(self.world.shape), self.member.step
         for unit in state.values:
             value = self._payloads[peer, -2, unit]
@@ -436,6 +448,45 @@ class SimWorker(Endpoint):
         for unit in state.states:
             self.memory.optimizer[unit] = self._payloads[peer, -3, unit]
 
+    # -- checkpoints ---------------------------------------------------------------------------------------
+
+    def _copy(self, snapshot: actions.Snapshot) -> None:
+        shape, memory = self.world.shape, self.memory
+        units = {unit for block in snapshot.blocks for unit in shape.units_of(block)} | {shape.rest}
+        record = {}
+        for unit in units:
+            state = memory.optimizer[unit]
+            if state is None:
+                raise AssertionError(f"worker {self.worker} is to copy unit {unit}, which it lacks")
+            record[unit] = (memory.parameters[unit], state)
+        self._snapshot = (snapshot, record)
+        self._after(
+            self._chance(self.world.pace.leaf_s), lambda: self.handle(events.Snapped(snapshot.ticket))
+        )
+
+    def _write_snapshot(self) -> None:
+        if self._snapshot is None:
+            return
+        (snapshot, record), self._snapshot = self._snapshot, None
+        if not snapshot.blocks:
+            return
+        vault, step, writers = self.world.vault, snapshot.step, snapshot.writers
+        took_s = self._chance(10 * self.world.pace.leaf_s)
+        self._after(took_s, lambda: vault.write(step, writers, self.worker, record))
+
+    def _restore(self, restore: actions.Restore) -> None:
+        origin = self.world.origin
+        if origin is None:
+            raise AssertionError(f"worker {self.worker} restores, but there is no checkpoint")
+        for unit in restore.values:
+            self.memory.parameters[unit] = origin.units[unit][0]
+        for unit in restore.states:
+            self.memory.optimizer[unit] = origin.units[unit][1]
+        state = mesh.State(
+            generation=restore.generation, committed=0, values=restore.values, states=restore.states
+        )
+        self._after(0.001, lambda: self.handle(events.Received(STORE, state)))
+
     # -- the training thread -------------------------------------------------------------------------------
 
     def _enter(self, kind: Kind) -> None:
@@ -443,7 +494,8 @@ class SimWorker(Endpoint):
         if self.state == "leaving":
             return
         self.kind = kind
-        self.handle(events.Entered(kind, shape.size(kind)))
+        due = shape.checkpoint_due(kind, self.member.step + 1)
+        self.handle(events.Entered(kind, shape.size(kind), due))
 
     def _compute_next(self) -> None:
         if self._computing or not self._queue:
@@ -564,6 +616,10 @@ class SimWorker(Endpoint):
         took_s = now - self._began_s
         self._began_s = now
         self._unacknowledged.append(StepReport(worker=self.worker, line=line, step_s=took_s, healthy=healthy))
+
+
+def _outcome_of(origin: Kept | None) -> mesh.Outcome | None:
+    return None if origin is None else msgspec.structs.replace(mesh.BEGINNING, step=origin.step)
 
 
 def _taken_over(peer: WorkerId, state: mesh.State) -> str:

@@ -1,0 +1,62 @@
+"""Whether a checkpoint holds every element of every tensor exactly once."""
+
+from collections.abc import Iterator
+
+from elastane.api.checkpoints import Damage, Item, Manifest, TensorFacts
+
+MANY = 5
+"""Holes named per tensor; the rest is counted."""
+
+
+def missing(manifest: Manifest) -> tuple[Damage, ...]:
+    """Every tensor of which an element is not stored, or stored twice; nothing if the manifest is whole.
+
+    Must be empty before a manifest is published: a writer that died leaves a hole that nobody else sees.
+    """
+    return tuple(_found(manifest))
+
+
+def _found(manifest: Manifest) -> Iterator[Damage]:
+    tensors = manifest.tensors
+    items: dict[str, list[Item]] = {key: [] for key in tensors}
+    for part in manifest.parts:
+        for key, facts in part.tensors.items():
+            if facts != tensors[key]:
+                yield Damage(part.name, f"{key} is {_words(facts)}, elsewhere {_words(tensors[key])}")
+        for item in part.items:
+            if item.key in items:
+                items[item.key].append(item)
+            else:
+                yield Damage(part.name, f"holds {item.key}, of which no shape is known")
+    for key, pieces in items.items():
+        yield from _holes(key, tensors[key].elements, pieces)
+    for alias, key in manifest.aliases.items():
+        if key not in tensors:
+            yield Damage(alias, f"is another name of {key}, which is not stored")
+
+
+def _holes(key: str, elements: int, items: list[Item]) -> Iterator[Damage]:
+    wrong, position = [], 0
+    for item in sorted(items, key=lambda item: (item.start, item.stop)):
+        if item.start > position:
+            wrong.append(f"elements {position} to {item.start} are missing")
+        elif item.start < position:
+            wrong.append(f"elements {item.start} to {min(position, item.stop)} are stored twice")
+        position = max(position, item.stop)
+    if position != elements:
+        less = position < elements
+        wrong.append(
+            f"elements {position} to {elements} are missing"
+            if less
+            else f"has {elements} elements, and {position} are stored"
+        )
+    if not items and not elements:
+        wrong.append("is not stored")
+    if len(wrong) > MANY:
+        wrong[MANY:] = [f"and {len(wrong) - MANY} more"]
+    for what in wrong:
+        yield Damage(key, what)
+
+
+def _words(facts: TensorFacts) -> str:
+    return f"{facts.dtype} {list(facts.shape)} with strides {list(facts.stride)}"

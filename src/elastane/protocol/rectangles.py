@@ -1,0 +1,85 @@
+"""A stretch of a tensor's memory as rectangles, which is what other readers of checkpoints understand."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+
+class Rectangle(msgspec.Struct, frozen=True):
+    """Elements ``[start, stop)`` of a tensor's memory that fill a rectangle.
+
+    Args:
+        offsets: its corner, per dim.
+        sizes: per dim.
+        start: first element, in memory order.
+        stop: one past the last.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def memory_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+    """The dims of a dense tensor from the slowest to the fastest in memory."""
+    return tuple(sorted(range(len(shape)), key=lambda dim: (stride[dim], shape[dim]), reverse=True))
+
+
+def dense_stride(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor of these sizes that lies in memory without gaps, its dims in this order."""
+    stride, step = [0] * len(sizes), 1
+    for dim in reversed(order):
+        stride[dim] = step
+        step *= max(sizes[dim], 1)
+    return tuple(stride)
+
+
+def rectangles(shape: Sequence[int], stride: Sequence[int], start: int, stop: int) -> tuple[Rectangle, ...]:
+    """Cut elements ``[start, stop)`` of a dense tensor's memory into rectangles, in memory order.
+
+    At most ``2 * dims - 1``: the rest of a row, of a plane and so on, whole ones, and the beginnings of the
+    last. Each lies in memory without gaps. A tensor without elements is one rectangle without elements.
+
+    Args:
+        shape: of the whole tensor.
+        stride: of the whole tensor; dense, perhaps permuted.
+        start: first element, in memory order.
+        stop: one past the last, at most the product of the shape.
+
+    Raises:
+        ValueError: the tensor has no such elements.
+    """
+    elements = math.prod(shape)
+    if not 0 <= start <= stop <= elements:
+        raise ValueError(f"elements {start} to {stop} of a tensor of {elements}")
+    if elements == 0:
+        return (Rectangle((0,) * len(shape), tuple(shape), 0, 0),)
+    if not shape:
+        return (Rectangle((), (), start, stop),) * (stop - start)
+    order = memory_order(shape, stride)
+    lengths = [shape[dim] for dim in order]
+
+    def placed(first: Sequence[int], sizes: Sequence[int], begin: int) -> Rectangle:
+        offsets, extents = [0] * len(order), [0] * len(order)
+        for dim, offset, size in zip(order, first, sizes, strict=True):
+            offsets[dim], extents[dim] = offset, size
+        return Rectangle(tuple(offsets), tuple(extents), begin, begin + math.prod(sizes))
+
+    return tuple(placed(*piece) for piece in _pieces(lengths, start, stop))
+
+
+def _pieces(
+    lengths: Sequence[int], start: int, stop: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Corner, sizes and first element of each rectangle, in a contiguous tensor of these lengths."""
+    inner = [math.prod(lengths[dim + 1 :]) for dim in range(len(lengths))]
+    position = start
+    while position < stop:
+        # The slowest dim along which whole slices fit; all faster ones are at their beginning there.
+        dim = next(d for d, size in enumerate(inner) if position % size == 0 and stop - position >= size)
+        corner = tuple(position // size % length for size, length in zip(inner, lengths, strict=True))
+        count = min((stop - position) // inner[dim], lengths[dim] - corner[dim])
+        yield corner, (1,) * dim + (count,) + tuple(lengths[dim + 1 :]), position
+        position += count * inner[dim]

@@ -1,0 +1,67 @@
+"""Which checkpoints of a run may go."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from elastane.api.checkpoints import Deletion, Retention, Summary
+
+
+def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
+    """Checkpoints to delete, oldest first, each with its reason.
+
+    Never the newest complete one, never the best one, never anything newer than the newest complete one (it
+    may be in the making), never one of a schema this version does not know.
+
+    Raises:
+        ValueError: a rule keeps a number of checkpoints below one.
+    """
+    if min(rules.last or 1, rules.every or 1) < 1 or rules.last == 0 or rules.every == 0:
+        raise ValueError("at least the last checkpoint is kept, and at most every one")
+    ordered = sorted(found, key=lambda summary: summary.age)
+    complete = [summary for summary in ordered if summary.state == "complete"]
+    if not complete:
+        return ()
+    newest, kept = complete[-1], {summary.name for summary in _kept(complete, rules)}
+    gone = []
+    for summary in ordered:
+        if summary.age >= newest.age or summary.name in kept:
+            continue
+        match summary.state:
+            case "complete":
+                gone.append(Deletion(summary.name, f"not {_words(rules)}"))
+            case "unfinished":
+                gone.append(Deletion(summary.name, f"was never finished, and {newest.name} is newer"))
+            case "damaged":
+                gone.append(Deletion(summary.name, f"is damaged, and {newest.name} is newer and whole"))
+            case "foreign":
+                continue
+    return tuple(gone)
+
+
+def best_of(complete: Sequence[Summary], rules: Retention) -> Summary | None:
+    """The best by the metric of the rules, the newest of equals; None if nobody has that metric."""
+    if rules.best is None:
+        return None
+    metric, direction = rules.best
+    sign = 1 if direction == "max" else -1
+    measured = [s for s in complete if math.isfinite(s.metrics.get(metric, math.nan))]
+    return max(measured, key=lambda s: (sign * s.metrics[metric], s.age), default=None)
+
+
+def _kept(complete: Sequence[Summary], rules: Retention) -> list[Summary]:
+    if rules == Retention():
+        return list(complete)
+    kept = list(complete[-(rules.last or 1) :])
+    if rules.every is not None:
+        kept += [summary for summary in complete if summary.step % rules.every == 0]
+    best = best_of(complete, rules)
+    return [*kept, best] if best is not None else kept
+
+
+def _words(rules: Retention) -> str:
+    words = [f"among the last {rules.last or 1}"]
+    if rules.every is not None:
+        words.append(f"at a multiple of {rules.every} steps")
+    if rules.best is not None:
+        words.append(f"the best by {rules.best[0]}")
+    return ", nor ".join(words)

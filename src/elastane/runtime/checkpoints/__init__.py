@@ -1,0 +1,1 @@
+"""The state as files that `torch.distributed.checkpoint` reads too, and back."""

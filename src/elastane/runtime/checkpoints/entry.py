@@ -1,0 +1,44 @@
+"""A piece of the state on its way into a checkpoint."""
+
+import msgspec
+import torch
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """Elements ``[start, stop)`` of one tensor, in the memory order of the whole tensor.
+
+    Args:
+        key: name in the checkpoint: ``model.<name>`` or ``optimizer.state.<name>.exp_avg``.
+        shape: of the whole tensor.
+        stride: of the whole tensor as it lies in memory; dense, perhaps permuted.
+        start: first element held.
+        stop: one past the last.
+        data: those elements, 1-D and contiguous, on the CPU.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    start: int
+    stop: int
+    data: torch.Tensor
+
+
+def whole(key: str, tensor: torch.Tensor) -> Entry:
+    """All of a small tensor; a copy if it has gaps in memory."""
+    dense = tensor.detach()
+    shape = tuple(dense.shape)
+    if dense.is_contiguous():
+        flat = dense.reshape(-1)
+    else:
+        # Channels last and its kin are dense too: their memory is taken as it is.
+        order = sorted(
+            range(dense.dim()), key=lambda dim: (dense.stride(dim), dense.shape[dim]), reverse=True
+        )
+        dense = dense.permute(order).contiguous().permute(_inverse(order))
+        flat = dense.permute(order).reshape(-1)
+    return Entry(key, shape, tuple(dense.stride()), 0, flat.numel(), flat)
+
+
+def _inverse(order: list[int]) -> list[int]:
+    return sorted(range(len(order)), key=lambda place: order[place])

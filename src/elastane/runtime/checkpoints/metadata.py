@@ -1,0 +1,108 @@
+"""DCP's own table of contents, from a manifest: what makes the directory readable with plain PyTorch."""
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from elastane.api.checkpoints import PLAIN, Item, PartFile, PlainItem, TensorFacts
+
+Path: TypeAlias = tuple[str | int, ...]
+
+OPTIMIZER_STATE = "optimizer.state."
+
+
+def path_of(key: str) -> Path:
+    """Where a tensor stands in the nested state dict of which its key is the flat name.
+
+    Names of parameters have dots of their own; those of the optimizer's state for a parameter have none.
+    """
+    if key.startswith(OPTIMIZER_STATE):
+        name, _, state = key.removeprefix(OPTIMIZER_STATE).rpartition(".")
+        return "optimizer", "state", name, state
+    first, _, rest = key.partition(".")
+    return (first, rest) if rest else (first,)
+
+
+def plain_buffers(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainItem, ...]]:
+    """Values that are no tensors, as the content of the file `PLAIN`.
+
+    Args:
+        values: by place, ``("optimizer", "param_groups", 0, "lr")``; plain Python values only, so that they
+            load with ``weights_only=True``.
+
+    Returns:
+        The buffers to write, and where each value is in them.
+    """
+    buffers, items, offset = [], [], 0
+    for path, value in values.items():
+        file = io.BytesIO()
+        torch.save(value, file)
+        buffers.append(file.getvalue())
+        items.append(PlainItem(path, offset, len(buffers[-1])))
+        offset += len(buffers[-1])
+    return buffers, tuple(items)
+
+
+def metadata(
+    parts: Sequence[PartFile],
+    plain: Sequence[PlainItem] = (),
+    aliases: Mapping[str, str] | None = None,
+) -> bytes:
+    """The content of `METADATA`.
+
+    Args:
+        parts: of all writers.
+        plain: what `plain_buffers` told.
+        aliases: second names of tied tensors, with the key each is stored under; the bytes are stored once
+            and told twice.
+    """
+    facts: dict[str, TensorFacts] = {}
+    items: dict[str, list[tuple[str, Item]]] = {}
+    for part in parts:
+        facts |= part.tensors
+        for item in part.items:
+            items.setdefault(item.key, []).append((part.name, item))
+    names = {key: key for key in facts} | dict(aliases or {})
+    described: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
+    stored: dict[MetadataIndex, _StorageInfo] = {}
+    paths: dict[str, Path] = {}
+    for name, key in names.items():
+        described[name] = _described(facts[key], [item for _, item in items[key]])
+        paths[name] = path_of(name)
+        for number, (file, item) in enumerate(items[key]):
+            index = MetadataIndex(name, item.offsets, number)
+            stored[index] = _StorageInfo(file, item.offset, item.length)
+    for value in plain:
+        name = ".".join(map(str, value.path))
+        described[name], paths[name] = BytesStorageMetadata(), value.path
+        stored[MetadataIndex(name)] = _StorageInfo(PLAIN, value.offset, value.length)
+    return pickle.dumps(
+        Metadata(
+            state_dict_metadata=described,
+            planner_data=paths,
+            storage_data=stored,
+            storage_meta=StorageMeta(),
+            version=CURRENT_DCP_VERSION,
+        )
+    )
+
+
+def _described(facts: TensorFacts, items: Sequence[Item]) -> TensorStorageMetadata:
+    return TensorStorageMetadata(
+        properties=TensorProperties(dtype=getattr(torch, facts.dtype)),
+        size=torch.Size(facts.shape),
+        chunks=[ChunkStorageMetadata(torch.Size(item.offsets), torch.Size(item.sizes)) for item in items],
+    )

@@ -1,0 +1,44 @@
+"""From the parts of all writers to a checkpoint that exists."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from elastane.api.checkpoints import METADATA, PLAIN, Manifest, PartFile
+from elastane.runtime.checkpoints.metadata import Path, metadata, plain_buffers
+from elastane.storage.catalog import Catalog
+
+
+def publish(
+    catalog: Catalog,
+    manifest: Manifest,
+    plain: Mapping[Path, Any] | None = None,
+) -> Manifest:
+    """Write what foreign readers need, then manifest and marker.
+
+    Args:
+        catalog: of the run.
+        manifest: with the parts of the writers, and nothing yet of the files written here.
+        plain: values for foreign readers that are no tensors, by place in the nested state dict.
+
+    Returns:
+        The manifest as published.
+
+    Raises:
+        BadInput: elements are missing; the checkpoint was not published.
+        StorageError: something could not be written; the checkpoint was not published.
+    """
+    buffers, items = plain_buffers(plain or {})
+    written = catalog.write(manifest.name, PLAIN, buffers)
+    others = [PartFile(name=PLAIN, bytes=written.bytes, sha256=written.sha256)]
+    text = metadata(_tensor_parts(manifest), items, manifest.aliases)
+    written = catalog.write(manifest.name, METADATA, [text])
+    others.append(PartFile(name=METADATA, bytes=written.bytes, sha256=written.sha256))
+    whole = msgspec.structs.replace(manifest, parts=(*manifest.parts, *others))
+    catalog.publish(whole)
+    return whole
+
+
+def _tensor_parts(manifest: Manifest) -> Sequence[PartFile]:
+    return [part for part in manifest.parts if part.items]

@@ -1,0 +1,61 @@
+"""What a simulated run has written of its checkpoints, and what a later life may begin with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from elastane.api.membership import WorkerId
+from elastane.simulator.checkers import expect
+from elastane.simulator.symbols import Shape, quiet
+
+Record: TypeAlias = Mapping[int, tuple[int, int]]
+"""Per unit, its value and its optimizer state."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A complete checkpoint: the state of every unit after a step."""
+
+    step: int
+    units: Record
+
+
+@dataclass
+class Vault:
+    """The storage; it outlives every process.
+
+    Args:
+        shape: of the run.
+    """
+
+    shape: Shape
+    parts: dict[tuple[int, tuple[WorkerId, ...]], dict[WorkerId, Record]] = field(default_factory=dict)
+
+    def write(self, step: int, writers: tuple[WorkerId, ...], worker: WorkerId, record: Record) -> None:
+        """One writer's part, whole.
+
+        Raises:
+            Violation: it is not the state of the quiet run.
+        """
+        ideal = quiet(self.shape)
+        for unit, (value, state) in record.items():
+            # The rest has no optimizer state; a joiner takes over its value alone.
+            kept = unit == self.shape.rest or state == ideal.optimizer[step][unit]
+            right = kept and value == ideal.parameters[step][unit]
+            expect(right, f"worker {worker} writes unit {unit} of step {step} wrong")
+        self.parts.setdefault((step, writers), {})[worker] = record
+
+    def newest(self) -> Kept | None:
+        """The last complete checkpoint.
+
+        Raises:
+            Violation: all writers have written and yet a unit is missing.
+        """
+        found = None
+        for (step, writers), parts in self.parts.items():
+            if set(parts) == set(writers) and (found is None or step > found.step):
+                units = {unit: pair for record in parts.values() for unit, pair in record.items()}
+                missing = set(range(self.shape.layout.units)) - units.keys()
+                expect(not missing, f"the checkpoint of step {step} lacks units {sorted(missing)}")
+                found = Kept(step, units)
+        return found

@@ -1,0 +1,288 @@
+"""The checkpoints under one root: published, looked at, verified, found again, deleted."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from elastane.api.checkpoints import (
+    MANIFEST,
+    MARKER,
+    SCHEMA,
+    Damage,
+    Deletion,
+    Manifest,
+    Marker,
+    PartFile,
+    Retention,
+    Summary,
+    Written,
+    age_of,
+)
+from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, Unreadable
+from elastane.protocol.coverage import missing
+from elastane.protocol.retention import deletions
+from elastane.storage.hashing import digest_of
+from elastane.storage.place import Bytes, Place
+
+T = TypeVar("T")
+
+AT_ONCE = 2
+"""Files verified at a time, each with readers of its own."""
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """What every manifest says, whatever else it says."""
+
+    schema: int
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """A checkpoint at a glance; ``manifest`` only if it is complete."""
+
+    summary: Summary
+    manifest: Manifest | None = None
+
+
+class Catalog:
+    """All checkpoints of a run.
+
+    Args:
+        place: their root.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def write(self, checkpoint: str, file: str, buffers: Iterable[Bytes]) -> Written:
+        """Write one file of a checkpoint; durable when this returns.
+
+        Raises:
+            StorageError: it could not be written; the checkpoint stays unfinished.
+        """
+        return self.place.write(f"{checkpoint}/{file}", buffers)
+
+    def publish(self, manifest: Manifest) -> Marker:
+        """Make a checkpoint exist: manifest, then marker. All its files must have been written before.
+
+        Doing it twice, because a first publisher may have died, is harmless.
+
+        Raises:
+            BadInput: the manifest lacks elements; nothing was written.
+            StorageError: a file is missing or has another size, or could not be written.
+        """
+        gaps = missing(manifest)
+        if gaps:
+            raise BadInput(
+                f"checkpoint {manifest.name} is not whole: " + "; ".join(map(str, gaps[:5])),
+                means="a writer is missing, so it was not published",
+            )
+        lacking = [d for d in self._misfits(manifest) if d.file != MARKER]
+        if lacking:
+            raise StorageError(
+                f"checkpoint {manifest.name} was not published: " + "; ".join(map(str, lacking)),
+                means="what a writer reported is not on the storage",
+            )
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        # A marker of an earlier attempt must not vouch for half of a new manifest.
+        self.place.delete(f"{manifest.name}/{MARKER}")
+        written = self.write(manifest.name, MANIFEST, [text])
+        marker = Marker(written.bytes, written.sha256)
+        self.write(manifest.name, MARKER, [msgspec.json.encode(marker)])
+        return marker
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Of all checkpoints, unfinished ones too, in the order they were made."""
+        aged = {name: age for name in self.place.directories() if (age := age_of(name)) is not None}
+        return sorted(aged, key=lambda name: aged[name])
+
+    def look(self, name: str) -> Looked:
+        """A checkpoint at a glance: marker, manifest and the sizes of the files; no data is read.
+
+        Raises:
+            StorageError: the storage does not answer.
+        """
+        age = age_of(name)
+        if age is None:
+            raise BadInput(f"{name} is no name of a checkpoint", do="they look like step-00001500")
+        resumed, step = age
+        found = Summary(name=name, state="unfinished", step=step, resumed=resumed)
+        try:
+            manifest = self.load(name)
+        except NoSuchFile:
+            return Looked(found)
+        except BadInput as error:
+            schema = (Damage(MANIFEST, error.what),)
+            return Looked(msgspec.structs.replace(found, state="foreign", damages=schema))
+        except Damaged as error:
+            return Looked(msgspec.structs.replace(found, state="damaged", damages=error.damages))
+        damages = tuple(self._misfits(manifest))
+        found = msgspec.structs.replace(
+            found,
+            state="damaged" if damages else "complete",
+            bytes=manifest.bytes,
+            created=manifest.created,
+            metrics=manifest.metrics,
+            damages=damages,
+        )
+        return Looked(found, None if damages else manifest)
+
+    def found(self) -> tuple[Summary, ...]:
+        """All checkpoints at a glance, oldest first."""
+        return tuple(self.look(name).summary for name in self.names())
+
+    def load(self, name: str) -> Manifest:
+        """The manifest of a checkpoint, proved by its marker.
+
+        Raises:
+            NoSuchFile: it has no marker: it was never finished, or does not exist.
+            Damaged: marker or manifest are not what was written.
+            BadInput: written by a version with another schema.
+            StorageError: the storage does not answer.
+        """
+        try:
+            marker_text = self.place.read(f"{name}/{MARKER}")
+        except Unreadable as error:
+            raise Damaged(name, (Damage(MARKER, error.what),)) from error
+        try:
+            marker = msgspec.json.decode(marker_text, type=Marker)
+        except msgspec.DecodeError as error:
+            raise Damaged(name, (Damage(MARKER, f"is no marker: {error}"),)) from error
+        text = self._text_of(name)
+        if len(text) != marker.bytes or hashlib.sha256(text).hexdigest() != marker.sha256:
+            raise Damaged(name, (Damage(MANIFEST, f"is not the one that {MARKER} was written for"),))
+        try:
+            schema = msgspec.json.decode(text, type=Schema).schema
+            if schema != SCHEMA:
+                raise BadInput(
+                    f"checkpoint {name} has schema {schema}; this version reads schema {SCHEMA}",
+                    do="use the version of elastane that wrote it",
+                )
+            return msgspec.json.decode(text, type=Manifest)
+        except msgspec.DecodeError as error:
+            raise Damaged(name, (Damage(MANIFEST, f"is no manifest: {error}"),)) from error
+
+    def _text_of(self, name: str) -> bytes:
+        try:
+            return self.place.read(f"{name}/{MANIFEST}")
+        except NoSuchFile as error:
+            raise Damaged(name, (Damage(MANIFEST, "is missing"),)) from error
+        except Unreadable as error:
+            raise Damaged(name, (Damage(MANIFEST, error.what),)) from error
+
+    def _misfits(self, manifest: Manifest) -> Iterator[Damage]:
+        sizes = self.place.files(manifest.name)
+        for part in manifest.parts:
+            if part.name not in sizes:
+                yield Damage(part.name, "is missing")
+            elif sizes[part.name] != part.bytes:
+                yield Damage(part.name, f"has {sizes[part.name]} bytes instead of {part.bytes}")
+
+    # -- proving -------------------------------------------------------------------------------------------
+
+    def verify(self, name: str) -> tuple[Damage, ...]:
+        """Read every byte of a checkpoint and compare; nothing is returned if it is good.
+
+        Raises:
+            NoSuchFile: it was never finished, or does not exist.
+            BadInput: written by a version with another schema.
+            StorageError: the storage does not answer.
+        """
+        try:
+            manifest = self.load(name)
+        except Damaged as error:
+            return error.damages
+        with ThreadPoolExecutor(AT_ONCE, "elastane-verify") as pool:
+            judged = list(pool.map(lambda part: self._judged(name, part), manifest.parts))
+        return (*(damage for damage in judged if damage), *missing(manifest))
+
+    def _judged(self, name: str, part: PartFile) -> Damage | None:
+        try:
+            with self.place.reading(f"{name}/{part.name}") as file:
+                now = digest_of(file, self.place.readers)
+        except NoSuchFile:
+            return Damage(part.name, "is missing")
+        except Unreadable as error:
+            return Damage(part.name, error.what)
+        if now.bytes != part.bytes:
+            return Damage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")
+        if now.sha256 != part.sha256:
+            return Damage(part.name, f"its SHA-256 is {now.sha256} instead of {part.sha256}")
+        return None
+
+    def newest_good(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:
+        """Try checkpoints from the newest on, until one does.
+
+        Args:
+            attempt: restores from a manifest; raises `Damaged` when the data is not what was written.
+
+        Returns:
+            What the attempt returned, the manifest, and the newer ones that had to be passed over.
+
+        Raises:
+            NoSuchFile: there is no checkpoint at all.
+            Damaged: there are some, and none is good.
+            StorageError: the storage does not answer.
+        """
+        passed: list[Damaged] = []
+        names = self.names()
+        for name in reversed(names):
+            looked = self.look(name)
+            if looked.manifest is None:
+                if looked.summary.state != "unfinished":
+                    passed.append(Damaged(name, looked.summary.damages))
+                continue
+            try:
+                return attempt(looked.manifest), looked.manifest, tuple(passed)
+            except Damaged as error:
+                passed.append(error)
+        if passed:
+            newest = passed[0]
+            raise Damaged(
+                newest.checkpoint,
+                newest.damages,
+                means=f"none of the {len(names)} checkpoints in {self.place.url} is good",
+            )
+        raise NoSuchFile(
+            f"{self.place.url} holds no finished checkpoint",
+            means=f"{len(names)} were begun and never finished" if names else "",
+        )
+
+    # -- deleting ------------------------------------------------------------------------------------------
+
+    def prunable(self, rules: Retention, *, trusted: frozenset[str] = frozenset()) -> tuple[Deletion, ...]:
+        """What `prune` would delete, after reading the newest checkpoint: it is kept for being good.
+
+        Args:
+            rules: what to keep.
+            trusted: checkpoints not to be read, because they have just been written here.
+        """
+        found = list(self.found())
+        while True:
+            chosen = deletions(found, rules)
+            newest = max((s for s in found if s.state == "complete"), key=lambda s: s.age, default=None)
+            if not chosen or newest is None or newest.name in trusted:
+                return chosen
+            damages = self.verify(newest.name)
+            if not damages:
+                return chosen
+            number = found.index(newest)
+            found[number] = msgspec.structs.replace(newest, state="damaged", damages=damages)
+
+    def prune(self, rules: Retention, *, trusted: frozenset[str] = frozenset()) -> tuple[Deletion, ...]:
+        """Delete what the rules do not keep; see `prunable`."""
+        chosen = self.prunable(rules, trusted=trusted)
+        for deletion in chosen:
+            self.delete(deletion.name)
+        return chosen
+
+    def delete(self, name: str) -> None:
+        """Delete a checkpoint, the marker first: what a crash leaves behind is unfinished, not damaged."""
+        self.place.delete(f"{name}/{MARKER}")
+        self.place.delete_directory(name)
