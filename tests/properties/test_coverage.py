@@ -1,0 +1,57 @@
+"""A manifest is whole exactly when every element is there once."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.checkpoints import Item, Manifest, PartFile, TensorFacts, part_name
+from elastane.protocol.coverage import missing
+
+
+def manifest(stretches, *, elements=12, **more):
+    facts = TensorFacts("float32", 4, (elements,), (1,))
+    parts = tuple(
+        PartFile(
+            name=part_name(worker),
+            bytes=0,
+            sha256="",
+            tensors={"model.w": facts},
+            items=(Item("model.w", start, stop, (start,), (stop - start,), 0, 0, 0, ""),),
+        )
+        for worker, (start, stop) in enumerate(stretches)
+    )
+    return Manifest(name="step-00000001", step=1, created="", parts=parts, **more)
+
+
+borders = st.lists(st.integers(0, 12), max_size=6)
+
+
+@given(borders, st.randoms(use_true_random=False))
+def test_tiles_are_whole_in_any_order_and_without_any_one_of_them_not(inner, shuffled):
+    cuts = sorted({0, 12, *inner})
+    tiles = list(zip(cuts, cuts[1:], strict=False))
+    shuffled.shuffle(tiles)
+    assert missing(manifest(tiles)) == ()
+    for left_out in range(len(tiles)):
+        holes = missing(manifest(tiles[:left_out] + tiles[left_out + 1 :], elements=12))
+        if len(tiles) > 1:
+            assert [damage.file for damage in holes] == ["model.w"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), min_size=1, max_size=5))
+def test_the_verdict_is_that_of_counting(stretches):
+    counts = [0] * 12
+    for start, stop in stretches:
+        for position in range(start, stop):
+            counts[position] += 1
+    whole = all(count == 1 for count in counts)
+    assert (missing(manifest([s for s in stretches if s[0] < s[1]] or [(0, 0)])) == ()) == whole
+
+
+def test_the_words_say_which_elements():
+    assert str(missing(manifest([(0, 4), (6, 13)]))[0]) == "model.w: elements 4 to 6 are missing"
+    assert str(missing(manifest([(0, 4), (3, 12)]))[0]) == "model.w: elements 3 to 4 are stored twice"
+
+
+def test_a_second_name_of_nothing_is_damage():
+    (damage,) = missing(manifest([(0, 12)], aliases={"model.v": "model.u"}))
+    assert damage.file == "model.v"

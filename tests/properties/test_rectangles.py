@@ -1,0 +1,63 @@
+"""Any stretch of any dense tensor is tiled by few rectangles, each without gaps."""
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.protocol.rectangles import dense_stride, memory_order, rectangles
+
+
+@st.composite
+def stretches(draw):
+    shape = tuple(draw(st.lists(st.integers(1, 5), max_size=5)))
+    stride = dense_stride(shape, draw(st.permutations(range(len(shape)))))
+    elements = math.prod(shape)
+    start = draw(st.integers(0, elements))
+    return shape, stride, start, draw(st.integers(start, elements))
+
+
+def positions(shape, stride):
+    """The place in memory of every element."""
+    grid = np.zeros(shape, dtype=np.int64)
+    for dim, (size, step) in enumerate(zip(shape, stride, strict=True)):
+        along = [1] * len(shape)
+        along[dim] = size
+        grid += (np.arange(size) * step).reshape(along)
+    return grid
+
+
+@given(stretches())
+def test_rectangles_tile_the_stretch_in_memory_order(stretch):
+    shape, stride, start, stop = stretch
+    grid = positions(shape, stride)
+    order = memory_order(shape, stride)
+    position = start
+    for rectangle in rectangles(shape, stride, start, stop):
+        assert rectangle.start == position
+        corner = zip(rectangle.offsets, rectangle.sizes, strict=True)
+        inside = grid[tuple(slice(offset, offset + size) for offset, size in corner)]
+        assert inside.shape == rectangle.sizes
+        # Read in the order of memory, the rectangle is exactly these elements, without gaps.
+        assert inside.transpose(order).ravel().tolist() == list(range(position, rectangle.stop))
+        position = rectangle.stop
+    assert position == stop
+
+
+@given(stretches())
+def test_there_are_at_most_two_per_dim_less_one(stretch):
+    shape, stride, start, stop = stretch
+    assert len(rectangles(shape, stride, start, stop)) <= max(2 * len(shape) - 1, 1)
+
+
+@given(stretches())
+def test_a_whole_tensor_is_one_rectangle(stretch):
+    shape, stride, _, _ = stretch
+    (only,) = rectangles(shape, stride, 0, math.prod(shape))
+    assert (only.offsets, only.sizes) == ((0,) * len(shape), shape)
+
+
+def test_a_tensor_without_elements_is_stored_too():
+    (only,) = rectangles((3, 0, 2), (2, 2, 1), 0, 0)
+    assert only.sizes == (3, 0, 2)

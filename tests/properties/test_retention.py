@@ -1,0 +1,103 @@
+"""What is deleted, whatever there is: never what a restore would want."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.checkpoints import Retention, Summary, age_of, checkpoint_name
+from elastane.protocol.retention import deletions
+
+
+def summary(step, state="complete", resumed=0, **metrics):
+    return Summary(
+        name=checkpoint_name(step, resumed), state=state, step=step, resumed=resumed, metrics=metrics
+    )
+
+
+some = st.lists(
+    st.builds(
+        lambda step, resumed, state, loss: summary(step, state, resumed, loss=loss),
+        st.integers(0, 40),
+        st.integers(0, 2),
+        st.sampled_from(["complete", "complete", "unfinished", "damaged", "foreign"]),
+        st.floats(allow_nan=True) | st.integers(0, 3),
+    ),
+    max_size=20,
+    unique_by=lambda s: s.name,
+)
+rules = st.builds(
+    Retention,
+    last=st.none() | st.integers(1, 5),
+    every=st.none() | st.integers(1, 10),
+    best=st.none() | st.tuples(st.just("loss"), st.sampled_from(["min", "max"])),
+)
+
+
+@given(some, rules)
+def test_what_the_rules_name_is_kept(found, wanted):
+    gone = {deletion.name for deletion in deletions(found, wanted)}
+    complete = sorted((s for s in found if s.state == "complete"), key=lambda s: s.age)
+    kept = [s for s in complete if s.name not in gone]
+    assert kept[-(wanted.last or 1) :] == complete[-(wanted.last or 1) :]
+    if wanted.every:
+        assert all(s in kept for s in complete if s.step % wanted.every == 0)
+    measured = [s.metrics["loss"] for s in complete if math.isfinite(s.metrics["loss"])]
+    if wanted.best and measured:
+        best = min(measured) if wanted.best[1] == "min" else max(measured)
+        assert best in [s.metrics["loss"] for s in kept]
+    if wanted == Retention():
+        assert kept == complete
+
+
+@given(some, rules)
+def test_nothing_newer_than_the_newest_complete_one_goes(found, wanted):
+    gone = {deletion.name for deletion in deletions(found, wanted)}
+    newest = max((s.age for s in found if s.state == "complete"), default=None)
+    if newest is None:
+        assert not gone
+    assert all(s.name not in gone for s in found if newest is not None and s.age >= newest)
+    assert all(s.name not in gone for s in found if s.state == "foreign")
+
+
+@given(some, rules)
+def test_whatever_else_is_old_goes(found, wanted):
+    gone = {deletion.name for deletion in deletions(found, wanted)}
+    newest = max((s.age for s in found if s.state == "complete"), default=(-1, -1))
+    for s in found:
+        if s.state in ("unfinished", "damaged") and s.age < newest:
+            assert s.name in gone
+    if wanted.last and not wanted.every and not wanted.best:
+        assert sum(s.state == "complete" and s.name not in gone for s in found) <= wanted.last
+
+
+@given(some, rules)
+def test_pruning_twice_is_pruning_once(found, wanted):
+    gone = {deletion.name for deletion in deletions(found, wanted)}
+    assert deletions([s for s in found if s.name not in gone], wanted) == ()
+
+
+def test_every_deletion_has_its_reason():
+    found = [summary(100), summary(150, "unfinished"), summary(200), summary(300)]
+    chosen = deletions(found, Retention(last=1, every=200))
+    assert [(deletion.name, deletion.why) for deletion in chosen] == [
+        ("step-00000100", "not among the last 1, nor at a multiple of 200 steps"),
+        ("step-00000150", "was never finished, and step-00000300 is newer"),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [Retention(last=0), Retention(every=0), Retention(last=-1)])
+def test_a_rule_that_keeps_nothing_is_refused(wrong):
+    with pytest.raises(ValueError, match="at least"):
+        deletions([summary(1)], wrong)
+
+
+@given(st.integers(0, 10**10), st.integers(0, 20))
+def test_a_name_tells_its_age(step, resumed):
+    assert age_of(checkpoint_name(step, resumed)) == (resumed, step)
+
+
+@pytest.mark.parametrize("name", ["step-1", "step-00000001.r0", "step-00000001.tmp", "logs", ""])
+def test_what_is_no_checkpoint_has_no_age(name):
+    assert age_of(name) is None

@@ -1,0 +1,125 @@
+"""Trained models, cut up among writers as a run does it, on any storage."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.protocol.rectangles import memory_order
+from elastane.runtime.checkpoints.encoding import Encoded
+from elastane.runtime.checkpoints.entry import Entry
+from elastane.runtime.checkpoints.publishing import publish
+from elastane.storage.catalog import Catalog
+
+
+class Small(nn.Module):
+    """A convolution, batch norm and tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.embed = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.low = nn.Parameter(torch.randn(5, 3).bfloat16())
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, images: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        features = self.norm(self.conv(images)).mean((2, 3)) * self.scale + self.embed(words)
+        return self.head(features).sum() + self.low.float().pow(2).sum()
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=0.01)
+
+
+def momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+OPTIMIZERS = {"adamw": adamw, "momentum": momentum}
+
+
+def trained(kind: str, *, seed: int = 0, steps: int = 2) -> tuple[Small, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = Small().to(memory_format=torch.channels_last)
+    optimizer = OPTIMIZERS[kind](model)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(2, 3, 6, 6), torch.tensor([1, 5])).backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a user of plain PyTorch saves."""
+    return {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
+
+
+def leaves(value: Any, path: tuple = ()):
+    """Tensors and plain values of a nested state dict, as DCP names them."""
+    # DCP keeps lists of plain values whole.
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, list) and any(isinstance(inner, dict | torch.Tensor) for inner in value):
+        for number, inner in enumerate(value):
+            yield from leaves(inner, (*path, number))
+    else:
+        yield path, value
+
+
+def pieces(key: str, tensor: torch.Tensor, borders: list[int]) -> list[Entry]:
+    """A dense tensor cut at these places of its memory."""
+    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    flat = tensor.detach().permute(memory_order(shape, stride)).reshape(-1)
+    cuts = sorted({0, flat.numel(), *(b for b in borders if b < flat.numel())})
+    pairs = list(zip(cuts, cuts[1:], strict=False)) or [(0, 0)]
+    return [Entry(key, shape, stride, start, stop, flat[start:stop]) for start, stop in pairs]
+
+
+def save(
+    catalog: Catalog,
+    step: int,
+    nested: dict[str, Any],
+    *,
+    writers: int = 3,
+    borders: Sequence[int] = (5, 17, 40),
+    metrics: dict[str, float] | None = None,
+) -> Manifest:
+    """Write and publish a checkpoint, each piece by another of the writers."""
+    name = checkpoint_name(step)
+    shares: list[list[Entry]] = [[] for _ in range(writers)]
+    plain, seen, aliases = {}, {}, {}
+    turn = 0
+    for path, value in leaves(nested):
+        if not isinstance(value, torch.Tensor):
+            plain[path] = value
+            continue
+        key = ".".join(map(str, path))
+        if value.numel() and value.data_ptr() in seen:
+            aliases[key] = seen[value.data_ptr()]
+            continue
+        seen[value.data_ptr()] = key
+        for entry in pieces(key, value, list(borders)):
+            shares[turn % writers].append(entry)
+            turn += 1
+    parts = []
+    for worker, entries in enumerate(shares):
+        encoded = Encoded(part_name(worker), entries)
+        parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
+    manifest = Manifest(
+        name=name,
+        step=step,
+        created="2026-01-01T00:00:00Z",
+        parts=tuple(parts),
+        aliases=aliases,
+        metrics=metrics or {},
+    )
+    return publish(catalog, manifest, plain)

@@ -1,0 +1,236 @@
+"""What is written reads back bit for bit: with plain PyTorch, which knows nothing of us, and by our own reader."""
+
+import copy
+import io
+import math
+import warnings
+
+import msgspec
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
+
+from elastane.api.checkpoints import METADATA, PLAIN, checkpoint_name
+from elastane.api.errors import BadInput, Damaged
+from elastane.protocol.rectangles import dense_stride, memory_order
+from elastane.runtime.checkpoints.encoding import Encoded, envelope
+from elastane.runtime.checkpoints.entry import Entry, whole
+from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+from .checkpoint_stage import OPTIMIZERS, Small, leaves, save, state, trained
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return Catalog(LocalPlace(tmp_path / "checkpoints"))
+
+
+def flat(tensor):
+    return tensor.detach().permute(memory_order(tensor.shape, tensor.stride())).reshape(-1)
+
+
+def assert_same_bits(one, other):
+    assert one.dtype == other.dtype
+    assert one.shape == other.shape
+    one, other = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (one, other))
+    assert torch.equal(one, other)
+
+
+def assert_same_state(one, other):
+    ours, theirs = dict(leaves(one)), dict(leaves(other))
+    assert ours.keys() == theirs.keys()
+    for path, value in ours.items():
+        if isinstance(value, torch.Tensor):
+            assert_same_bits(value, theirs[path])
+        else:
+            assert value == theirs[path], path
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_plain_pytorch_resumes_from_it(kind, catalog, tmp_path):
+    model, optimizer = trained(kind)
+    want = copy.deepcopy(state(model, optimizer))
+    save(catalog, 7, state(model, optimizer))
+
+    fresh, its_optimizer = trained(kind, seed=1)
+    found = state(fresh, its_optimizer)
+    dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / checkpoint_name(7), no_dist=True)
+    fresh.load_state_dict(found["model"])
+    set_optimizer_state_dict(fresh, its_optimizer, found["optimizer"])
+
+    assert_same_state(state(fresh, its_optimizer), want)
+    assert fresh.head.weight is fresh.embed.weight
+    for network, its in ((model, optimizer), (fresh, its_optimizer)):
+        torch.manual_seed(3)
+        its.zero_grad()
+        network(torch.randn(2, 3, 6, 6), torch.tensor([0, 6])).backward()
+        its.step()
+    assert_same_state(state(fresh, its_optimizer), state(model, optimizer))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_it_says_the_same_as_what_dcp_itself_writes(kind, catalog, tmp_path):
+    nested = state(*trained(kind))
+    save(catalog, 7, nested, writers=1, borders=())
+    dcp.save(nested, checkpoint_id=tmp_path / "theirs", no_dist=True)
+    ours = dcp.FileSystemReader(tmp_path / "checkpoints" / checkpoint_name(7)).read_metadata()
+    theirs = dcp.FileSystemReader(tmp_path / "theirs").read_metadata()
+    assert ours.state_dict_metadata == theirs.state_dict_metadata
+    assert ours.planner_data == theirs.planner_data
+    assert ours.storage_data.keys() == theirs.storage_data.keys()
+    assert ours.version == theirs.version
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchs_own_converter_makes_one_file_of_it(catalog, tmp_path):
+    nested = state(*trained("adamw"))
+    save(catalog, 7, nested)
+    dcp_to_torch_save(tmp_path / "checkpoints" / checkpoint_name(7), tmp_path / "one.pt")
+    assert_same_state(torch.load(tmp_path / "one.pt", weights_only=True), nested)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tied_weights_are_stored_once(catalog):
+    manifest = save(catalog, 1, state(*trained("momentum")))
+    stored = {item.key for part in manifest.parts for item in part.items}
+    assert "model.embed.weight" in stored
+    assert "model.head.weight" not in stored
+    assert manifest.aliases == {"model.head.weight": "model.embed.weight"}
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_any_stretch_is_read_back_from_any_cut(data, tmp_path_factory):
+    shape = tuple(data.draw(st.lists(st.integers(1, 6), max_size=4), label="shape"))
+    order = data.draw(st.permutations(range(len(shape))), label="order")
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]))
+    stride, elements = dense_stride(shape, order), math.prod(shape)
+    tensor = torch.empty_strided(shape, stride, dtype=dtype)
+    tensor.copy_(torch.randint(0, 2, shape))
+    borders = data.draw(st.lists(st.integers(0, elements), max_size=5), label="borders")
+    catalog = Catalog(LocalPlace(tmp_path_factory.mktemp("cut")))
+    manifest = save(catalog, 1, {"model": {"w": tensor}}, borders=borders)
+
+    start = data.draw(st.integers(0, elements), label="start")
+    stop = data.draw(st.integers(start, elements), label="stop")
+    into = torch.empty(stop - start, dtype=dtype)
+    with Reader(catalog.place, manifest) as reader:
+        reader.read("model.w", start, stop, into)
+    assert torch.equal(into, flat(tensor)[start:stop])
+
+    found = {"model": {"w": torch.empty(shape, dtype=dtype)}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(found, checkpoint_id=f"{catalog.place.url}/{manifest.name}", no_dist=True)
+    assert torch.equal(found["model"]["w"], tensor)
+
+
+def test_everything_at_once_is_restored_where_it_belongs(catalog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = state(*trained("adamw"))
+    manifest = save(catalog, 3, nested)
+    tensors = {".".join(map(str, p)): v for p, v in leaves(nested) if isinstance(v, torch.Tensor)}
+    into = {
+        key: torch.empty(manifest.tensors[key].elements, dtype=tensors[key].dtype) for key in manifest.tensors
+    }
+    with Reader(catalog.place, manifest) as reader:
+        reader.restore([Want(key, 0, memory.numel(), memory) for key, memory in into.items()])
+    for key, memory in into.items():
+        assert_same_bits(memory, flat(tensors[key]))
+    assert into.keys() | manifest.aliases.keys() == tensors.keys()
+
+
+def test_a_tensor_without_elements_survives(catalog, tmp_path):
+    save(catalog, 1, {"model": {"nothing": torch.empty(3, 0), "something": torch.ones(2)}})
+    found = {"model": {"nothing": torch.empty(3, 0), "something": torch.zeros(2)}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / checkpoint_name(1), no_dist=True)
+    assert torch.equal(found["model"]["something"], torch.ones(2))
+
+
+def test_the_state_is_not_copied_on_its_way(catalog):
+    tensor = torch.arange(1 << 16, dtype=torch.float32)
+    encoded = Encoded("part-0.distcp", [Entry("model.w", (1 << 16,), (1,), 0, 1 << 16, tensor)])
+    before, raw, after = encoded
+    assert torch.frombuffer(raw, dtype=torch.float32).data_ptr() == tensor.data_ptr()
+    assert len(before) + len(after) < 2048
+    assert encoded.bytes == len(before) + len(raw) + len(after)
+
+
+def test_the_envelope_is_what_torch_saves_around_any_values():
+    for stride in ((4, 1), (1, 3)):
+        around = envelope(torch.float32, (3, 4), stride)
+        values = torch.randn(12)
+        file = memoryview(around.before + values.numpy().tobytes() + around.after)
+        loaded = torch.load(io.BytesIO(file), weights_only=True)
+        assert loaded.stride() == stride
+        assert torch.equal(loaded, values.as_strided((3, 4), stride))
+
+
+def test_overhead_on_storage_is_below_one_percent_for_full_blocks(catalog):
+    encoded = Encoded("part-0.distcp", [whole(f"model.{n}", torch.zeros(1 << 18)) for n in range(8)])
+    assert encoded.bytes <= 1.01 * (8 << 20)
+
+
+def test_a_missing_writer_prevents_the_checkpoint(catalog):
+    entry = whole("model.w", torch.arange(10.0))
+    encoded = Encoded("part-0.distcp", [msgspec.structs.replace(entry, stop=6, data=entry.data[:6])])
+    part = encoded.part(catalog.write(checkpoint_name(1), encoded.name, encoded))
+    good = save(catalog, 2, {"model": {"w": torch.arange(10.0)}})
+    with pytest.raises(BadInput, match=r"model\.w: elements 6 to 10 are missing"):
+        catalog.publish(msgspec.structs.replace(good, name=checkpoint_name(1), step=1, parts=(part,)))
+    assert catalog.look(checkpoint_name(1)).summary.state == "unfinished"
+
+
+def test_a_changed_byte_is_named_before_it_is_used(catalog):
+    manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0), "v": torch.arange(9.0)}})
+    part = next(part for part in manifest.parts if any(item.key == "model.w" for item in part.items))
+    item = next(item for item in part.items if item.key == "model.w")
+    path = f"{catalog.place.url}/{manifest.name}/{part.name}"
+    with open(path, "r+b") as file:  # noqa: PTH123
+        file.seek(item.raw_offset + 3)
+        byte = file.read(1)
+        file.seek(item.raw_offset + 3)
+        file.write(bytes([byte[0] ^ 4]))
+    with Reader(catalog.place, manifest) as reader, pytest.raises(Damaged, match=part.name):
+        reader.read("model.w", 0, 64, torch.empty(64))
+
+
+def test_wrong_questions_are_refused(catalog):
+    manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
+    with Reader(catalog.place, manifest) as reader:
+        with pytest.raises(ValueError, match="no tensor model.u"):
+            reader.read("model.u", 0, 1, torch.empty(1))
+        with pytest.raises(ValueError, match="do not go into float64"):
+            reader.read("model.w", 0, 64, torch.empty(64, dtype=torch.float64))
+        with pytest.raises(ValueError, match="lacks element"):
+            reader.read("model.w", 60, 70, torch.empty(10))
+
+
+def test_the_manifest_knows_every_file(catalog, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        manifest = save(catalog, 1, state(*trained("adamw")))
+    there = {path.name for path in (tmp_path / "checkpoints" / manifest.name).iterdir()}
+    assert there == {part.name for part in manifest.parts} | {"manifest.json", "COMPLETE"}
+    assert {METADATA, PLAIN} <= there
+    assert catalog.load(manifest.name) == msgspec.json.decode(
+        msgspec.json.encode(manifest), type=type(manifest)
+    )
+
+
+def test_channels_last_is_taken_as_it_lies():
+    conv = Small().to(memory_format=torch.channels_last).conv.weight
+    entry = whole("model.conv.weight", conv)
+    assert entry.stride == conv.stride()
+    assert entry.data.data_ptr() == conv.data_ptr()
