@@ -147,17 +147,20 @@ def test_a_layer_that_is_never_used_keeps_its_values(copies):
     assert torch.equal(elastic(Lesson(NeverUsed, momentum), copies=copies).model.unused.weight, untouched)
 
 
+class Counting(nn.Module):
+    """It replaces its buffer instead of writing into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + 1.0
+        return self.layer(inputs)
+
+
 def test_a_model_that_replaces_its_buffers_keeps_what_it_has_counted():
-    class Counting(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(FEATURES, CLASSES)
-            self.register_buffer("seen", torch.zeros(1))
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            self.seen = self.seen + 1.0
-            return self.layer(inputs)
-
     learned = elastic(Lesson(Counting, steps=5))
     assert learned.model.seen.item() == 5
 

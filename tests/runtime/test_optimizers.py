@@ -101,7 +101,11 @@ def train_on(training) -> None:
     sums = training.gradients.sums
     for values in sums[: training.layout.parameter_sections]:
         values.copy_(torch.linspace(-1, 1, len(values)))
-    training.state.keeper.apply(sums, frozenset(range(training.state.units)), frozenset(), 1.0)
+    blocks = range(len(training.layout.blocks))
+    placement = training.state.placement
+    gradients = placement.gradients(sums, blocks)
+    training.state.keeper.apply(gradients, frozenset(range(training.state.units)), frozenset(), 1.0)
+    placement.computed(blocks)
 
 
 @pytest.mark.parametrize("copies", [None, 2])

@@ -9,6 +9,7 @@ up, and the gradient the optimizer sees.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import torch
 
@@ -16,6 +17,7 @@ from elastane.protocol.mesh import Part
 from elastane.protocol.tree import Span, fold, merges, sibling, spans
 from elastane.runtime.layout import ModelLayout, Piece, Place
 from elastane.runtime.memory import Arena
+from elastane.runtime.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
 
@@ -26,15 +28,17 @@ class Gradients:
     Args:
         layout: of the model.
         exact: sum in the fixed tree; otherwise everything into one slot as it comes.
+        carrier: brings gradients to the host; None: that is where they are.
 
     Attributes:
-        lock: held while a slot is written; the training thread adds gradients while the reactor thread
-            takes over sums that peers have finished.
+        lock: held while a slot is written; the training thread (or the carrier's) adds gradients while the
+            reactor thread takes over sums that peers have finished.
         rooted: blocks of slot 0 that hold whole sums and must not be added to.
     """
 
-    def __init__(self, layout: ModelLayout, *, exact: bool) -> None:
+    def __init__(self, layout: ModelLayout, *, exact: bool, carrier: Carrier | None = None) -> None:
         self.layout = layout
+        self._carrier = carrier
         self.exact = exact
         self.lock = threading.RLock()
         self.rooted: set[int] = set()
@@ -129,6 +133,8 @@ class Gradients:
         """
         leaf = self._leaf
         assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
+        if self._carrier is not None:
+            self._carrier.wait()
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
         for number in untouched:
             leaf.add(number, None)
@@ -142,7 +148,11 @@ class Gradients:
             if self._leaf is not None and gradient is not None:
                 self._touched.add(number)
                 # Sums are dense: a block is one slice of memory, whatever the gradient looked like.
-                self._leaf.add(number, gradient.to_dense() if gradient.is_sparse else gradient)
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                if self._carrier is None:
+                    self._leaf.add(number, dense)
+                else:
+                    self._carrier.bring(dense, partial(self._leaf.add, number))
 
         return accumulated
 

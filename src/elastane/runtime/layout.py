@@ -12,6 +12,8 @@ from elastane.api.errors import BadInput
 from elastane.protocol.blocks import Block, cut
 from elastane.runtime.memory import Section, raw_bytes
 
+TRAINED_ON = ("cpu", "cuda")
+
 
 class Place(msgspec.Struct, frozen=True):
     """One tensor of the model: elements ``[start, stop)`` of a section, in its own memory order.
@@ -40,7 +42,7 @@ class Place(msgspec.Struct, frozen=True):
         """A tensor of this shape, 1-D, in this place's memory order; a view where it can be."""
         if tensor.stride() == self.stride:
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
-        dense = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        dense = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
         dense.as_strided(self.shape, self.stride).copy_(tensor)
         return dense
 
@@ -55,6 +57,12 @@ class Piece(msgspec.Struct, frozen=True):
     number: int
     start: int
     stop: int
+
+
+def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    """That of the first trained parameter; all others must be there too."""
+    trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+    return next((parameter.device for parameter in trained), torch.device("cpu"))
 
 
 def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -83,6 +91,7 @@ class ModelLayout:
         optimizer: its parameter groups decide what is trained.
 
     Attributes:
+        device: of all trained parameters and carried buffers.
         parameters: trained parameters, in order; tied ones once.
         places: where each lies.
         groups: the parameter group of each.
@@ -97,6 +106,7 @@ class ModelLayout:
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         names = {parameter: name for name, parameter in model.named_parameters()}
+        self.device = _device_of(optimizer)
         self.sections: list[Section] = []
         self.parameters: list[nn.Parameter] = []
         self.places: list[Place] = []
@@ -121,12 +131,7 @@ class ModelLayout:
             for dtype, parameters in by_dtype.items():
                 place = 0
                 for parameter in parameters:
-                    if parameter.device.type != "cpu":
-                        raise BadInput(
-                            f"parameter {names.get(parameter, '?')} is on {parameter.device}",
-                            means="this version trains on CPU",
-                            do="keep the model on the CPU",
-                        )
+                    self._check_device("parameter", names.get(parameter, "?"), parameter)
                     if parameter not in names:
                         raise BadInput(
                             "the optimizer has a parameter that the model does not",
@@ -160,6 +165,7 @@ class ModelLayout:
                     continue
                 seen.add(id(buffer))
                 full = f"{prefix}.{name}" if prefix else name
+                self._check_device("buffer", full, buffer)
                 by_dtype.setdefault(buffer.dtype, []).append((module, name, full))
         for dtype, buffers in by_dtype.items():
             place = 0
@@ -171,6 +177,20 @@ class ModelLayout:
                 self.buffer_places.append(Place(full, len(self.sections), place, stop, shape, stride))
                 place = stop
             self.sections.append(Section(dtype, place))
+
+    def _check_device(self, kind: str, name: str, tensor: torch.Tensor) -> None:
+        if tensor.device.type not in TRAINED_ON:
+            raise BadInput(
+                f"{kind} {name} is on {tensor.device}",
+                means="a model is trained on the CPU or on a CUDA device",
+                do='move the model before the optimizer is built: model.to("cuda"), or leave it on the CPU',
+            )
+        if tensor.device != self.device:
+            raise BadInput(
+                f"{kind} {name} is on {tensor.device}, the first parameter on {self.device}",
+                means="a worker trains on one device",
+                do="move the whole model to one device before the optimizer is built",
+            )
 
     def _blocks_of_parameters(self) -> tuple[tuple[int, ...], ...]:
         found: list[list[int]] = [[] for _ in self.parameters]

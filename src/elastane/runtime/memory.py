@@ -129,6 +129,6 @@ def read_letter(pid: int, address: bytes | bytearray) -> mmap.mmap:
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor, without a copy when it is dense."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    """The bytes of a tensor, without a copy when it is dense and on the host."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]

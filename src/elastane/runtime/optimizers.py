@@ -7,7 +7,7 @@ lie in the blocks a worker holds.
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +15,7 @@ from torch import optim
 
 from elastane.api.errors import BadInput
 from elastane.runtime.layout import ModelLayout, Piece, Place
-from elastane.runtime.memory import Arena
+from elastane.runtime.placement import Sections
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.ASGD,
@@ -55,7 +55,8 @@ def _into(spare: object, entry: object, parameter: torch.Tensor) -> object:
         return spare.copy_(entry)
     if entry.shape == parameter.shape:
         # Fused kernels take for granted that state lies in memory as its parameter does.
-        return torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype).copy_(entry)
+        like = torch.empty_strided(entry.shape, parameter.stride(), dtype=entry.dtype, device=entry.device)
+        return like.copy_(entry)
     return entry.clone()
 
 
@@ -87,6 +88,10 @@ class Keeper(Protocol):
 
     def skip(self, held: frozenset[int]) -> None:
         """A step that updates nothing."""
+        ...
+
+    def blocks_of(self, units: Iterable[int]) -> set[int]:
+        """Blocks that some units lie in."""
         ...
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
@@ -121,7 +126,7 @@ class Keeper(Protocol):
         Args:
             piece: of a trained parameter.
             elementwise: data types of what has an element for each of the piece.
-            others: meta tensors like what has not.
+            others: tensors of what has not, dense; they become the state.
             plain: what is no tensor.
 
         Returns:
@@ -191,6 +196,10 @@ class WholeOptimizer:
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
         return True
 
+    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+        """Blocks with values of these units, perhaps several times; the rest has none."""
+        return (block for unit in units if unit < self.units for block in self._layout.blocks_of[unit])
+
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return self._layout.places[unit].flat(tensors)
 
@@ -229,11 +238,15 @@ class WholeOptimizer:
     ) -> dict[str, torch.Tensor]:
         parameter, place = self._layout.parameters[piece.number], self._layout.places[piece.number]
         spare = self._spare.pop(parameter, {})
-        made: dict[str, Any] = {key: torch.empty_like(some, device="cpu") for key, some in others.items()}
+        made: dict[str, Any] = dict(others)
         for key, dtype in elementwise.items():
             there = spare.get(key)
             fits = isinstance(there, torch.Tensor) and (there.stride(), there.dtype) == (place.stride, dtype)
-            made[key] = there if fits else torch.empty_strided(place.shape, place.stride, dtype=dtype)
+            made[key] = (
+                there
+                if fits
+                else torch.empty_strided(place.shape, place.stride, dtype=dtype, device=parameter.device)
+            )
         self._optimizer.state[parameter] = {**made, **plain}
         return {key: _memory_of(tensor) for key, tensor in made.items()}
 
@@ -245,7 +258,7 @@ class ShardedOptimizer:
         BadInput: the optimizer is not elementwise, so its result would depend on how blocks are cut.
     """
 
-    def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout, arena: Arena) -> None:
+    def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout, values: Sections) -> None:
         if type(optimizer) not in ELEMENTWISE:
             raise BadInput(
                 f"--copies N cannot shard {type(optimizer).__name__}",
@@ -256,7 +269,7 @@ class ShardedOptimizer:
         self._layout = layout
         self.units = len(layout.blocks)
         self._pieces: dict[int, list[torch.Tensor]] = {
-            block: [layout.places[p.number].flat(arena.tensors)[p.start : p.stop] for p in pieces]
+            block: [layout.places[p.number].flat(values)[p.start : p.stop] for p in pieces]
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
@@ -308,6 +321,10 @@ class ShardedOptimizer:
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:
         return block in held
 
+    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+        """Blocks with values of these units; the rest has none."""
+        return (unit for unit in units if unit < self.units)
+
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         return self._layout.block(tensors, unit)
 
@@ -352,7 +369,7 @@ class ShardedOptimizer:
         plain: Mapping[str, Any],
     ) -> dict[str, torch.Tensor]:
         values = self._values_of(self._block_of(piece), piece)
-        made: dict[str, Any] = {key: torch.empty_like(some, device="cpu") for key, some in others.items()}
-        made |= {key: torch.empty(values.numel(), dtype=dtype) for key, dtype in elementwise.items()}
+        made: dict[str, Any] = dict(others)
+        made |= {key: torch.empty_like(values, dtype=dtype) for key, dtype in elementwise.items()}
         self._optimizer.state[values] = {**made, **plain}
         return {key: _memory_of(tensor) for key, tensor in made.items()}

@@ -205,6 +205,7 @@ class Reactor:
                     values=fetch.values,
                     states=fetch.states,
                 )
+                self._state.show(fetch.values)
                 payload = self._state.pack(self._travelling(fetch.values), fetch.states)
                 self._send(peer, state, self._laid_out(payload) if self._shared else payload)
             case actions.Load(peer, state):
@@ -272,6 +273,7 @@ class Reactor:
     def _take_values(self, peer: int, unit: int) -> None:
         mine = self._state.unit_values(unit, self._state.arena.tensors)
         mine.copy_(self._values_at(peer, unit))
+        self._state.taken(unit)
 
     def _begin(self, begin: actions.Begin) -> None:
         assert self._entered is not None, "a round begins once it is entered"  # noqa: S101
@@ -333,6 +335,8 @@ class Reactor:
 
     def _payload(self, message: wire.AnyPeerMessage) -> list[Buffer] | None:
         """What travels with a message when peers cannot read each other's memory."""
+        if isinstance(message, wire.Published):
+            self._state.show(message.units)
         if self._shared:
             return None
         layout = self._gradients.layout

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
-from elastane.runtime import settings
+from elastane.runtime import devices, settings
 from elastane.runtime.data import Collate, Deck, MapDataset, make_plan, seed_everything
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.heartbeat import Heartbeat
@@ -33,6 +33,7 @@ def join() -> "Run":
     """
     here = settings.current()
     torch.set_num_threads(here.spec.threads)
+    devices.pin_libraries()
     seed_everything(here.spec.seed)
     return Run(here)
 
@@ -69,7 +70,8 @@ class Run:
         """Take charge of the model's state; returns the same objects.
 
         Args:
-            model: on the CPU; its parameters are moved into shared memory, in place.
+            model: on the CPU or on one CUDA device; on the CPU its parameters are moved into shared memory,
+                in place.
             optimizer: any of ``torch.optim`` with ``--copies all``, an elementwise one with ``--copies N``.
             scheduler: stepped once after every training step; a ``ReduceLROnPlateau``, which needs a
                 figure for that, by the script, between steps.

@@ -3,6 +3,7 @@
 import hashlib
 import mmap
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from elastane.protocol.mesh import Outcome
 from elastane.runtime import parcel
 from elastane.runtime.keep import Keep
 from elastane.runtime.layout import ModelLayout
-from elastane.runtime.memory import Arena, raw_bytes
+from elastane.runtime.memory import raw_bytes
 from elastane.runtime.mesh import Buffer
 from elastane.runtime.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
+from elastane.runtime.placement import Placement
 from elastane.runtime.plain import restored, said
 from elastane.runtime.scaling import Scaling
 
@@ -27,13 +29,14 @@ class TrainingState:
     A unit is a parameter (every worker keeps everything) or a block (sharded); the last one is the rest.
 
     Args:
-        model: its parameters and buffers are moved into one arena, in place.
+        model: its parameters are moved, in place, into the memory of the placement.
         optimizer: the user's.
         scheduler: the user's, stepped once after every training step unless it needs a figure for that.
         layout: of the model.
         copies: of the optimizer state; None: all.
         scaling: of the loss; None: gradients are not scaled.
         keep: what the script keeps.
+        placement: where the model's tensors are.
     """
 
     def __init__(
@@ -42,8 +45,9 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         scheduler: LRScheduler | None,
         layout: ModelLayout,
-        copies: int | None,
         *,
+        copies: int | None,
+        placement: Placement,
         scaling: Scaling | None = None,
         keep: Keep | None = None,
     ) -> None:
@@ -54,23 +58,24 @@ class TrainingState:
         self.scaling = scaling
         self.keep = Keep() if keep is None else keep
         self.optimizer = optimizer
-        self.arena = Arena("values", layout.sections)
+        self.placement = placement
+        self.arena = placement.arena
         self._move_in()
         self.keeper: Keeper = (
             WholeOptimizer(optimizer, layout)
             if copies is None
-            else ShardedOptimizer(optimizer, layout, self.arena)
+            else ShardedOptimizer(optimizer, layout, placement.values)
         )
         self.units = self.keeper.units + 1
 
     def _move_in(self) -> None:
-        tensors = self.arena.tensors
         with torch.no_grad():
             for parameter, place in zip(self.layout.parameters, self.layout.places, strict=True):
-                view = place.view(tensors)
+                view = place.view(self.placement.values)
                 view.copy_(parameter)
                 parameter.data = view
-            self._buffers = [place.view(tensors) for place in self.layout.buffer_places]
+            self.placement.computed(range(len(self.layout.blocks)))
+            self._buffers = [place.view(self.arena.tensors) for place in self.layout.buffer_places]
             # The model works on copies: the arena keeps what was committed, readable at any moment, while a
             # forward pass changes the copies.
             self._working = [module.get_buffer(name) for module, name in self.layout.buffers]
@@ -83,19 +88,18 @@ class TrainingState:
         for (module, name), committed, working in zip(
             self.layout.buffers, self._buffers, self._working, strict=True
         ):
-            working.copy_(committed)
+            working.copy_(committed, non_blocking=True)
             # A module may have replaced its buffer by a new tensor instead of writing into it.
             module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
+        self.placement.complete()
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def buffer_changes(self) -> list[torch.Tensor]:
         """What the last forward pass added to the buffers, which are put back as they were."""
-        changes = [
-            module.get_buffer(name) - committed
-            for (module, name), committed in zip(self.layout.buffers, self._buffers, strict=True)
-        ]
+        moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
+        changes = [buffer - committed for buffer, committed in zip(moved, self._buffers, strict=True)]
         self.restore_buffers()
         return changes
 
@@ -107,7 +111,7 @@ class TrainingState:
             spare: sections of an arena nobody uses now, all zeros; they are zeros again afterwards.
         """
         if isinstance(self.keeper, WholeOptimizer):
-            self.keeper.rehearse(self.arena.tensors, spare)
+            self.keeper.rehearse(self.placement.values, self.placement.spare(spare))
 
     def no_changes(self) -> list[torch.Tensor]:
         """What a virtual rank without samples adds to the buffers."""
@@ -140,7 +144,10 @@ class TrainingState:
         if skipped:
             self.keeper.skip(held)
         else:
-            self.keeper.apply(sums, held, frozenset(outcome.untouched), scale)
+            untouched = frozenset(outcome.untouched)
+            gradients = self.placement.gradients(sums, self.keeper.blocks_of(held))
+            self.keeper.apply(gradients, held, untouched, scale)
+            self.placement.computed(self.keeper.blocks_of(held))
         self._apply_buffers(sums, held, virtual_ranks)
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
@@ -163,8 +170,20 @@ class TrainingState:
 
     # -- moving --------------------------------------------------------------------------------------------
 
+    def show(self, units: Iterable[int]) -> None:
+        """Have the arena hold the values of these units; before anything reads them there."""
+        with self.placement.aside():
+            self.placement.show(self.keeper.blocks_of(units))
+
+    def taken(self, unit: int) -> None:
+        """The arena has new values of this unit: have the model use them."""
+        with self.placement.aside():
+            self.placement.taken(partial(self.unit_values, unit))
+
     def pack(self, values: Iterable[int], states: Iterable[int]) -> list[Buffer]:
         """Units as a parcel: values of some, optimizer state of others."""
+        values = tuple(values)
+        self.show(values)
         tensors: dict[str, torch.Tensor] = {}
         plain: dict[str, Any] = {}
         for unit in values:
@@ -179,10 +198,13 @@ class TrainingState:
             if unit != self.units - 1:
                 for key, entry in self.keeper.state_of(unit).items():
                     if isinstance(entry, torch.Tensor):
-                        tensors[f"state/{unit}/{key}"] = entry.contiguous()
+                        # A counter of an optimizer on a device may be on the host, and must be there again.
+                        kind = "state" if entry.device == self.layout.device else "host"
+                        tensors[f"{kind}/{unit}/{key}"] = entry.contiguous()
                     else:
                         plain[f"state/{unit}/{key}"] = entry
-        return parcel.pack(tensors, plain)
+        with self.placement.aside():
+            return parcel.pack(tensors, plain)
 
     @torch.no_grad()
     def unpack(self, payload: bytearray | mmap.mmap) -> None:
@@ -193,14 +215,24 @@ class TrainingState:
             kind, *where = key.split("/", 2)
             if kind == "value":
                 self.unit_values(int(where[0]), self.arena.tensors).copy_(entry)
+                self.taken(int(where[0]))
             elif kind == "buffer":
                 self._buffers[int(where[0])].copy_(entry)
-            elif kind == "state":
-                states.setdefault(int(where[0]), {})[where[1]] = entry
+            elif kind in ("state", "host"):
+                states.setdefault(int(where[0]), {})[where[1]] = self._placed(entry, kind)
             else:
                 self.take_rest(entry)
-        for unit, state in states.items():
-            self.keeper.set_state(unit, state)
+        with self.placement.aside():
+            for unit, state in states.items():
+                self.keeper.set_state(unit, state)
+            self.placement.complete()
+
+    def _placed(self, entry: object, kind: str) -> object:
+        """An entry of the optimizer's state where it was with whoever sent it."""
+        if not isinstance(entry, torch.Tensor) or kind == "host":
+            return entry
+        with self.placement.aside():
+            return entry.to(self.layout.device)
 
     @property
     def nbytes(self) -> int:
@@ -248,11 +280,15 @@ class TrainingState:
     def digest(self, block: int) -> tuple[str, str]:
         """SHA-256 of the values and of the optimizer state of a block, whoever keeps it and however."""
         values, states = hashlib.sha256(), hashlib.sha256()
-        values.update(raw_bytes(self.layout.block(self.arena.tensors, block)))
-        for piece in self.layout.pieces[block]:
-            for key, entry in sorted(self.keeper.piece_state(block, piece).items()):
-                states.update(key.encode())
-                states.update(raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode())
+        with self.placement.aside():
+            self.placement.show((block,))
+            values.update(raw_bytes(self.layout.block(self.arena.tensors, block)))
+            for piece in self.layout.pieces[block]:
+                for key, entry in sorted(self.keeper.piece_state(block, piece).items()):
+                    states.update(key.encode())
+                    states.update(
+                        raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
+                    )
         return values.hexdigest(), states.hexdigest()
 
     def model_tensors(self) -> dict[str, torch.Tensor]:

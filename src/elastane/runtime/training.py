@@ -26,6 +26,8 @@ from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
+from elastane.runtime import devices
+from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
 from elastane.runtime.checkpoints.taking import Described, Taker
 from elastane.runtime.data import Plan
@@ -33,6 +35,7 @@ from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.keep import Keep
 from elastane.runtime.layout import ModelLayout, check_dense
+from elastane.runtime.placement import placed
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
@@ -96,15 +99,26 @@ class Training:
         self.heartbeat, self.reporter = heartbeat, reporter
         self.layout = ModelLayout(model, optimizer)
         check_dense(self.layout)
-        self.gradients = Gradients(self.layout, exact=here.spec.convergence == "exact")
+        exact = here.spec.convergence == "exact"
+        if exact:
+            devices.pin_kernels(self.layout.device)
+        placement = placed(self.layout)
+        self.gradients = Gradients(self.layout, exact=exact, carrier=placement.carrier)
         self.scaling = (
-            Scaling(scaler, optimizer, self.layout.parameters[0].device)
+            Scaling(scaler, optimizer, self.layout.device)
             if scaler is not None and scaler.is_enabled()
             else None
         )
         self.keep = keep
         self.state = TrainingState(
-            model, optimizer, scheduler, self.layout, here.spec.copies, scaling=self.scaling, keep=keep
+            model,
+            optimizer,
+            scheduler,
+            self.layout,
+            copies=here.spec.copies,
+            placement=placement,
+            scaling=self.scaling,
+            keep=keep,
         )
         self.clip_grad_norm = clip_grad_norm
         self.step = 0
@@ -272,7 +286,9 @@ class Training:
         assert policy is not None, "asked for with checkpoints only"  # noqa: S101
 
         def describe() -> Described:
-            return Described({"rest": json.dumps(self.state.rest())}, dict(self.metrics))
+            return Described(
+                {"rest": json.dumps(self.state.rest()), "on_host": host_keys(self.state)}, dict(self.metrics)
+            )
 
         return Taker(
             self.worker,
@@ -308,7 +324,7 @@ class Training:
                 "elastane": elastane.__version__,
                 "torch": str(torch.__version__),
                 "python": platform.python_version(),
-                "device": torch.backends.cpu.get_cpu_capability(),
+                "device": devices.described(self.layout.device),
             },
         )
 

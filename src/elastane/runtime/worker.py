@@ -18,7 +18,7 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime import priority, reporting, settings
+from elastane.runtime import devices, priority, reporting, settings
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import TrainingState
 
@@ -44,6 +44,9 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
     spec = record.spec
     settings.take_part(run_dir, worker, spec, record.resumed)
+    spec = msgspec.json.decode(files.run.read_bytes(), type=RunRecord).spec
+    settings.take_part(run_dir, worker, spec)
+    devices.assign(worker)
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
     try:

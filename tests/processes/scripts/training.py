@@ -13,6 +13,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastane
+from elastane.runtime import training as charge
+from elastane.runtime.placement import Mirrored
 
 LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2
 EVALUATED_STEP = 7
@@ -22,12 +24,16 @@ parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--seconds", type=float, default=0.0, help="each virtual rank takes longer by this")
+parser.add_argument("--device", default="cpu")
+parser.add_argument("--mirrored", action="store_true", help="train as on a device, whatever the device is")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
 options = parser.parse_args()
 
 faults.witness()
 for fault in options.fault:
     faults.arm(fault)
+if options.mirrored:
+    charge.placed = Mirrored
 if options.late is not None:
     faults.wait_as(options.late, "late")
 
@@ -40,7 +46,7 @@ model = nn.Sequential(
     nn.Linear(256, 500),
     nn.Tanh(),
     nn.Linear(500, 4),
-)
+).to(options.device)
 optimizer = torch.optim.AdamW(
     [{"params": model[:5].parameters(), "weight_decay": 0.1}, {"params": model[5:].parameters(), "lr": 2e-3}],
     lr=1e-2,
@@ -58,15 +64,16 @@ for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, un
     for batch, targets in step:
         if options.seconds:
             time.sleep(options.seconds * faults.slowness())
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = functional.cross_entropy(model(batch), targets)
+        with torch.autocast(options.device, dtype=torch.bfloat16):
+            loss = functional.cross_entropy(model(batch.to(options.device)), targets.to(options.device))
         step.backward(loss)
     if step.number == EVALUATED_STEP:
         score = run.evaluate(data, microbatch=10)
         model.eval()
         with torch.no_grad():
             for batch, targets in score:
-                score.add(right=(model(batch).argmax(1) == targets).sum(), seen=len(targets))
+                guessed = model(batch.to(options.device)).argmax(1).cpu()
+                score.add(right=(guessed == targets).sum(), seen=len(targets))
         model.train()
         run.print("evaluated", score.sums["right"], score.sums["seen"])
 if run.digest is not None:

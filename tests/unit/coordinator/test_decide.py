@@ -315,7 +315,7 @@ def test_without_any_copy_of_the_state_the_run_is_over(training) -> None:
     (over,) = stage.told(RunOver)
     assert over.code == 1
     assert "after step 5" in over.why
-    assert "no checkpoint" in over.why
+    assert "newest checkpoint" in over.why
 
 
 def test_a_survivor_may_still_say_that_it_had_become_complete(training) -> None:

@@ -19,6 +19,9 @@ MODEL, STATE = "model.", "optimizer.state."
 def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
     """The state of some blocks, where it lies. Block 0 stands for what nobody trains, too."""
     layout, tensors = state.layout, state.arena.tensors
+    blocks = tuple(blocks)
+    with state.placement.aside():
+        state.placement.show(blocks)
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
             yield _entry(MODEL, layout.buffer_places[piece.number], piece, tensors)
@@ -62,6 +65,16 @@ def aliases_of(state: TrainingState) -> dict[str, str]:
     return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
 
 
+def host_keys(state: TrainingState) -> list[str]:
+    """Optimizer state of a model on a device that is on the host nevertheless: counters, as a rule."""
+    for block, pieces in enumerate(state.layout.pieces):
+        for piece in pieces:
+            if kept := state.keeper.piece_state(block, piece):
+                tensors = ((key, some) for key, some in kept.items() if isinstance(some, torch.Tensor))
+                return sorted(key for key, some in tensors if some.device != state.layout.device)
+    return []
+
+
 def scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
     """Optimizer state that is no tensor, of the parameters that begin in these blocks."""
     found: dict[str, dict[str, Any]] = {}
@@ -93,6 +106,7 @@ class Source:
         self._reader = reader
         self.manifest = manifest
         self._facts = manifest.tensors
+        self._arrivals: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._keys: dict[str, list[str]] = {}
         for key in self._facts:
             if key.startswith(STATE):
@@ -110,14 +124,32 @@ class Source:
             Damaged: what was read is not what was written.
             StorageError: the storage does not answer.
         """
+        values = tuple(values)
         wants: list[Want] = []
         for unit in values:
             wants += self._values(state, unit)
         for unit in states:
             if unit != state.units - 1:
                 wants += self._states(state, unit)
-        self._reader.restore(wants)
+        self._reader.restore([*self._by_way_of_the_host(wants)])
+        with state.placement.aside():
+            for device, host in self._arrivals:
+                device.copy_(host)
+            state.placement.complete()
+        self._arrivals.clear()
+        for unit in values:
+            if unit != state.units - 1:
+                state.taken(unit)
         return sum(want.into.nbytes for want in wants)
+
+    def _by_way_of_the_host(self, wants: Iterable[Want]) -> Iterator[Want]:
+        for want in wants:
+            if want.into.device.type == "cpu":
+                yield want
+            else:
+                host = torch.empty_like(want.into, device="cpu")
+                self._arrivals.append((want.into, host))
+                yield Want(want.key, want.start, want.stop, host)
 
     def _values(self, state: TrainingState, unit: int) -> Iterator[Want]:
         layout, tensors = state.layout, state.arena.tensors
@@ -159,12 +191,18 @@ class Source:
                 for key, some in facts.items()
                 if some.shape == place.shape and some.shape
             }
-            others = {key: _like(some) for key, some in facts.items() if key not in elementwise}
+            on_host = self.manifest.plain.get("on_host", [])
+            others = {
+                key: _like(some, torch.device("cpu") if key in on_host else state.layout.device)
+                for key, some in facts.items()
+                if key not in elementwise
+            }
             room = state.keeper.make_room(piece, elementwise, others, plain.get(place.name, {}))
             for key, into in room.items():
                 cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
                 yield Want(f"{STATE}{place.name}.{key}", *cut, into)
 
 
-def _like(facts: TensorFacts) -> torch.Tensor:
-    return torch.empty_strided(facts.shape, facts.stride, dtype=getattr(torch, facts.dtype), device="meta")
+def _like(facts: TensorFacts, device: torch.device) -> torch.Tensor:
+    dtype = getattr(torch, facts.dtype)
+    return torch.empty_strided(facts.shape, facts.stride, dtype=dtype, device=device)

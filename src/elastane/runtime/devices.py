@@ -1,0 +1,76 @@
+"""Which GPU a worker has, and what is pinned so that its kernels give the same bits every time.
+
+Nothing here touches CUDA in the warm server: a process that has cannot fork workers.
+"""
+
+import os
+
+import torch
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+FIXED_WORKSPACE = ":4096:8"
+"""Buffers of a fixed size: cuBLAS otherwise picks kernels by the stream they run on (cuBLAS, "Results
+reproducibility")."""
+
+
+def assign(worker: int) -> None:
+    """Show this process one GPU of those its agent could see, in turn by worker number.
+
+    Must come before anything has touched CUDA. The script's ``"cuda"`` is then a GPU of this worker's;
+    several workers share one where there are more workers than GPUs. Without a GPU nothing happens.
+    """
+    count = torch.cuda.device_count()
+    if count:
+        os.environ[VISIBLE] = chosen(worker, count, os.environ.get(VISIBLE))
+
+
+def chosen(worker: int, count: int, visible: str | None) -> str:
+    """The GPU of a worker, as ``CUDA_VISIBLE_DEVICES`` names it.
+
+    Args:
+        worker: its number.
+        count: GPUs that can be seen, at least 1.
+        visible: the variable as the agent has it: numbers or UUIDs; None: not set.
+    """
+    names = [name.strip() for name in visible.split(",")] if visible else [str(i) for i in range(count)]
+    return names[worker % count]
+
+
+def pin_libraries() -> None:
+    """What libraries read from the environment when they are first used; a user's own choice stands."""
+    os.environ.setdefault(WORKSPACE, FIXED_WORKSPACE)
+
+
+def pin_kernels(device: torch.device) -> None:
+    """Only kernels whose bits do not depend on chance, on a GPU; those of the CPU are like that already.
+
+    An operation that has none raises a RuntimeError in which torch names it.
+    """
+    if device.type != "cuda":
+        return
+    torch.use_deterministic_algorithms(True)
+    # Filling memory that is about to be written anyway finds bugs in kernels; it costs bandwidth.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False
+
+
+def described(device: torch.device) -> str:
+    """The device as far as bits depend on it: equal on every worker, or the worker is refused."""
+    if device.type != "cuda":
+        return str(torch.backends.cpu.get_cpu_capability())
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    libraries = f"CUDA {torch.version.cuda}, cuDNN {cudnn}"
+    return f"{torch.cuda.get_device_name(device)}; {libraries}; {numerics()}"
+
+
+def numerics() -> str:
+    """The choices of this process that kernels of a GPU depend on; TF32 is the script's to choose."""
+    choices = {
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "benchmark": torch.backends.cudnn.benchmark,
+        "matmul": torch.backends.cuda.matmul.fp32_precision,
+        "conv": torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+        "workspace": os.environ.get(WORKSPACE, ""),
+    }
+    return ", ".join(f"{name}={value}" for name, value in choices.items())

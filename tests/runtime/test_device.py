@@ -1,0 +1,143 @@
+"""On a real CUDA device, in one process; whole runs on it are in ``tests/processes/test_devices.py``."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.nn import functional
+
+from elastane.api.errors import BadInput
+from elastane.runtime import devices
+from elastane.runtime.layout import ModelLayout
+from elastane.runtime.placement import Carrier, Mirrored
+
+from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
+from .test_gradients import Worker, alone
+from .test_models import MODELS, mlp, with_batch_norm
+from .test_optimizers import digests, joined, large, lesson_of, train_on
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
+)
+
+
+@pytest.fixture(autouse=True)
+def unpinned():
+    """What `elastane.runtime.devices` pins is of this process; others in it begin without."""
+    devices.pin_libraries()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    filling = torch.utils.deterministic.fill_uninitialized_memory
+    benchmark = torch.backends.cudnn.benchmark
+    yield
+    torch.use_deterministic_algorithms(deterministic)
+    torch.utils.deterministic.fill_uninitialized_memory = filling
+    torch.backends.cudnn.benchmark = benchmark
+
+
+def there(lesson: Lesson) -> Lesson:
+    """The same lesson on the device."""
+
+    def loss(model, batch):
+        return lesson.loss(model, tuple(tensor.to("cuda") for tensor in batch))
+
+    return replace(lesson, model=lambda: lesson.model().to("cuda"), loss=loss)
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_it_trains_as_in_a_plain_loop(build):
+    learned = elastic(there(Lesson(build)))
+    assert isinstance(learned.run._training.state.placement, Mirrored)
+    assert all(parameter.is_cuda for parameter in learned.model.parameters())
+    assert_alike(learned, plain(there(Lesson(build))), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
+def test_it_trains_to_the_same_bits_again_and_sharded(build):
+    lesson = there(Lesson(build))
+    first, again, sharded = elastic(lesson), elastic(lesson), elastic(lesson, copies=2)
+    assert first.losses == again.losses == sharded.losses
+    assert_same_bits(first.model, again.model)
+    assert_same_bits(first.model, sharded.model)
+    assert first.run.digest == sharded.run.digest
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("how", ["foreach", "fused"])
+def test_a_joiner_has_its_state_where_the_donor_has_it(how, copies):
+    donor, joiner = joined(there(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
+    for unit in range(donor.state.keeper.units):
+        theirs, mine = (one.state.keeper.state_of(unit) for one in (donor, joiner))
+        assert {key: entry.device for key, entry in mine.items()} == {
+            key: entry.device for key, entry in theirs.items()
+        }
+    train_on(donor)
+    train_on(joiner)
+    assert digests(joiner) == digests(donor)
+
+
+def autocast(model, batch):
+    inputs, targets = batch
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return functional.cross_entropy(model(inputs), targets), None
+
+
+def test_mixed_precision_trains_to_the_same_bits_sharded():
+    lesson = there(Lesson(mlp, loss=autocast))
+    assert_same_bits(elastic(lesson).model, elastic(lesson, copies=2).model)
+
+
+def test_sums_of_gradients_from_the_device_have_the_bits_of_those_from_the_cpu():
+    worker = Worker(4)
+    worker.gradients._carrier = carrier = Carrier(torch.device("cuda"))
+    inner = worker.gradients.begin_leaf
+
+    def begin_leaf(*args):
+        inner(*args)
+        leaf = worker.gradients._leaf
+        add, held = leaf.add, {}
+        leaf.add = lambda number, gradient: (
+            add(number, None)
+            if gradient is None
+            else carrier.bring(held.setdefault(number, gradient.to("cuda")), lambda host: add(number, host))
+        )
+
+    worker.gradients.begin_leaf = begin_leaf
+    worker.compute(list(range(4)))
+    for sums, expected in zip(worker.gradients.sums, alone(4), strict=True):
+        assert torch.equal(sums, expected)
+
+
+def test_a_gradient_is_delivered_as_it_was_computed_while_the_device_is_busy():
+    carrier, delivered = Carrier(torch.device("cuda")), []
+    busy = torch.randn(2048, 2048, device="cuda")
+    for value in range(20):
+        for _ in range(5):
+            busy = torch.tanh(busy @ busy)
+        carrier.bring(torch.full((1 << 16,), float(value), device="cuda") + 0 * busy[0, 0], delivered.append)
+    carrier.wait()
+    assert all(tensor.is_pinned() for tensor in delivered)
+    assert [tensor.unique().tolist() for tensor in delivered] == [[float(value)] for value in range(20)]
+
+
+def test_parameters_on_two_devices_are_refused():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to("cuda"))
+    with pytest.raises(BadInput, match=r"parameter 1.weight is on cuda:0, the first parameter on cpu"):
+        ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_what_is_frozen_is_part_of_the_layout_wherever_it_is():
+    def layout(device):
+        torch.manual_seed(0)
+        model = with_batch_norm().to(device)
+        model[0].requires_grad_(requires_grad=False)
+        return ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
+
+    assert layout("cuda").digest() == layout("cpu").digest()
+
+
+def test_a_run_on_it_says_what_its_bits_depend_on():
+    elastic(there(Lesson(mlp)))
+    described = devices.described(torch.device("cuda", 0))
+    assert torch.cuda.get_device_name(0) in described
+    assert "deterministic=True, benchmark=False" in described

@@ -1,0 +1,237 @@
+"""A mirrored model trains to the bits of one in place: here the mirror is more memory of the CPU."""
+
+import pytest
+import torch
+from torch import optim
+
+from elastane.api.errors import BadInput
+from elastane.runtime import devices, training
+from elastane.runtime.layout import ModelLayout
+from elastane.runtime.optimizers import ELEMENTWISE
+from elastane.runtime.placement import Carrier, InPlace, Mirrored, placed
+
+from .lessons import Lesson, assert_same_bits, elastic, prepared
+from .test_models import (
+    MODELS,
+    Counting,
+    OfTwoTypes,
+    Sometimes,
+    autocast,
+    by_tokens,
+    mlp,
+    with_batch_norm,
+)
+from .test_optimizers import SCHEDULES, WHOLE, digests, in_groups, joined, large, lesson_of, matrix, train_on
+
+
+@pytest.fixture
+def mirrored(monkeypatch):
+    """The same as `elastic`, with a mirrored model."""
+
+    def train(lesson, how=elastic, **wishes):
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "placed", Mirrored)
+            return how(lesson, **wishes)
+
+    return train
+
+
+def assert_alike_to_the_bit(one, other):
+    assert one.losses == other.losses
+    assert_same_bits(one.model, other.model)
+    assert one.run.digest == other.run.digest
+
+
+def of(learned):
+    return learned.run._training
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize(
+    "build", [*MODELS, OfTwoTypes, Sometimes, Counting], ids=lambda build: build.__name__
+)
+def test_every_model_has_the_bits_of_one_in_place(mirrored, build, copies):
+    learned = mirrored(Lesson(build), copies=copies)
+    assert isinstance(of(learned).state.placement, Mirrored)
+    assert_alike_to_the_bit(learned, elastic(Lesson(build), copies=copies))
+
+
+@pytest.mark.parametrize("kind", WHOLE, ids=lambda kind: kind.__name__)
+def test_every_optimizer_has_the_bits_of_one_in_place(mirrored, kind):
+    assert_alike_to_the_bit(mirrored(lesson_of(kind)), elastic(lesson_of(kind)))
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
+def test_every_sharded_optimizer_has_them_too(mirrored, kind):
+    lesson = lesson_of(kind, large)
+    assert_alike_to_the_bit(mirrored(lesson, copies=2), elastic(lesson, copies=2))
+
+
+LESSONS = {
+    "clipping": Lesson(matrix, clip=0.05),
+    "groups": Lesson(matrix, in_groups),
+    "schedule": Lesson(matrix, scheduler=SCHEDULES["OneCycleLR"]),
+    "weights": Lesson(mlp, loss=by_tokens),
+    "mixed precision": Lesson(mlp, loss=autocast),
+    "short last step": Lesson(mlp, global_batch=6, microbatch=2, steps=8),
+    "fused": lesson_of(optim.AdamW, large, fused=True),
+    "several slots": Lesson(mlp, global_batch=12, microbatch=1),
+}
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_way_to_train_has_the_bits_of_one_in_place(mirrored, name):
+    assert_alike_to_the_bit(mirrored(LESSONS[name]), elastic(LESSONS[name]))
+
+
+def test_fast_sums_of_one_worker_have_them_too(mirrored):
+    assert_alike_to_the_bit(
+        mirrored(Lesson(mlp), convergence="fast"), elastic(Lesson(mlp), convergence="fast")
+    )
+
+
+# -- what is where -----------------------------------------------------------------------------------------
+
+
+def within(tensor, sections):
+    return any(
+        section.data_ptr() <= tensor.data_ptr() < section.data_ptr() + section.nbytes for section in sections
+    )
+
+
+def test_in_place_the_model_trains_in_the_memory_that_peers_read():
+    state = of(prepared(Lesson(mlp))).state
+    assert isinstance(state.placement, InPlace)
+    assert all(within(parameter, state.arena.tensors) for parameter in state.model.parameters())
+
+
+def test_mirrored_it_does_not(mirrored):
+    state = of(mirrored(Lesson(mlp), prepared)).state
+    assert not any(within(parameter, state.arena.tensors) for parameter in state.model.parameters())
+
+
+def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
+    learned = mirrored(Lesson(mlp))
+    state = of(learned).state
+    train_on(of(learned))
+    units = range(state.keeper.units)
+    stale = [state.unit_values(unit, state.arena.tensors).clone() for unit in units]
+    state.show(units)
+    shown = [state.unit_values(unit, state.arena.tensors) for unit in units]
+    assert not any(torch.equal(old, new) for old, new in zip(stale, shown, strict=True))
+    for parameter, new in zip(state.model.parameters(), shown, strict=True):
+        assert torch.equal(parameter.reshape(-1), new)
+
+
+def test_showing_a_block_brings_no_other(mirrored):
+    state = of(mirrored(Lesson(large), prepared, copies=2)).state
+    state.show(range(state.keeper.units))
+    with torch.no_grad():
+        for values in state.placement.values[: state.layout.parameter_sections]:
+            values.fill_(7)
+    state.placement.computed(range(len(state.layout.blocks)))
+    state.show([1])
+    found = [bool((state.layout.block(state.arena.tensors, block) == 7).all()) for block in range(3)]
+    assert found == [False, True, False]
+
+
+def test_what_a_peer_has_computed_reaches_the_model_and_nothing_beside_it(mirrored):
+    state = of(mirrored(Lesson(mlp), prepared)).state
+    before = [parameter.clone() for parameter in state.model.parameters()]
+    # Neighbours of this unit in the same block are older in the arena than in the model.
+    state.arena.tensors[0].fill_(3)
+    state.taken(1)
+    after = list(state.model.parameters())
+    assert (after[1] == 3).all()
+    assert all(torch.equal(before[n], after[n]) for n in (0, 2, 3))
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.SGD, optim.NAdam], ids=lambda kind: kind.__name__)
+def test_a_joiner_gets_everything_and_trains_on_alike(mirrored, kind, copies):
+    lesson = lesson_of(kind, large)
+    donor, joiner = mirrored(lesson, joined, copies=copies)
+    assert digests(joiner) == digests(donor) == digests(of(elastic(lesson, copies=copies)))
+    assert_same_bits(donor.state.model, joiner.state.model)
+    train_on(donor)
+    train_on(joiner)
+    assert digests(joiner) == digests(donor)
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_mirrored_worker_and_one_in_place_may_give_each_other_their_state(mirrored, copies):
+    donor = of(mirrored(Lesson(with_batch_norm), copies=copies))
+    joiner = of(prepared(Lesson(with_batch_norm), copies=copies))
+    everything = range(donor.state.units)
+    joiner.state.unpack(bytearray().join(donor.state.pack(everything, everything)))
+    assert digests(joiner) == digests(donor)
+
+
+# -- the carrier -------------------------------------------------------------------------------------------
+
+
+def test_gradients_are_delivered_in_order_and_as_they_were():
+    carrier, delivered = Carrier(torch.device("cpu")), []
+    gradient = torch.zeros(3)
+    for value in range(50):
+        carrier.bring(gradient.fill_(value), delivered.append)
+    carrier.wait()
+    assert [tensor[0].item() for tensor in delivered] == list(range(50))
+
+
+def test_what_breaks_on_the_way_to_a_slot_is_raised_in_the_training_thread():
+    carrier = Carrier(torch.device("cpu"))
+
+    def break_(_gradient):
+        raise RuntimeError("a slot is gone")
+
+    carrier.bring(torch.zeros(1), break_)
+    with pytest.raises(RuntimeError, match="a slot is gone"):
+        carrier.wait()
+    carrier.wait()
+
+
+# -- devices -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_on_the_cpu_is_trained_in_place():
+    model = mlp()
+    layout = ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
+    assert layout.device == torch.device("cpu")
+    assert isinstance(placed(layout), InPlace)
+
+
+def test_a_buffer_on_another_device_than_the_parameters_is_named():
+    model = with_batch_norm()
+    model[1].running_mean = model[1].running_mean.to("meta")
+    with pytest.raises(BadInput, match=r"buffer 1.running_mean is on meta"):
+        ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("worker", "count", "visible", "expected"),
+    [
+        (0, 1, None, "0"),
+        (5, 4, None, "1"),
+        (3, 2, "4, 7", "7"),
+        (4, 2, "4,7", "4"),
+        (1, 2, "GPU-aaaa,GPU-bbbb", "GPU-bbbb"),
+        (7, 3, "0,1,2,-1,5", "1"),
+    ],
+)
+def test_workers_take_the_gpus_of_the_machine_in_turn(worker, count, visible, expected):
+    assert devices.chosen(worker, count, visible) == expected
+
+
+def test_what_a_gpu_depends_on_is_in_its_description(monkeypatch):
+    before = devices.numerics()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)
+    assert devices.numerics() != before
+
+
+def test_on_the_cpu_no_choice_of_kernels_is_changed():
+    devices.pin_libraries()
+    before = devices.numerics()
+    prepared(Lesson(mlp))
+    assert devices.numerics() == before
+    assert devices.described(torch.device("cpu")) == torch.backends.cpu.get_cpu_capability()
