@@ -23,11 +23,14 @@ parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step w
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
 parser.add_argument("--seconds", type=float, default=0.0, help="each virtual rank takes longer by this")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
+parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 options = parser.parse_args()
 
 faults.witness()
 for fault in options.fault:
     faults.arm(fault)
+if options.load_late is not None:
+    faults.load_late(options.load_late)
 if options.late is not None:
     faults.wait_as(options.late, "late")
 
