@@ -1,7 +1,8 @@
-"""What ``kill -9`` of the coordinator costs a run: nothing, if steps need no control plane."""
+"""What ``kill -9`` of the coordinator costs a run, beside a process that only imports what it does."""
 
 import os
 import signal
+import sys
 import time
 from statistics import median
 from typing import Any
@@ -11,24 +12,30 @@ from elastane.api.control import AskStatus
 import ticks
 from elastane_run import ElastaneRun
 from job import Job
+from processes import Processes
 from setting import Setting
 
 VIRTUAL_RANKS = 4
 AFTERWARDS_STEPS = 5
+IMPORTS = "import elastane.coordinator.server"
 
 
 def measure(setting: Setting) -> dict[str, Any]:
     """The slowest step around the death beside the usual one, and whether the next resize works."""
     job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "coordinator")
-    deaths = []
+    deaths, controls = [], []
     with ElastaneRun(job, setting.work / "coordinator-run", start=2, most=2) as run:
         for _ in range(setting.repetitions):
             run.wait_for_members(2)
+            run.wait_for_steps(setting.calm_steps)
+            controls.append(control(run, setting))
             run.wait_for_steps(setting.calm_steps)
             deaths.append(death(run, setting))
             run.resize(2)
     return {
         "deaths": deaths,
+        "control": controls,
+        "control_slowest_over_usual": [each["slowest_over_usual"] for each in controls],
         "slowest_over_usual": [each["slowest_over_usual"] for each in deaths],
         "successor_s": [each["successor_s"] for each in deaths],
         "resize_after_s": [each["resize_after_s"] for each in deaths],
@@ -43,6 +50,24 @@ def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     run.wait(lambda: run.ask(AskStatus()).term > status.term, "the next coordinator")
     successor_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)
+    felt = disturbance(run, begin_s, setting)
+    asked_s = time.monotonic()
+    run.resize(1)
+    return {**felt, "successor_s": successor_s, "resize_after_s": run.wait_for_members(1) - asked_s}
+
+
+def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
+    """From the start of a process that is no part of the run and imports what a coordinator does."""
+    begin_s = time.monotonic()
+    with Processes(setting.work / f"onlooker-{begin_s:.0f}") as processes:
+        processes.start([sys.executable, "-P", "-c", IMPORTS])
+        processes.finish(timeout_s=120)
+    run.wait_for_steps(AFTERWARDS_STEPS)
+    return disturbance(run, begin_s, setting)
+
+
+def disturbance(run: ElastaneRun, begin_s: float, setting: Setting) -> dict[str, float]:
+    """The slowest step of any worker since ``begin_s``, beside the usual one just before."""
     end_s = time.monotonic()
     slowest_s, usual_s = 0.0, 0.0
     for pid in run.worker_pids().values():
@@ -50,12 +75,4 @@ def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
         before = [tick for tick in mine if tick.at_s <= begin_s][-setting.calm_steps - 1 :]
         usual_s = max(usual_s, median(ticks.durations_s(before).values()))
         slowest_s = max(slowest_s, ticks.slowest_s(mine, begin_s, end_s))
-    asked_s = time.monotonic()
-    run.resize(1)
-    return {
-        "usual_s": usual_s,
-        "slowest_s": slowest_s,
-        "slowest_over_usual": slowest_s / usual_s,
-        "successor_s": successor_s,
-        "resize_after_s": run.wait_for_members(1) - asked_s,
-    }
+    return {"usual_s": usual_s, "slowest_s": slowest_s, "slowest_over_usual": slowest_s / usual_s}

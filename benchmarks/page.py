@@ -165,19 +165,31 @@ def restart(found: Results) -> list[str]:
 
 def coordinator_death(found: Results) -> list[str]:
     return [
-        "`kill -9` of the coordinator, with two workers.",
+        prose(
+            """
+            `kill -9` of the coordinator, with two workers. The control is a process that has
+            nothing to do with the run and imports what a coordinator imports.
+            """
+        ),
         table(
             [
+                "",
                 "slowest step around it / usual",
                 "until its successor answered",
                 "until the next resize was done",
             ],
             [
                 [
+                    "the coordinator dies",
                     said(found["slowest_over_usual"]),
                     said(found["successor_s"], "s"),
                     said(found["resize_after_s"], "s"),
-                ]
+                ],
+                *(
+                    ["an onlooker starts", said(found[control]), "", ""]
+                    for control in ("control_slowest_over_usual",)
+                    if control in found
+                ),
             ],
         ),
     ]

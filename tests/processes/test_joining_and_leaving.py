@@ -102,6 +102,26 @@ def test_the_healthy_train_on_while_a_joiner_takes_its_time(stage, assert_undist
     assert ended.generation(10) == ended.generation(1)
 
 
+# -- one join after the other ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_join_is_proposed_while_the_state_of_another_is_on_its_way(stage, assert_undisturbed, copies):
+    async def story(running):
+        await running.until_step(4)
+        await running.resize(3)
+        await running.until_event("worker.ready", "worker 2")
+        running.go()
+        await running.resize(4)
+        await running.until_event("worker.ready", "worker 3")
+        running.open("load")
+
+    ended = stage.play("--load-late=2", "--paced-from=5", "--steps=300", story=story, start=2, copies=copies)
+    assert_undisturbed(ended)
+    assert ended.events("worker.died") == ended.events("worker.hung") == []
+    assert ended.shares(300).keys() == {0, 1, 2, 3}
+
+
 # -- faults while state changes hands --------------------------------------------------------------------
 
 

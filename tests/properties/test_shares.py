@@ -18,10 +18,25 @@ def test_shares_tile_the_virtual_ranks_in_the_order_of_the_workers(size, speeds)
     assert [rank for start, stop in shares for rank in range(start, stop)] == list(range(size))
 
 
+def quotas(size, speeds):
+    """Proportional; where there is one for each, nobody's is less than one."""
+    least = 1.0 if size >= len(speeds) else 0.0
+    low, high = 0.0, size / min(speeds)
+    for _ in range(200):
+        factor = (low + high) / 2
+        low, high = (factor, high) if sum(max(least, factor * s) for s in speeds) < size else (low, factor)
+    return [max(least, high * speed) for speed in speeds]
+
+
 @given(size=st.integers(0, 64), speeds=speeds)
 def test_a_share_is_the_quota_rounded_down_or_up(size, speeds):
-    for count, speed in zip(share_sizes(deal(size, tuple(speeds))), speeds, strict=True):
-        assert abs(count - size * speed / sum(speeds)) < 1
+    for count, quota in zip(share_sizes(deal(size, tuple(speeds))), quotas(size, speeds), strict=True):
+        assert abs(count - quota) < 1
+
+
+@given(size=st.integers(1, 64), speeds=st.lists(st.floats(1 / 16, 4), min_size=1, max_size=9))
+def test_nobody_gets_none_while_there_are_enough_for_all(size, speeds):
+    assert size < len(speeds) or min(share_sizes(deal(size, tuple(speeds)))) >= 1
 
 
 @given(log_size=st.integers(0, 6), log_workers=st.integers(0, 3))
@@ -40,8 +55,7 @@ def test_no_other_rounding_has_fewer_nodes(size, speeds):
             place += count
         return total
 
-    quotas = [size * speed / sum(speeds) for speed in speeds]
-    choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in quotas]
+    choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in quotas(size, speeds)]
     fewest = min(nodes(counts) for counts in product(*choices) if sum(counts) == size)
     assert nodes(share_sizes(deal(size, tuple(speeds)))) == fewest
 

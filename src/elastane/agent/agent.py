@@ -7,12 +7,14 @@ import signal
 import socket
 import time
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
+from elastane.agent.coordinators import Coordinators
 from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, is_hung, observed
 from elastane.agent.link import Link
-from elastane.agent.processes import Child, Commands, Watch, start_coordinator, start_spares
+from elastane.agent.processes import Commands, Watch, start_coordinator, start_spares
 from elastane.agent.restarts import Deaths
 from elastane.agent.staff import Staff, ended, hired, started
 from elastane.agent.warm import Exited, Ready, Started, WarmServer
@@ -59,9 +61,9 @@ class Agent:
         self._spec = spec
         self._commands = commands or Commands()
         self._staff = Staff(target=spec.start, following=0 if resumed is None else resumed.first_worker)
-        self._term = 0 if resumed is None else resumed.first_term - 1
+        self._first_term = 1 if resumed is None else resumed.first_term
         self._stopping = False
-        self._coordinator: Child | None = None
+        self._coordinators: Coordinators | None = None
         self._warm: WarmServer | None = None
         self._watches: dict[WorkerId, Watch] = {}
         self._codes: dict[WorkerId, asyncio.Future[int]] = {}
@@ -132,28 +134,12 @@ class Agent:
         return self._over
 
     async def _keep_coordinator(self, socket_fd: int) -> None:
-        deaths = Deaths(within_s=10)
-        while True:
-            self._term += 1
-            child = start_coordinator(
-                self._commands,
-                self._run_dir,
-                socket_fd=socket_fd,
-                lifeline=self._lifeline,
-                term=self._term,
-            )
-            try:
-                code = await child.ended()
-            except asyncio.CancelledError:
-                await child.end(GRACE_S)
-                raise
-            finally:
-                child.kill()
-                child.close()
-            deaths = deaths.another(time.monotonic(), code)
-            if deaths.too_many:
-                self._give_up("coordinator", code, deaths)
-                return
+        start = partial(
+            start_coordinator, self._commands, self._run_dir, socket_fd=socket_fd, lifeline=self._lifeline
+        )
+        self._coordinators = Coordinators(start, self._news.set, self._first_term)
+        code, deaths = await self._coordinators.keep()
+        self._give_up("coordinator", code, deaths)
 
     async def _keep_warm_server(self) -> None:
         deaths = Deaths(within_s=60)
@@ -278,16 +264,20 @@ class Agent:
                 self._finish(message)
 
     def _report(self) -> AgentReport:
-        warm = self._warm
+        warm, coordinators = self._warm, self._coordinators
+        standby = None if coordinators is None else coordinators.standby_pid
         return AgentReport(
             pid=os.getpid(),
             target=self._staff.target,
-            term=self._term,
+            term=0 if coordinators is None else coordinators.term,
             workers=tuple(
                 ProcessInfo(role="worker", pid=pid, worker=worker)
                 for worker, pid in sorted(self._staff.living.items())
             ),
             spares=() if warm is None else (ProcessInfo(role="spare", pid=warm.child.pid, state=warm.state),),
+            standby=()
+            if standby is None
+            else (ProcessInfo(role="coordinator", pid=standby, state="standby"),),
             exits=self._staff.exits,
             draining=self._staff.draining,
             stopping=self._stopping,

@@ -66,9 +66,10 @@ class Child:
 
     Args:
         command: with options.
-        log: its standard error, and its output too unless ``pipes``.
+        log: its standard error, and its output too unless it speaks.
         pass_fds: file descriptors it inherits.
-        pipes: its standard input and output are pipes to the agent.
+        hears: its standard input is a pipe from the agent.
+        speaks: its standard output is a pipe to the agent.
         threads: for numerical libraries in it; None leaves the environment as it is.
 
     Raises:
@@ -81,15 +82,16 @@ class Child:
         log: Path,
         *,
         pass_fds: Sequence[int],
-        pipes: bool = False,
+        hears: bool = False,
+        speaks: bool = False,
         threads: int | None = None,
     ) -> None:
         settings = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
         with log.open("ab") as stream:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules
                 command,
-                stdin=subprocess.PIPE if pipes else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if pipes else stream,
+                stdin=subprocess.PIPE if hears else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if speaks else stream,
                 stderr=stream,
                 pass_fds=pass_fds,
                 start_new_session=True,
@@ -117,6 +119,13 @@ class Child:
             self.kill()
             await self.ended()
 
+    def tell(self, line: bytes) -> None:
+        """Writes one line, without its end, to a process that hears; a dead one misses it."""
+        if self.process.stdin is None:
+            raise TypeError("this process was started without a pipe to hear by")
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(line + b"\n")
+
     def kill(self) -> None:
         if self.process.poll() is None:
             self._watch.send(signal.SIGKILL)
@@ -129,14 +138,15 @@ class Child:
                 pipe.close()
 
 
-def start_coordinator(
-    commands: Commands, run_dir: RunDir, *, socket_fd: int, lifeline: int, term: int
-) -> Child:
-    options = ("--fd", str(socket_fd), "--lifeline", str(lifeline), "--term", str(term))
+def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, lifeline: int) -> Child:
+    """One that stands by until `Child.tell` tells it its term."""
+    options = ("--fd", str(socket_fd), "--lifeline", str(lifeline))
     command = (*commands.coordinator, "--run-dir", str(run_dir.root), *options)
-    return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline))
+    return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), hears=True)
 
 
 def start_spares(commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int) -> Child:
     command = (*commands.spares, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
-    return Child(command, run_dir.log("spares"), pass_fds=(lifeline,), pipes=True, threads=threads)
+    return Child(
+        command, run_dir.log("spares"), pass_fds=(lifeline,), hears=True, speaks=True, threads=threads
+    )

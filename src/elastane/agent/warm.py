@@ -46,10 +46,7 @@ class WarmServer:
 
     def ask(self, worker: WorkerId) -> None:
         """A dead server hears nothing; the next one is asked again for those that have not started."""
-        try:
-            _pipe(self.child.process.stdin).write(msgspec.json.encode({"start": worker}) + b"\n")
-        except BrokenPipeError:
-            return
+        self.child.tell(msgspec.json.encode({"start": worker}))
 
     async def lines(self) -> AsyncIterator[Started | Exited | Ready]:
         """What it says, until its end."""

@@ -238,6 +238,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
         term: of the coordinator it has started last.
         workers: the living ones.
         spares: the warm servers that workers are forked from.
+        standby: the process that will be the next coordinator.
         exits: of the run so far, oldest first; of a long run only the last few hundred.
         draining: the last `SetTarget`'s ``drain``.
         stopping: the user asked for the end of the run.
@@ -248,6 +249,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
     term: int
     workers: tuple[ProcessInfo, ...] = ()
     spares: tuple[ProcessInfo, ...] = ()
+    standby: tuple[ProcessInfo, ...] = ()
     exits: tuple[WorkerExit, ...] = ()
     draining: tuple[WorkerId, ...] = ()
     stopping: bool = False

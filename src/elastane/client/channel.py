@@ -1,6 +1,5 @@
 """One question to a live run's coordinator, and its answer."""
 
-import fcntl
 import time
 
 import msgspec
@@ -10,6 +9,7 @@ from websockets.sync.client import connect
 from elastane.api.control import Answer, Ask, decode_answer, encode
 from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.rundir import RunDir
+from elastane.observability.run_files import is_live
 
 RETRY_S = 0.05
 LARGEST_ANSWER_BYTES = 16 * 2**20
@@ -18,18 +18,6 @@ LARGEST_ANSWER_BYTES = 16 * 2**20
 class Endpoint(msgspec.Struct, frozen=True):
     host: str
     port: int
-
-
-def is_live(run_dir: RunDir) -> bool:
-    """Its agent holds the lock."""
-    try:
-        with run_dir.lock.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:

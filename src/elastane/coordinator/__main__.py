@@ -1,4 +1,8 @@
-"""``python -m elastane.coordinator``: started by the agent, on a socket that is listening already."""
+"""``python -m elastane.coordinator``: started by the agent, on a socket that is listening already.
+
+It stands by until it reads the number of its term on its standard input. Before that it opens nothing and
+hears nobody; what takes time, importing all that it needs, is done by then.
+"""
 
 import argparse
 import asyncio
@@ -6,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 from elastane.api.rundir import RunDir
@@ -29,15 +34,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="listening socket")
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--term", type=int, required=True)
     parser.add_argument("--lifeline", type=int, help="read end of the agent's pipe")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     # Ctrl-C reaches the whole foreground process group; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    term = sys.stdin.readline()
+    if not term:
+        # The agent has ended: there is nothing to coordinate.
+        return
     os.set_blocking(options.fd, False)
     listening = socket.socket(fileno=options.fd)
-    asyncio.run(run(Coordinator(RunDir(options.run_dir), options.term), listening, options.lifeline))
+    asyncio.run(run(Coordinator(RunDir(options.run_dir), int(term)), listening, options.lifeline))
 
 
 if __name__ == "__main__":

@@ -13,16 +13,16 @@ ROUNDING = 1e-9
 def deal(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
     """Contiguous shares of ``range(size)``, one per worker, in proportion to their speeds.
 
-    Each share is the worker's quota rounded down or up. Among all such dealings the one with the fewest
-    nodes of the tree is taken (dynamic programming over borders), because every node beyond the first is a
-    partial sum more to hold and to send.
+    Nobody gets none while there are enough for all: who computes nothing is not measured, and would never be
+    seen to have become faster. Each share is the worker's quota rounded down or up. Among all such dealings
+    the one with the fewest nodes of the tree is taken (dynamic programming over borders), because every node
+    beyond the first is a partial sum more to hold and to send.
 
     Args:
         size: V, the number of virtual ranks.
         speeds: of the workers in the order of the generation, each > 0.
     """
-    total = sum(speeds)
-    quotas = [size * speed / total for speed in speeds]
+    quotas = _quotas(size, speeds)
     floors = [int(quota + ROUNDING) for quota in quotas]
     # borders[p]: (nodes so far, shares so far) of the cheapest way to have dealt p ranks.
     borders: dict[int, tuple[int, tuple[Span, ...]]] = {0: (0, ())}
@@ -39,6 +39,19 @@ def deal(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
                     after[stop] = (cost, (*shares, (place, stop)))
         borders = after
     return borders[size][1]
+
+
+def _quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
+    """In proportion to speed what is left when those too slow for one have one each."""
+    slow: frozenset[int] = frozenset()
+    while True:
+        rest = size - len(slow)
+        total = sum(speed for i, speed in enumerate(speeds) if i not in slow)
+        quotas = [1.0 if i in slow else rest * speed / total for i, speed in enumerate(speeds)]
+        slower = frozenset(i for i, quota in enumerate(quotas) if quota < 1 - ROUNDING)
+        if not slower or size < len(speeds):
+            return quotas
+        slow |= slower
 
 
 def deal_missing(

@@ -90,8 +90,8 @@ class Keeper(Protocol):
         """A step that updates nothing."""
         ...
 
-    def blocks_of(self, units: Iterable[int]) -> set[int]:
-        """Blocks that some units lie in."""
+    def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
+        """Blocks with values of these units, perhaps several times; the rest has none."""
         ...
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool: ...
@@ -197,7 +197,6 @@ class WholeOptimizer:
         return True
 
     def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
-        """Blocks with values of these units, perhaps several times; the rest has none."""
         return (block for unit in units if unit < self.units for block in self._layout.blocks_of[unit])
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -322,7 +321,6 @@ class ShardedOptimizer:
         return block in held
 
     def blocks_of(self, units: Iterable[int]) -> Iterator[int]:
-        """Blocks with values of these units; the rest has none."""
         return (unit for unit in units if unit < self.units)
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:

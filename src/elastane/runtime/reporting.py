@@ -11,12 +11,12 @@ from statistics import median
 
 import msgspec
 
+from elastane.agent import priority
 from elastane.api import control
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.protocol import events
 from elastane.protocol import member as core
-from elastane.runtime import priority
 from elastane.runtime.checkpoints.taking import Taker
 from elastane.runtime.control import Control
 from elastane.runtime.data import Plan

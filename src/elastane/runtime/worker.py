@@ -14,11 +14,12 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
+from elastane.agent import priority
 from elastane.api import control
 from elastane.api.errors import ElastaneError, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime import devices, priority, reporting, settings
+from elastane.runtime import devices, reporting, settings
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import TrainingState
 

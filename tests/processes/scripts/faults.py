@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from elastane.protocol import actions, mesh
+from elastane.protocol import actions, events, mesh
 from elastane.runtime import settings, worker
 from elastane.runtime.data import Deck
+from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.gradients import _Kept, _Leaf
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state import TrainingState
@@ -39,6 +40,17 @@ def wait_for(*names: str) -> None:
 def wait_as(number: int, name: str) -> None:
     if settings.current().worker == number:
         wait_for(name)
+
+
+def load_late(number: int) -> None:
+    """This worker has its state sent as it joins, and does not take it before the file ``load`` is there."""
+
+    def wait(_reactor: Reactor, action: object) -> None:
+        if isinstance(action, actions.Load):
+            wait_for("load")
+
+    if settings.current().worker == number:
+        _around(Reactor, "_act", before=wait)
 
 
 def slowness() -> float:
@@ -190,6 +202,41 @@ def before_apply(step: int, strike: Strike) -> None:
     _around(TrainingState, "apply", before=at)
 
 
+def in_evaluation(_step: int, strike: Strike) -> None:
+    """With its first batch judged and not yet reported."""
+    _around(Evaluation, "add", after=lambda _evaluation, **_values: strike())
+
+
+def _vote_in(kind: events.Kind, *, sent: int | None) -> Moment:
+    """Around a vote in the first round of this kind: instead of it (``sent`` None), or after so many."""
+
+    def moment(_step: int, strike: Strike) -> None:
+        entered: list[events.Kind] = []
+        counted: list[int] = []
+
+        def post(_reactor: Reactor, event: object) -> None:
+            if isinstance(event, events.Entered):
+                entered.append(event.kind)
+
+        def due(message: object) -> bool:
+            return isinstance(message, mesh.Vote) and entered[-1] == kind
+
+        def before(_reactor: Reactor, _peer: int, message: object, _payload: object) -> None:
+            if sent is None and due(message):
+                strike()
+
+        def after(_reactor: Reactor, peer: int, message: object, _payload: object) -> None:
+            if due(message):
+                counted.append(peer)
+                if len(counted) == sent:
+                    strike()
+
+        _around(Reactor, "post", before=post)
+        _around(Reactor, "_send", before=before, after=after)
+
+    return moment
+
+
 def before_writing_model(_step: int, strike: Strike) -> None:
     inner = worker.write_model
 
@@ -212,6 +259,11 @@ MOMENTS: dict[str, Moment] = {
     "after-one-vote-that-counted": _message(mesh.Vote, sent=1, applied=1),
     "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
     "before-apply": before_apply,
+    "in-evaluation": in_evaluation,
+    "before-vote-on-evaluation": _vote_in("evaluate", sent=None),
+    "after-one-vote-on-evaluation": _vote_in("evaluate", sent=1),
+    "before-vote-on-the-end": _vote_in("settle", sent=None),
+    "after-one-vote-on-the-end": _vote_in("settle", sent=1),
     "before-writing-model": before_writing_model,
     "before-publish": _message(mesh.Published, sent=None, applied=2),
     "after-one-published": _message(mesh.Published, sent=1, applied=2),

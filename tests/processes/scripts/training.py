@@ -27,6 +27,7 @@ parser.add_argument("--seconds", type=float, default=0.0, help="each virtual ran
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--mirrored", action="store_true", help="train as on a device, whatever the device is")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
+parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 options = parser.parse_args()
 
 faults.witness()
@@ -34,6 +35,8 @@ for fault in options.fault:
     faults.arm(fault)
 if options.mirrored:
     charge.placed = Mirrored
+if options.load_late is not None:
+    faults.load_late(options.load_late)
 if options.late is not None:
     faults.wait_as(options.late, "late")
 

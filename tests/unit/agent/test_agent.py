@@ -11,6 +11,7 @@ import pytest
 
 from elastane.agent.agent import Agent
 from elastane.agent.processes import Commands
+from elastane.agent.restarts import MOST_DEATHS
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus
 from elastane.api.errors import NoSuchRun
 from elastane.api.records import EventLine
@@ -70,6 +71,10 @@ def pid_of(answer: Answer, role: str, worker: int | None = None) -> int:
     return next(row.pid for row in answer.processes if row.role == role and row.worker == worker)
 
 
+def standby_of(answer: Answer) -> int | None:
+    return next((row.pid for row in answer.processes if row.state == "standby"), None)
+
+
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -83,8 +88,14 @@ def staged(tmp_path, monkeypatch):
     # The command line takes the lock; here nobody does.
     monkeypatch.setattr("elastane.client.channel.is_live", lambda run_dir: run_dir.endpoint.exists())
 
-    def play(story, *, spares: tuple[str, ...] = SMALL, **wishes: int):
-        running = Running(tmp_path, Commands(spares=spares), **wishes)
+    def play(
+        story,
+        *,
+        spares: tuple[str, ...] = SMALL,
+        coordinator: tuple[str, ...] = Commands().coordinator,
+        **wishes: int,
+    ):
+        running = Running(tmp_path, Commands(coordinator, spares), **wishes)
 
         async def both():
             task = asyncio.create_task(running.agent.run())
@@ -107,13 +118,13 @@ def test_a_run_is_started_stopped_and_leaves_no_process_behind(staged) -> None:
     pids = []
 
     async def story(running) -> None:
-        answer = await running.until(lambda answer: members(answer) == {0, 1})
+        answer = await running.until(lambda answer: members(answer) == {0, 1} and standby_of(answer))
         pids.extend(row.pid for row in answer.processes if row.role != "agent")
         running.agent.drain()
 
     over, running = staged(story, start=2)
     assert over.code == 130
-    assert len(pids) == 4
+    assert len(pids) == 5
     assert [pid for pid in pids if alive(pid)] == []
     assert running.kinds()[-1] == "run.stopped"
     assert not running.run_dir.endpoint.exists()
@@ -157,6 +168,83 @@ def test_the_run_grows_shrinks_and_survives_its_coordinator(staged) -> None:
     assert over.code == 130
     assert "worker.died" not in running.kinds()
     assert running.kinds().count("worker.left") == 1
+
+
+def test_who_stood_by_takes_over_and_another_one_stands_by(staged) -> None:
+    async def story(running) -> None:
+        answer = await running.until(standby_of)
+        following = standby_of(answer)
+        os.kill(pid_of(answer, "coordinator"), signal.SIGKILL)
+        answer = await running.until(lambda answer: answer.term == 2 and standby_of(answer))
+        assert pid_of(answer, "coordinator") == following
+        assert standby_of(answer) not in (None, following)
+        assert os.getpriority(os.PRIO_PROCESS, following) == os.getpriority(os.PRIO_PROCESS, 0)
+        running.agent.drain()
+
+    over, running = staged(story, start=1)
+    assert over.code == 130
+    assert running.kinds().count("coordinator.died") == 1
+
+
+def test_who_stands_by_is_replaced_when_it_dies_and_the_term_goes_on(staged) -> None:
+    async def story(running) -> None:
+        answer = await running.until(standby_of)
+        first = standby_of(answer)
+        os.kill(first, signal.SIGKILL)
+        answer = await running.until(lambda answer: standby_of(answer) not in (None, first))
+        assert answer.term == 1
+        running.agent.drain()
+
+    over, running = staged(story, start=1)
+    assert over.code == 130
+    assert "coordinator.died" not in running.kinds()
+
+
+def test_both_coordinators_may_die_at_once(staged) -> None:
+    async def story(running) -> None:
+        answer = await running.until(standby_of)
+        os.kill(standby_of(answer), signal.SIGKILL)
+        os.kill(pid_of(answer, "coordinator"), signal.SIGKILL)
+        await running.until(lambda answer: answer.term > 1 and members(answer) == {0})
+        running.agent.drain()
+
+    over, running = staged(story, start=1)
+    assert over.code == 130
+    assert "worker.died" not in running.kinds()
+
+
+FIRST_ONE_ONLY = """
+import os, runpy, sys
+at = sys.argv.index("--run-dir")
+try:
+    os.close(os.open(sys.argv[at + 1] + "/first", os.O_CREAT | os.O_EXCL))
+except FileExistsError:
+    sys.exit("no second one")
+runpy.run_module("elastane.coordinator", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_run_goes_on_although_nobody_can_stand_by(staged) -> None:
+    async def story(running) -> None:
+        log = running.run_dir.log("coordinator")
+        await running.until(lambda _: log.read_text().count("no second one") == MOST_DEATHS)
+        answer = await running.until(lambda answer: members(answer) == {0} and not standby_of(answer))
+        assert (answer.term, answer.state) == (1, "training")
+        running.agent.drain()
+
+    over, _ = staged(story, coordinator=(sys.executable, "-P", "-c", FIRST_ONE_ONLY), start=1)
+    assert over.code == 130
+
+
+def test_a_coordinator_that_cannot_start_is_given_up_with_its_last_words(staged) -> None:
+    async def story(running) -> None:
+        await running.agent._finished.wait()
+
+    broken = (sys.executable, "-c", "raise ImportError('no module named websockets')")
+    over, _ = staged(story, coordinator=broken)
+    assert over.code == 1
+    assert "the coordinator process died 5 times within 10 s" in over.why
+    assert "no module named websockets" in over.why
 
 
 def test_workers_outlive_the_warm_server_and_new_ones_come_from_the_next(staged) -> None:

@@ -46,31 +46,39 @@ class Served:
         self.lifeline, self.agent_end = os.pipe()
         self.term = 0
 
-    def start(self) -> None:
+    def start(self, *, serving: bool = True) -> None:
         self.term += 1
         options = {
             "--fd": self.listening.fileno(),
             "--run-dir": self.run_dir.root,
-            "--term": self.term,
             "--lifeline": self.lifeline,
         }
         command = [sys.executable, "-P", "-m", "elastane.coordinator"]
         for name, value in options.items():
             command += [name, str(value)]
-        self.process = subprocess.Popen(command, pass_fds=(self.listening.fileno(), self.lifeline))
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, pass_fds=(self.listening.fileno(), self.lifeline)
+        )
+        if serving:
+            self.tell_term()
 
-    def connect(self, secret: str = SECRET):
+    def tell_term(self) -> None:
+        self.process.stdin.write(f"{self.term}\n".encode())
+        self.process.stdin.flush()
+
+    def connect(self, secret: str = SECRET, *, timeout_s: float = WAIT_S):
         host, port = self.listening.getsockname()
         return connect(
             f"ws://{host}:{port}",
             additional_headers={"Authorization": f"Bearer {secret}"},
             proxy=None,
-            open_timeout=WAIT_S,
+            open_timeout=timeout_s,
         )
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(WAIT_S)
+        self.process.stdin.close()
 
 
 @pytest.fixture
@@ -173,3 +181,30 @@ def test_the_coordinator_does_not_outlive_the_agent(served) -> None:
         os.close(served.agent_end)
         served.agent_end = served.lifeline
         assert served.process.wait(WAIT_S) == 0
+
+
+@pytest.fixture
+def standing_by(tmp_path):
+    served = Served(tmp_path)
+    served.start(serving=False)
+    yield served
+    served.kill()
+    served.listening.close()
+    for fd in {served.lifeline, served.agent_end}:
+        os.close(fd)
+
+
+def test_who_stands_by_opens_nothing_and_hears_nobody_before_its_term(standing_by) -> None:
+    with pytest.raises(TimeoutError), standing_by.connect(timeout_s=1.0):
+        pass
+    assert not standing_by.run_dir.events.exists()
+    standing_by.tell_term()
+    with standing_by.connect() as terminal:
+        terminal.send(encode(AskStatus()))
+        assert decode_answer(terminal.recv(timeout=WAIT_S)).term == 1
+
+
+def test_who_stands_by_does_not_outlive_the_agent(standing_by) -> None:
+    standing_by.process.stdin.close()
+    assert standing_by.process.wait(WAIT_S) == 0
+    assert not standing_by.run_dir.events.exists()

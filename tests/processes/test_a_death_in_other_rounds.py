@@ -1,0 +1,35 @@
+"""Not only steps are agreed on: a death in an evaluation, or in the settling at the end, changes nothing."""
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+EVALUATED_STEP, LAST_STEP = 7, 30
+WAYS = [
+    pytest.param({"copies": None, "transport": "shared"}, id="whole-shared"),
+    pytest.param({"copies": 2, "transport": "tcp"}, id="sharded-tcp"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    "moment", ["in-evaluation", "before-vote-on-evaluation", "after-one-vote-on-evaluation"]
+)
+def test_in_an_evaluation(stage, assert_undisturbed, moment, number, way):
+    ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)
+    assert_undisturbed(ended)
+    assert ended.who("worker.died") == [f"worker {number}"], ended.story()
+    assert number in ended.shares(EVALUATED_STEP)
+    assert number not in ended.shares(EVALUATED_STEP + 1)
+    assert len(ended.events("evaluation")) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("moment", ["before-vote-on-the-end", "after-one-vote-on-the-end"])
+def test_in_the_settling_at_the_end(stage, assert_undisturbed, moment, number, way):
+    ended = stage.play(f"--fault={number}:0:{moment}", start=3, **way)
+    assert_undisturbed(ended)
+    assert ended.who("worker.died") == [f"worker {number}"], ended.story()
+    assert number in ended.shares(LAST_STEP)
