@@ -22,6 +22,7 @@ MORE_THAN_A_SAVE = 10_000
 def many_writes(monkeypatch):
     """A write every few hundred bytes, so that there are operations to fail at."""
     monkeypatch.setattr(hashing, "BATCH_BYTES", 1500)
+    monkeypatch.setattr(local, "AHEAD_BYTES", 3000)
 
 
 def weights(step):
