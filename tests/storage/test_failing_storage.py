@@ -99,7 +99,7 @@ def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkey
     if kind in ("crash", "power"):
         assert ends == {"crashed"}
     else:
-        # A short write that says so is gone on with; an error in asking who has published before is no obstacle.
+        # A short write that says so is gone on with; not knowing who published before is no obstacle.
         assert "refused" in ends or (kind == "short" and storage is on_disk)
         assert ends <= {"saved", "refused"}
 
