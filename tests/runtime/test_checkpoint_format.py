@@ -19,6 +19,7 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.protocol.rectangles import dense_stride, memory_order
 from elastane.runtime.checkpoints.encoding import Encoded, envelope
 from elastane.runtime.checkpoints.entry import Entry, whole
+from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.reader import Reader, Want
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
@@ -234,3 +235,22 @@ def test_channels_last_is_taken_as_it_lies():
     entry = whole("model.conv.weight", conv)
     assert entry.stride == conv.stride()
     assert entry.data.data_ptr() == conv.data_ptr()
+
+
+def test_publishing_again_changes_nothing(catalog, tmp_path):
+    manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints" / manifest.name).iterdir()}
+    parts = tuple(part for part in manifest.parts if part.items)
+    late = msgspec.structs.replace(manifest, parts=parts, created="2026-01-02T00:00:00Z")
+    assert publish(catalog, late) == manifest
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+
+
+def test_an_attempt_that_was_left_behind_is_replaced(catalog):
+    save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
+    manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0) + 1}})
+    into = torch.empty(64)
+    with Reader(catalog.place, catalog.load(manifest.name)) as reader:
+        reader.read("model.w", 0, 64, into)
+    assert torch.equal(into, torch.arange(64.0) + 1)
+    assert catalog.verify(manifest.name) == ()

@@ -101,6 +101,10 @@ class FaultyOs:
             self.unnamed = {entry for entry in self.unnamed if entry.parent != path}
         os.fsync(fd)
 
+    def fdatasync(self, fd: int) -> None:
+        self._fault.now()
+        os.fdatasync(fd)
+
     def unlink(self, path) -> None:
         self._fault.now()
         os.unlink(path)  # noqa: PTH108

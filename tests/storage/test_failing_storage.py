@@ -22,6 +22,7 @@ MORE_THAN_A_SAVE = 10_000
 def many_writes(monkeypatch):
     """A write every few hundred bytes, so that there are operations to fail at."""
     monkeypatch.setattr(hashing, "BATCH_BYTES", 1500)
+    monkeypatch.setattr(local, "AHEAD_BYTES", 3000)
 
 
 def weights(step):
@@ -98,8 +99,9 @@ def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkey
     if kind in ("crash", "power"):
         assert ends == {"crashed"}
     else:
+        # A short write that says so is gone on with; not knowing who published before is no obstacle.
+        assert "refused" in ends or (kind == "short" and storage is on_disk)
         assert ends <= {"saved", "refused"}
-        assert kind == "short" or ends == {"refused"}
 
 
 @pytest.mark.parametrize("storage", [on_disk, on_fsspec])

@@ -120,7 +120,11 @@ def show(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
     With --json, the manifest itself.
     """
     catalog = catalog_of(run)
-    manifest = catalog.load(chosen(catalog, checkpoint))
+    name = chosen(catalog, checkpoint)
+    try:
+        manifest = catalog.load(name)
+    except NoSuchFile as error:
+        raise BadInput(f"checkpoint {name} was never finished, so it says nothing about itself") from error
     if as_json:
         print_json(manifest)
         return

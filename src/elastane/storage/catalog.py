@@ -71,7 +71,7 @@ class Catalog:
     def publish(self, manifest: Manifest) -> Marker:
         """Make a checkpoint exist: manifest, then marker. All its files must have been written before.
 
-        Doing it twice, because a first publisher may have died, is harmless.
+        An earlier attempt under the same name is overwritten, its marker first.
 
         Raises:
             BadInput: the manifest lacks elements; nothing was written.

@@ -1,0 +1,123 @@
+"""What `elastane checkpoint` says, returns and refuses; the files here hold no tensors."""
+
+import json
+
+import pytest
+
+from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+
+@pytest.fixture
+def catalog(finished_run):
+    run_dir = finished_run()
+    found = Catalog(LocalPlace(run_dir.checkpoints))
+    for step, loss in ((100, 2.0), (200, 1.0), (300, 3.0)):
+        name = checkpoint_name(step)
+        written = found.write(name, "part-0.distcp", [b"x" * step])
+        part = PartFile(name="part-0.distcp", bytes=written.bytes, checksum=written.checksum)
+        found.publish(
+            Manifest(
+                name=name,
+                step=step,
+                created="2026-01-01T00:00:00Z",
+                parts=(part,),
+                metrics={"eval_loss": loss},
+                plain={"scheduler": {"last_epoch": step}},
+            )
+        )
+    return found
+
+
+def damage(catalog, step):
+    path = f"{catalog.place.url}/{checkpoint_name(step)}/part-0.distcp"
+    with open(path, "r+b") as file:  # noqa: PTH123
+        file.write(b"y")
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "verify", "prune"])
+def test_every_verb_explains_itself_and_takes_json(elastane, verb):
+    page = elastane("checkpoint", verb, "--help")
+    assert page.exit_code == 0
+    assert "--json" in page.stdout
+
+
+def test_they_are_listed_by_name_directory_or_where_they_lie(elastane, catalog):
+    for run in ("done", str(LocalPlace(catalog.place.url).url), f"file://{catalog.place.url}"):
+        rows = json.loads(elastane("checkpoint", "list", run, "--json").stdout)
+        assert [row["step"] for row in rows] == [100, 200, 300]
+        assert set(rows[0]) >= {"name", "state", "step", "resumed", "bytes", "created", "metrics", "damages"}
+    shown = elastane("checkpoint", "list", "done").stdout
+    assert "eval_loss 1" in shown
+    assert shown.count("complete") == 3
+
+
+def test_the_newest_is_shown_or_the_one_that_is_named(elastane, catalog):
+    assert "step 300" in elastane("checkpoint", "show", "done").stdout
+    for wanted in ("200", checkpoint_name(200)):
+        shown = elastane("checkpoint", "show", "done", wanted).stdout
+        assert "step 200" in shown
+        assert '"last_epoch":200' in shown
+    manifest = json.loads(elastane("checkpoint", "show", "done", "--json").stdout)
+    assert manifest["parts"][0]["bytes"] == 300
+
+
+def test_a_good_one_is_proved_and_a_damaged_file_is_named(elastane, catalog):
+    good = elastane("checkpoint", "verify", "done")
+    assert good.exit_code == 0
+    assert "step-00000300 is good, 300 B read" in good.stdout
+    damage(catalog, 300)
+    bad = elastane("checkpoint", "verify", "done")
+    assert bad.exit_code == 1
+    assert "step-00000300/part-0.distcp: its checksum is" in bad.stdout
+    found = json.loads(elastane("checkpoint", "verify", "done", "--json").stdout)
+    assert found["ok"] is False
+    assert [d["file"] for d in found["damages"]] == ["part-0.distcp"]
+
+
+def test_one_that_was_never_finished_is_not_good(elastane, catalog):
+    catalog.place.delete(f"{checkpoint_name(300)}/COMPLETE")
+    assert "unfinished" in elastane("checkpoint", "list", "done").stdout
+    result = elastane("checkpoint", "verify", "done", "300")
+    assert result.exit_code == 1
+    assert "never finished" in result.stdout
+    assert elastane("checkpoint", "show", "done", "300").exit_code == 2
+    assert "step-00000200 is good" in elastane("checkpoint", "verify", "done").stdout
+
+
+def test_pruning_says_what_goes_and_why_and_asked_to_only_says_it(elastane, catalog):
+    rules = ("--last", "1", "--best", "eval_loss:min")
+    said = elastane("checkpoint", "prune", "done", *rules, "--dry-run").stdout
+    assert said == "would delete step-00000100: not among the last 1, nor the best by eval_loss\n"
+    assert len(catalog.names()) == 3
+    gone = json.loads(elastane("checkpoint", "prune", "done", *rules, "--json").stdout)
+    assert [d["name"] for d in gone["deleted"]] == [checkpoint_name(100)]
+    assert catalog.names() == [checkpoint_name(200), checkpoint_name(300)]
+    assert elastane("checkpoint", "prune", "done", *rules).stdout == "nothing to delete\n"
+
+
+def test_without_rules_nothing_good_goes(elastane, catalog):
+    assert elastane("checkpoint", "prune", "done").stdout == "nothing to delete\n"
+    assert len(catalog.names()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("list", "nobody"), 3),
+        (("show", "done", "999"), 2),
+        (("prune", "done", "--best", "eval_loss"), 2),
+        (("prune", "done", "--last", "0"), 2),
+        (("list", "nothing://there"), 2),
+    ],
+)
+def test_what_cannot_be_met_is_refused(elastane, catalog, words, code):
+    assert elastane("checkpoint", *words).exit_code == code
+    assert len(catalog.names()) == 3
+
+
+def test_a_run_without_checkpoints_says_so(elastane, finished_run):
+    finished_run()
+    assert "no checkpoints in" in elastane("checkpoint", "list", "done").stdout
+    assert elastane("checkpoint", "show", "done").exit_code == 2
