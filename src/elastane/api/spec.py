@@ -5,6 +5,8 @@ from typing import Literal
 import msgspec
 
 SCHEMA = 1
+MAX_SHARD_BYTES = 5_000_000_000
+"""As ``transformers`` cut models for years: a file that every store and file system still takes."""
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +26,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         threads: intra-op threads of each worker; pinned, because gradient bits depend on it.
         digest_every: steps between two digests of the state in the ledger.
         transport: ``shared`` hands gradients over in shared memory, ``tcp`` over the workers' connections.
+        max_shard_bytes: a model with more bytes of weights is written in shards of at most this many.
+        save_optimizer: write the optimizer's state beside the model; only if every worker keeps all of it.
     """
 
     name: str
@@ -39,6 +43,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     threads: int = 1
     digest_every: int = 50
     transport: Literal["shared", "tcp"] = "shared"
+    max_shard_bytes: int = MAX_SHARD_BYTES
+    save_optimizer: bool = False
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):

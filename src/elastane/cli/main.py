@@ -7,6 +7,7 @@ import typer
 
 from elastane.cli.drain import drain
 from elastane.cli.events import events
+from elastane.cli.export import export
 from elastane.cli.listing import listing
 from elastane.cli.logs import logs
 from elastane.cli.ps import ps
@@ -35,6 +36,7 @@ there are. This command starts such a script, and changes it while it runs.
   $ elastane events demo -f     [dim]what happened, why, and what it cost[/dim]
   $ elastane verify demo        [dim]prove that every sample was seen once[/dim]
   $ elastane verify demo other  [dim]prove two runs the same, bit for bit[/dim]
+  $ elastane export demo --format hf  [dim]the model, for from_pretrained[/dim]
 """
 
 EPILOG = """
@@ -89,6 +91,7 @@ app.command(rich_help_panel=LOOK)(verb(logs))
 app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
+app.command(rich_help_panel=AFTER)(verb(export))
 
 
 def main() -> None:

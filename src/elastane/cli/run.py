@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from elastane.cli.watch import Watcher
 
 SHAPE, CHOICES, PLACE = "How many workers", "Pinned for the whole run", "Where and how"
+FINISHED = "The finished model"
 
 
 def run(
@@ -93,6 +94,18 @@ def run(
         int,
         typer.Option(metavar="K", help="Steps between two digests in the ledger.", rich_help_panel=PLACE),
     ] = 50,
+    save_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--save-optimizer", help="Write its state beside the finished model.", rich_help_panel=FINISHED
+        ),
+    ] = False,
+    max_shard_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="A model with more weights is written in shards.", rich_help_panel=FINISHED
+        ),
+    ] = "5GB",
     as_json: AsJson = False,
 ) -> None:
     """Train SCRIPT, elastically.
@@ -121,6 +134,8 @@ def run(
         threads=threads,
         transport=transport,
         digest_every=digest_every,
+        save_optimizer=save_optimizer,
+        max_shard_size=max_shard_size,
     )
     spec = spec_of(options, chosen, cpus=len(os.sched_getaffinity(0)))
     console = talk(as_json=as_json)

@@ -21,6 +21,7 @@ from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
 from elastane.runtime.data import Plan
+from elastane.runtime.finished.write import check_writable
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.layout import ModelLayout, check_dense
@@ -66,6 +67,7 @@ class Training:
         self.heartbeat, self.reporter = heartbeat, reporter
         self.layout = ModelLayout(model, optimizer)
         check_dense(self.layout)
+        check_writable(model)
         self.gradients = Gradients(self.layout, exact=here.spec.convergence == "exact")
         self.state = TrainingState(model, optimizer, scheduler, self.layout, here.spec.copies)
         self.clip_grad_norm = clip_grad_norm

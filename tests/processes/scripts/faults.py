@@ -191,13 +191,13 @@ def before_apply(step: int, strike: Strike) -> None:
 
 
 def before_writing_model(_step: int, strike: Strike) -> None:
-    inner = worker.write_model
+    inner = worker.write_finished
 
     def outer(*args: Any) -> None:
         strike()
         inner(*args)
 
-    worker.write_model = outer
+    worker.write_finished = outer
 
 
 MOMENTS: dict[str, Moment] = {
