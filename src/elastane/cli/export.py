@@ -11,8 +11,8 @@ import typer
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.export import Exported, ExportFormat, ExportType, Refused
 from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.cli.words import size_text
 from elastane.client.resolve import find_run
+from elastane.observability.card import size_text
 from elastane.observability.run_files import is_live, read_record
 
 MODULE = "elastane.runtime.export"

@@ -95,14 +95,3 @@ def duration_text(seconds: float) -> str:
     if minutes < 60:  # noqa: PLR2004 - an hour
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes in the unit a reader expects: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
-    if size_bytes < 1000:  # noqa: PLR2004 - a kilobyte
-        return f"{size_bytes:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        size_bytes /= 1000
-        if size_bytes < 1000:  # noqa: PLR2004 - likewise
-            return f"{size_bytes:.1f} {unit}"
-    return f"{size_bytes / 1000:.1f} TB"

@@ -1,5 +1,6 @@
 """A finished model in formats that others load: transformers, plain PyTorch, distributed checkpoints."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +65,10 @@ def write_dcp(trained: Trained, folder: Path) -> None:
     state: dict[str, Any] = {"model": state_dict(trained.model)}
     if trained.optimizer is not None:
         state["optimizer"] = trained.optimizer.flat_form()
-    save_checkpoint(state, checkpoint_id=folder, no_dist=True)
+    with warnings.catch_warnings():
+        # It warns that it saves from one process, which is what it was asked to do.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        save_checkpoint(state, checkpoint_id=folder, no_dist=True)
 
 
 FORMATS: dict[str, Callable[[Trained, Path], None]] = {
