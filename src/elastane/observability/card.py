@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from math import isfinite
 
 import msgspec
@@ -12,7 +13,7 @@ from elastane.api.records import EventLine
 from elastane.observability.chart import number
 from elastane.observability.facts import Facts
 from elastane.observability.metrics import Metrics
-from elastane.observability.report import duration, ms_text, value_text, why_of
+from elastane.observability.report import duration, ms_text, value_text
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
 
@@ -27,9 +28,9 @@ TOLD = {
     "worker.died": "died",
     "worker.hung": "hung",
     "worker.refused": "refused",
-    "coordinator.died": "coordinator deaths",
+    "coordinator.died": "coordinator death{s}",
     "shares.rebalanced": "rebalanced",
-    "ledger.stalled": "stalls of the ledger",
+    "ledger.stalled": "stall{s} of the ledger",
     "run.resumed": "resumed",
     "run.stopped": "stopped",
 }
@@ -71,7 +72,7 @@ def heading(run: Recorded, metrics: Metrics) -> str:
     facts, pinned = metrics.facts, run.record.pinned
     parameters = f"{pinned.parameters:,} trained parameters" if pinned else "A model"
     few, most = facts.workers or (0, 0)
-    crew = f"{few} worker{'s' * (few != 1)}" if few == most else f"{few} to {most} workers"
+    crew = f"{few} worker{plural(few)}" if few == most else f"{few} to {most} workers"
     return (
         f"# {word(run.record.spec.name)}\n\n"
         f"{parameters}, trained for {facts.steps:,} steps on {crew} by Elastane: {ending(facts)}."
@@ -124,16 +125,15 @@ def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
         return
     sizes = [float(len(line.workers)) for line in run.ledger]
     losses = [line.loss for line in run.ledger]
-    most = max(sizes)
     steps = len(run.ledger)
     few, many = metrics.facts.workers or (0, 0)
     span = f"{few}" if few == many else f"{few} to {many}"
     yield "```"
-    yield f"workers  {sparkline(sizes, low=0.0, high=most)}  {span}"
+    yield f"workers  {sparkline(sizes, from_zero=True)}  {span}"
     known = [loss for loss in losses if loss is not None and isfinite(loss)]
     if known:
         ends = f"{number(known[0])} to {number(known[-1])}"
-        yield f"loss     {sparkline(losses, low=min(known), high=max(known))}  {ends}"
+        yield f"loss     {sparkline(losses, from_zero=False)}  {ends}"
     each = "a step" if steps <= COLUMNS else f"about {round(steps / COLUMNS):,} steps"
     yield f"         steps {run.ledger[0].step:,} to {run.ledger[-1].step:,}, {each} per column"
     yield "```"
@@ -143,21 +143,29 @@ def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
         yield "\nWorkers: " + ", ".join(shown) + (f" and {more} more changes." if more > 0 else ".")
 
 
-def sparkline(values: Sequence[float | None], *, low: float, high: float) -> str:
-    """One line of bars, each the mean of its stretch; a gap where no value is finite."""
+def sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
+    """One line of bars, each the mean of its stretch; a gap where no value is finite.
+
+    Args:
+        values: one per step, at least one.
+        from_zero: the lowest bar is zero; otherwise the lowest mean.
+    """
     columns = min(COLUMNS, len(values))
-    return "".join(
-        bar(values[len(values) * i // columns : len(values) * (i + 1) // columns], low, high)
-        for i in range(columns)
-    )
+    cuts = [len(values) * i // columns for i in range(columns + 1)]
+    means = [mean(values[start:stop]) for start, stop in pairwise(cuts)]
+    known = [height for height in means if height is not None]
+    low, high = (0.0 if from_zero else min(known, default=0.0)), max(known, default=0.0)
+    return "".join(" " if height is None else bar(height - low, high - low) for height in means)
 
 
-def bar(stretch: Sequence[float | None], low: float, high: float) -> str:
+def mean(stretch: Sequence[float | None]) -> float | None:
     known = [value for value in stretch if value is not None and isfinite(value)]
-    if not known:
-        return " "
-    height = (sum(known) / len(known) - low) / (high - low) if high > low else 0.0
-    return BARS[min(len(BARS) - 1, int(height * len(BARS)))]
+    return sum(known) / len(known) if known else None
+
+
+def bar(height: float, highest: float) -> str:
+    share = height / highest if highest > 0 else 0.0
+    return BARS[min(len(BARS) - 1, int(share * len(BARS)))]
 
 
 def happenings(run: Recorded, metrics: Metrics) -> Iterable[str]:
@@ -168,23 +176,29 @@ def happenings(run: Recorded, metrics: Metrics) -> Iterable[str]:
         if event.kind in TOLD and (event.kind != "worker.joined" or step_of(event, run.ledger) > 0)
     ]
     counts = Counter(event.kind for event in changes)
-    told = [f"{counts[kind]} {words}" for kind, words in TOLD.items() if counts[kind]]
+    told = [
+        f"{counts[kind]} {words.format(s=plural(counts[kind]))}"
+        for kind, words in TOLD.items()
+        if counts[kind]
+    ]
     yield (", ".join(told) or "Nothing but training") + f". {worst_pause(metrics.facts)}"
     if not changes:
         return
     yield "\n| step | what | why |\n|---:|---|---|"
     for event in changes[:MOST_ROWS]:
-        yield f"| {step_of(event, run.ledger):,} | {word(said(event))} | {word(why_of(event))} |"
+        yield f"| {step_of(event, run.ledger):,} | {word(said(event))} | {word(event.why)} |"
     if len(changes) > MOST_ROWS:
         yield f"\n{len(changes) - MOST_ROWS:,} more are in `events.jsonl`."
 
 
+def plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
 def said(event: EventLine) -> str:
-    return (
-        TOLD[event.kind]
-        if event.kind.startswith(("coordinator", "run"))
-        else f"{event.who} {TOLD[event.kind]}"
-    )
+    """``worker 1 died``, ``run stopped``."""
+    subject, verb = event.kind.split(".", 1)
+    return f"{event.who} {verb}" if subject == "worker" else f"{subject} {verb}"
 
 
 def worst_pause(facts: Facts) -> str:

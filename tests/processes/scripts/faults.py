@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from elastane.protocol import actions, mesh
@@ -200,6 +201,18 @@ def before_writing_model(_step: int, strike: Strike) -> None:
     worker.write_finished = outer
 
 
+def between_moving_models_files(_step: int, strike: Strike) -> None:
+    inner, moves = Path.replace, []
+
+    def outer(path: Path, target: Path) -> Path:
+        moves.append(target)
+        if len(moves) == 2:
+            strike()
+        return inner(path, target)
+
+    Path.replace = outer
+
+
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
@@ -213,6 +226,7 @@ MOMENTS: dict[str, Moment] = {
     "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
     "before-apply": before_apply,
     "before-writing-model": before_writing_model,
+    "between-moving-models-files": between_moving_models_files,
     "before-publish": _message(mesh.Published, sent=None, applied=2),
     "after-one-published": _message(mesh.Published, sent=1, applied=2),
     "donor-before-serving": _action(actions.Serve, done=False),
