@@ -36,7 +36,10 @@ there are. This command starts such a script, and changes it while it runs.
   $ elastane events demo -f     [dim]what happened, why, and what it cost[/dim]
   $ elastane verify demo        [dim]prove that every sample was seen once[/dim]
   $ elastane verify demo other  [dim]prove two runs the same, bit for bit[/dim]
-  $ elastane export demo --format hf  [dim]the model, for from_pretrained[/dim]
+
+[bold]And afterwards[/bold]
+
+  $ elastane export demo --format hf   [dim]the model, for from_pretrained[/dim]
 """
 
 EPILOG = """
