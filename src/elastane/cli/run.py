@@ -214,10 +214,14 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
         recorded = read_run(run_dir)
         facts = facts_of(recorded)
         report = drawn(recorded)
-        write_conclusion(recorded)
     except ElastaneError as error:
         console.print(f"no report: {error}", markup=False)
         recorded, facts = None, None
+    try:
+        if recorded is not None:
+            write_conclusion(recorded)
+    except ElastaneError as error:
+        console.print(f"no metrics and no card: {error}", markup=False)
     model = finished_model(run_dir)
     if as_json:
         answer = {

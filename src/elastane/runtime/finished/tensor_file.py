@@ -44,7 +44,7 @@ def write_tensors(
     order = sorted(names, key=lambda name: (-tensors.described[name].dtype.itemsize, name))
     check_types(tensors, order)
     file.write(_header(tensors, order, metadata))
-    file.writelines(raw_bytes(tensors.tensor(name)) for name in order)
+    file.writelines(raw_bytes(tensors.tensor(name).cpu()) for name in order)
 
 
 def check_types(tensors: NamedTensors, names: Iterable[str]) -> None:
