@@ -1,4 +1,6 @@
-"""``model.safetensors``: any loader reads it, and equal states give equal bytes."""
+"""The finished model: any loader reads it, equal states give equal bytes, and nobody sees half of it."""
+
+import json
 
 import pytest
 import safetensors
@@ -6,9 +8,16 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from elastane.runtime.worker import write_model
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
+from elastane.runtime.finished.named_tensors import InMemory
+from elastane.runtime.finished.shards import shards_of
+from elastane.runtime.finished.tensor_file import DTYPES, write_tensors
+from elastane.runtime.finished.write import write_finished
 
-from .lessons import FEATURES, Lesson, assert_same_bits, elastic
+from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
+
+SHARD_BYTES = 200
 
 
 class Tied(nn.Module):
@@ -23,32 +32,151 @@ class Tied(nn.Module):
         return self.second(self.norm(self.first(inputs)))
 
 
+def finish(learned, folder, **wishes):
+    folder.mkdir(exist_ok=True)
+    write_finished(learned.run._training.state, RunDir(folder), spec(**wishes))
+    return folder
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 @pytest.mark.parametrize("copies", [None, 2])
-def test_equal_states_give_equal_bytes(tmp_path, copies):
-    for name, wishes in {"one": {}, "two": {"copies": copies}}.items():
-        write_model(elastic(Lesson(Tied), **wishes).run._training.state, tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+@pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES}])
+def test_equal_states_give_equal_bytes(tmp_path, copies, wishes):
+    one = finish(elastic(Lesson(Tied)), tmp_path / "one", **wishes)
+    two = finish(elastic(Lesson(Tied), copies=copies), tmp_path / "two", **wishes)
+    assert contents(one) == contents(two)
+
+
+def test_repeating_it_touches_no_file(tmp_path):
+    learned = elastic(Lesson(Tied))
+    finish(learned, tmp_path, save_optimizer=True)
+    before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
+    finish(learned, tmp_path, save_optimizer=True)
+    assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
 
 
 def test_the_file_loads_into_a_fresh_model_tied_weights_and_buffers_included(tmp_path):
     learned = elastic(Lesson(Tied))
-    write_model(learned.run._training.state, tmp_path / "model.safetensors")
+    finish(learned, tmp_path)
     fresh = Tied()
     safetensors.torch.load_model(fresh, tmp_path / "model.safetensors")
     assert_same_bits(fresh, learned.model)
 
 
 def test_tied_weights_are_stored_once_and_the_other_name_is_kept(tmp_path):
-    write_model(elastic(Lesson(Tied)).run._training.state, tmp_path / "model.safetensors")
+    finish(elastic(Lesson(Tied)), tmp_path)
     with safetensors.safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert "second.weight" not in file.keys()  # noqa: SIM118 - it is no dictionary
         assert file.metadata() == {"format": "pt", "second.weight": "first.weight"}
 
 
-def test_a_write_that_fails_leaves_the_file_before_as_it_was(tmp_path):
-    target = tmp_path / "model.safetensors"
-    target.write_bytes(b"before")
-    (tmp_path / "model.partial").mkdir()
-    with pytest.raises((OSError, safetensors.SafetensorError)):
-        write_model(elastic(Lesson(Tied)).run._training.state, target)
-    assert target.read_bytes() == b"before"
+def test_a_view_of_the_same_memory_in_another_order_is_not_tied(tmp_path):
+    square = torch.arange(9.0).reshape(3, 3)
+    tensors = InMemory({"there": square, "back": square.T})
+    with (tmp_path / "file").open("wb") as file:
+        write_tensors(file, tensors, tensors.described, {})
+    read = safetensors.torch.load_file(tmp_path / "file")
+    assert torch.equal(read["there"], square)
+    assert torch.equal(read["back"], square.T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 1), (2, 0, 4)], ids=str)
+def test_the_library_reads_what_we_write(tmp_path, dtype, shape):
+    bits = torch.arange(3 * dtype.itemsize, dtype=torch.uint8)
+    values = (bits % 2).bool()[:3] if dtype == torch.bool else bits.view(dtype)
+    tensor = values[: torch.Size(shape).numel()].reshape(shape)
+    beside = torch.ones(1, dtype=torch.uint8)
+    tensors = InMemory({"ünïcode": beside, "it": tensor})
+    with (tmp_path / "file").open("wb") as file:
+        write_tensors(file, tensors, tensors.described, {"b": "2", "a": "1"})
+    read = safetensors.torch.load_file(tmp_path / "file")
+    assert (read["it"].dtype, read["it"].shape) == (dtype, tensor.shape)
+    assert bytes(read["it"].reshape(-1).view(torch.uint8)) == bytes(tensor.reshape(-1).view(torch.uint8))
+    assert torch.equal(read["ünïcode"], beside)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], [[]]),
+        ([3, 4], [["0", "1"]]),
+        ([3, 5], [["0"], ["1"]]),
+        ([3, 99, 1, 6, 1], [["0"], ["1"], ["2", "3"], ["4"]]),
+    ],
+)
+def test_shards_are_filled_in_order_and_a_large_tensor_has_its_own(sizes, expected):
+    assert shards_of({str(i): size for i, size in enumerate(sizes)}, 7) == expected
+
+
+def test_above_a_size_there_are_shards_and_an_index_and_together_they_are_the_model(tmp_path):
+    learned = elastic(Lesson(Tied))
+    whole = finish(learned, tmp_path / "whole")
+    cut = finish(learned, tmp_path / "cut", max_shard_bytes=SHARD_BYTES)
+    assert not (cut / "model.safetensors").exists()
+    index = json.loads((cut / "model.safetensors.index.json").read_text())
+    files = sorted(path.name for path in cut.glob("*.safetensors"))
+    assert files == [f"model-{i:05d}-of-{len(files):05d}.safetensors" for i in range(1, len(files) + 1)]
+    assert set(index["weight_map"].values()) == set(files)
+    assert len(files) > 1
+    together = {}
+    for file in files:
+        tensors = safetensors.torch.load_file(cut / file)
+        assert sum(tensor.nbytes for tensor in tensors.values()) <= SHARD_BYTES
+        assert all(index["weight_map"][name] == file for name in tensors)
+        together |= tensors
+    expected = safetensors.torch.load_file(whole / "model.safetensors")
+    assert together.keys() == index["weight_map"].keys() == expected.keys()
+    assert all(torch.equal(together[name], expected[name]) for name in expected)
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in expected.values())
+
+
+def test_a_larger_shard_size_leaves_no_shard_of_an_earlier_set(tmp_path):
+    learned = elastic(Lesson(Tied))
+    finish(learned, tmp_path, max_shard_bytes=SHARD_BYTES, save_optimizer=True)
+    finish(learned, tmp_path)
+    assert set(contents(tmp_path)) == {"model.safetensors", "environment.json"}
+
+
+def test_state_of_the_optimizer_lies_under_the_names_of_its_parameters(tmp_path):
+    learned = elastic(Lesson(Tied))
+    finish(learned, tmp_path, save_optimizer=True)
+    stored = safetensors.torch.load_file(tmp_path / "optimizer.safetensors")
+    names = {parameter: name for name, parameter in learned.model.named_parameters()}
+    expected = {
+        f"state.{names[parameter]}.{key}": entry
+        for parameter, entries in learned.optimizer.state.items()
+        for key, entry in entries.items()
+    }
+    assert stored.keys() == expected.keys()
+    assert "state.first.weight.exp_avg_sq" in stored
+    assert all(torch.equal(stored[name], expected[name]) for name in expected)
+
+
+def test_sharded_state_of_the_optimizer_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="--copies 2"):
+        finish(elastic(Lesson(Tied), copies=2), tmp_path, save_optimizer=True)
+    assert contents(tmp_path) == {}
+
+
+class Extra(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(FEATURES, FEATURES)
+
+    def get_extra_state(self) -> object:
+        return {"no": "tensor"}
+
+
+def complex_model() -> nn.Module:
+    model = nn.Linear(FEATURES, FEATURES)
+    model.register_buffer("phases", torch.zeros(2, dtype=torch.complex128))
+    return model
+
+
+@pytest.mark.parametrize(("model", "words"), [(Extra, "_extra_state"), (complex_model, "complex128")])
+def test_what_could_not_be_written_is_refused_before_the_training(model, words):
+    with pytest.raises(BadInput, match=words):
+        prepared(Lesson(model))

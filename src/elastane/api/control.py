@@ -143,7 +143,7 @@ class Happened(Message, frozen=True, kw_only=True):
 
 
 class ModelWritten(Message, frozen=True, kw_only=True):
-    """``model.safetensors`` is complete in the run directory."""
+    """The finished model is complete in the run directory."""
 
     worker: WorkerId
 
@@ -193,7 +193,7 @@ class PublishCheckpoint(Message, frozen=True, kw_only=True):
 
 
 class WriteModel(Message, frozen=True, kw_only=True):
-    """The run is over: write ``model.safetensors``. Asked of one worker after the other until one answers."""
+    """The run is over: write the finished model. Asked of one worker after the other until one answers."""
 
 
 class Dismiss(Message, frozen=True, kw_only=True):

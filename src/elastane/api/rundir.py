@@ -33,12 +33,40 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def model(self) -> Path:
+        """The trained weights when they fit one file; otherwise `model_index` names their shards."""
         return self.root / "model.safetensors"
 
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints lie unless the spec names another place."""
         return self.root / "checkpoints"
+
+    @property
+    def model_index(self) -> Path:
+        return self.root / "model.safetensors.index.json"
+
+    @property
+    def optimizer(self) -> Path:
+        """The optimizer's state, with ``--save-optimizer``."""
+        return self.root / "optimizer.safetensors"
+
+    @property
+    def config(self) -> Path:
+        """Of a model of ``transformers``: what its ``from_pretrained`` builds it from."""
+        return self.root / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.root / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.json"
+
+    @property
+    def card(self) -> Path:
+        """How the model was trained, for people."""
+        return self.root / "CARD.md"
 
     @property
     def report(self) -> Path:

@@ -7,6 +7,8 @@ import msgspec
 from elastane.api.rundir import RunDir
 
 SCHEMA = 1
+MAX_SHARD_BYTES = 5_000_000_000
+"""As ``transformers`` cut models for years: a file that every store and file system still takes."""
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,6 +59,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         digest_every: steps between two digests of the state in the ledger.
         checkpoints: when the state is kept; None: never.
         transport: ``shared`` hands gradients over in shared memory, ``tcp`` over the workers' connections.
+        max_shard_bytes: a model with more bytes of weights is written in shards of at most this many.
+        save_optimizer: write the optimizer's state beside the model; only if every worker keeps all of it.
     """
 
     name: str
@@ -73,6 +77,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     digest_every: int = 50
     checkpoints: CheckpointPolicy | None = None
     transport: Literal["shared", "tcp"] = "shared"
+    max_shard_bytes: int = MAX_SHARD_BYTES
+    save_optimizer: bool = False
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):

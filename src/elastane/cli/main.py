@@ -8,6 +8,7 @@ import typer
 from elastane.cli.checkpoint import checkpoint
 from elastane.cli.drain import drain
 from elastane.cli.events import events
+from elastane.cli.export import export
 from elastane.cli.listing import listing
 from elastane.cli.logs import logs
 from elastane.cli.ps import ps
@@ -36,6 +37,10 @@ there are. This command starts such a script, and changes it while it runs.
   $ elastane events demo -f     [dim]what happened, why, and what it cost[/dim]
   $ elastane verify demo        [dim]prove that every sample was seen once[/dim]
   $ elastane verify demo other  [dim]prove two runs the same, bit for bit[/dim]
+
+[bold]And afterwards[/bold]
+
+  $ elastane export demo --format hf   [dim]the model, for from_pretrained[/dim]
 """
 
 EPILOG = """
@@ -90,6 +95,7 @@ app.command(rich_help_panel=LOOK)(verb(logs))
 app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
+app.command(rich_help_panel=AFTER)(verb(export))
 app.add_typer(checkpoint, rich_help_panel=AFTER)
 
 

@@ -1,4 +1,4 @@
-"""``elastane report``: draw a run's page again."""
+"""``elastane report``: a run's page, metrics and card once more."""
 
 from pathlib import Path
 
@@ -11,11 +11,22 @@ MOST_PROVED_SAMPLES = 2_000_000
 
 
 def report(run: RunName, as_json: AsJson = False) -> None:
-    """Draw report.html of RUN again: one page, nothing else needed to read it."""
-    page = drawn(read_run(find_run(run)))
-    talk(as_json=as_json).print(str(page), markup=False)
+    """Draw report.html of RUN again: one page, nothing else needed to read it.
+
+    Of a run that is over, metrics.json and the model's CARD.md too.
+    """
+    from elastane.observability.finished import write_conclusion  # noqa: PLC0415 - only here
+
+    recorded = read_run(find_run(run))
+    pages = [drawn(recorded)]
+    if not recorded.live:
+        files = write_conclusion(recorded)
+        pages += [page for page in (files.metrics, files.card) if page.exists()]
+    console = talk(as_json=as_json)
+    for page in pages:
+        console.print(str(page), markup=False)
     if as_json:
-        print_json({"report": str(page)})
+        print_json({page.stem.lower(): str(page) for page in pages})
 
 
 def drawn(run: Recorded) -> Path:

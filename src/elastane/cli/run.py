@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 SHAPE, CHOICES, PLACE = "How many workers", "Pinned for the whole run", "Where and how"
 CHECKPOINTS = "Checkpoints"
 LIVES_IN_VAIN = 3
+FINISHED = "The finished model"
 
 
 def run(
@@ -159,6 +160,18 @@ def run(
             metavar="METRIC:min|max", help="The best by a metric stays, too.", rich_help_panel=CHECKPOINTS
         ),
     ] = None,
+    save_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--save-optimizer", help="Write its state beside the finished model.", rich_help_panel=FINISHED
+        ),
+    ] = False,
+    max_shard_size: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="A model with more weights is written in shards.", rich_help_panel=FINISHED
+        ),
+    ] = "5GB",
     as_json: AsJson = False,
 ) -> None:
     """Train SCRIPT, elastically.
@@ -221,6 +234,8 @@ def run(
             transport=transport or "shared",
             digest_every=digest_every,
             checkpoints=CheckpointOptions(**kept),
+            save_optimizer=save_optimizer,
+            max_shard_size=max_shard_size,
         )
         spec = spec_of(options, chosen, cpus)
         with claimed(spec, run_dir) as directory:
@@ -312,7 +327,9 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
     """Write the report and say how it ended; returns the exit code."""
     from elastane.cli.report import drawn  # noqa: PLC0415 - only a run that is over is drawn
     from elastane.observability.facts import facts_of  # noqa: PLC0415
+    from elastane.observability.finished import write_conclusion  # noqa: PLC0415
     from elastane.observability.run_files import read_run  # noqa: PLC0415
+    from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     if over.traceback:
         sys.stderr.write(over.traceback if over.traceback.endswith("\n") else over.traceback + "\n")
@@ -325,7 +342,12 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
     except ElastaneError as error:
         console.print(f"no report: {error}", markup=False)
         recorded, facts = None, None
-    model = run_dir.model if run_dir.model.exists() else None
+    try:
+        if recorded is not None:
+            write_conclusion(recorded)
+    except ElastaneError as error:
+        console.print(f"no metrics and no card: {error}", markup=False)
+    model = finished_model(run_dir)
     if as_json:
         answer = {
             "name": recorded.record.spec.name if recorded else run_dir.root.name,
@@ -335,6 +357,7 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
             "traceback": over.traceback,
             "model": str(model) if model else None,
             "report": str(report) if report else None,
+            "card": str(run_dir.card) if run_dir.card.exists() else None,
         }
         numbers = msgspec.to_builtins(facts) if facts else {}
         print_json(answer | {key: value for key, value in numbers.items() if key != "why"})
@@ -346,6 +369,7 @@ def say_the_end(run_dir: RunDir, over: RunOver, console: "Console", report: Path
     from elastane.cli.words import duration_text, loss_text  # noqa: PLC0415 - likewise
     from elastane.observability.facts import facts_of  # noqa: PLC0415
     from elastane.observability.run_files import read_run  # noqa: PLC0415
+    from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     rows: list[tuple[str, str]] = []
     if report is not None:
@@ -360,8 +384,11 @@ def say_the_end(run_dir: RunDir, over: RunOver, console: "Console", report: Path
         rows.append(("report", str(report)))
     if over.why and over.code:
         console.print(over.why, markup=False)
-    if run_dir.model.exists():
-        rows.insert(0, ("model", str(run_dir.model)))
+    model = finished_model(run_dir)
+    if model is not None:
+        rows.insert(0, ("model", str(model)))
+    if run_dir.card.exists():
+        rows.append(("card", str(run_dir.card)))
     rows.append(("logs", str(run_dir.logs)))
     for title, value in rows:
         console.print(f"  {title:<7} {value}", markup=False)

@@ -29,6 +29,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     transport: Literal["shared", "tcp"]
     digest_every: int
     checkpoints: CheckpointOptions = CheckpointOptions()
+    save_optimizer: bool = False
+    max_shard_size: str = "5GB"
 
 
 def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
@@ -51,6 +53,13 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         raise BadInput(f"--seed {options.seed} is larger than 2**63 - 1", do="take a smaller one")
     if options.virtual_ranks is not None:
         at_least("--virtual-ranks", options.virtual_ranks, 1)
+    copies = copies_of(options.copies)
+    if options.save_optimizer and copies is not None:
+        raise BadInput(
+            f"--save-optimizer needs --copies all, not {copies}",
+            means="with fewer copies no worker holds the whole optimizer state when the run ends",
+            do="use --copies all, or take the state from a checkpoint",
+        )
     low, high = worker_range(options.workers, options.virtual_ranks, cpus)
     start = low if options.start is None else options.start
     if not low <= start <= high:
@@ -67,13 +76,15 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         max_workers=high,
         start=start,
         virtual_ranks=options.virtual_ranks,
-        copies=copies_of(options.copies),
+        copies=copies,
         convergence=options.convergence,
         seed=options.seed,
         threads=options.threads,
         digest_every=options.digest_every,
         transport=options.transport,
         checkpoints=policy_of(options.checkpoints),
+        max_shard_bytes=bytes_of("--max-shard-size", options.max_shard_size),
+        save_optimizer=options.save_optimizer,
     )
 
 
@@ -145,6 +156,17 @@ def copies_of(text: str) -> int | None:
         raise BadInput(f"--copies {text!r} is neither 'all' nor a number", do="write all, or 2") from None
     at_least("--copies", copies, 1)
     return copies
+
+
+def bytes_of(option: str, text: str) -> int:
+    """A size as people write it: ``5GB``, ``500 MB``, ``2GiB``, ``1000000``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip())
+    if match is None:
+        raise BadInput(f"{option} {text!r} is not a size", do=f"write for example {option} 5GB or 500MB")
+    unit = 1024 if match[3] else 1000
+    size_bytes = int(float(match[1]) * unit ** " kMGT".index(match[2] or " "))
+    at_least(option, size_bytes, 1)
+    return size_bytes
 
 
 def at_least(option: str, value: int, least: int) -> None:

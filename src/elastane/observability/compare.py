@@ -7,7 +7,12 @@ import msgspec
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.spec import Pinned
 from elastane.observability.run_files import Recorded
-from elastane.observability.tensors import TensorDifference, TensorFile, compare_tensors
+from elastane.observability.tensors import (
+    ModelTensors,
+    TensorDifference,
+    compare_tensors,
+    finished_model,
+)
 
 DECIDES = (
     "virtual_ranks",
@@ -60,7 +65,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         same_steps: leading steps whose losses and samples are the same.
         digests: steps whose digests were held against each other.
         ledger: the first difference in each respect.
-        tensors_compared: how many tensors of ``model.safetensors`` were held against each other.
+        tensors_compared: how many tensors of the finished models were held against each other.
         tensors: those that differ.
         remarks: what could not be compared, in words.
     """
@@ -86,15 +91,14 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
     remarks = list(length_remarks(steps))
     tensors: tuple[TensorDifference, ...] = ()
     compared = 0
-    missing = [run.run_dir.root for run in (first, second) if not run.run_dir.model.exists()]
+    models = [(run.run_dir.root, finished_model(run.run_dir)) for run in (first, second)]
+    missing = [root for root, model in models if model is None]
     if not comparable or steps[0] != steps[1]:
         pass
     elif missing:
-        remarks += [
-            f"{root} holds no model.safetensors, so final tensors were not compared" for root in missing
-        ]
+        remarks += [f"{root} holds no finished model, so final tensors were not compared" for root in missing]
     else:
-        a, b = TensorFile(first.run_dir.model), TensorFile(second.run_dir.model)
+        a, b = (ModelTensors(model) for _, model in models if model is not None)
         compared = len(a.entries.keys() | b.entries.keys())
         tensors = compare_tensors(a, b)
     return Comparison(

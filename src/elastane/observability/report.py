@@ -10,7 +10,7 @@ import msgspec
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunSpec
+from elastane.api.spec import MAX_SHARD_BYTES, RunSpec
 from elastane.observability.chart import KINDS, Chart, Kind, chart_of, number
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.run_files import Recorded
@@ -103,6 +103,9 @@ def command_of(spec: RunSpec) -> str:
     options += [f"--convergence {spec.convergence}"] if spec.convergence != "exact" else []
     options += [f"--seed {spec.seed}"] if spec.seed else []
     options += [f"--threads {spec.threads}"] if spec.threads != 1 else []
+    options += ["--save-optimizer"] if spec.save_optimizer else []
+    shard_bytes = spec.max_shard_bytes
+    options += [f"--max-shard-size {shard_bytes}"] if shard_bytes != MAX_SHARD_BYTES else []
     return " ".join(["elastane run", *options, spec.script, *spec.args])
 
 

@@ -6,11 +6,14 @@ to dtype, shape and byte range; then the bytes.
 
 import mmap
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
 
 LENGTH_BYTES = 8
 
@@ -21,6 +24,12 @@ class Entry(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
+
+
+class Index(msgspec.Struct, frozen=True):
+    """``model.safetensors.index.json``: the file each tensor lies in."""
+
+    weight_map: dict[str, str]
 
 
 class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +46,15 @@ class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     elements: int | None = None
     max_abs: float | None = None
+
+
+class AnyTensors(Protocol):
+    """Tensors whose bytes can be asked for by name."""
+
+    @property
+    def entries(self) -> Mapping[str, Entry]: ...
+
+    def raw(self, name: str) -> memoryview: ...
 
 
 class TensorFile:
@@ -68,14 +86,45 @@ class TensorFile:
         return self._data[start:stop]
 
 
-def compare_tensors(first: TensorFile, second: TensorFile) -> tuple[TensorDifference, ...]:
+class ModelTensors:
+    """The tensors of a finished model, in one file or in shards.
+
+    Args:
+        marker: ``model.safetensors``, or the index of the shards beside it.
+
+    Raises:
+        BadInput: a file is missing or damaged.
+    """
+
+    def __init__(self, marker: Path) -> None:
+        if marker.suffix == ".json":
+            try:
+                weights = msgspec.json.decode(marker.read_bytes(), type=Index).weight_map
+            except (OSError, msgspec.DecodeError) as error:
+                raise BadInput(f"{marker} is damaged: {error}") from error
+            files = [TensorFile(marker.with_name(name)) for name in dict.fromkeys(weights.values())]
+        else:
+            files = [TensorFile(marker)]
+        self._files = {name: file for file in files for name in file.entries}
+        self.entries = {name: file.entries[name] for name, file in self._files.items()}
+
+    def raw(self, name: str) -> memoryview:
+        return self._files[name].raw(name)
+
+
+def finished_model(run_dir: RunDir) -> Path | None:
+    """The file that marks a finished model as whole: its weights, or the index of their shards."""
+    return next((path for path in (run_dir.model, run_dir.model_index) if path.is_file()), None)
+
+
+def compare_tensors(first: AnyTensors, second: AnyTensors) -> tuple[TensorDifference, ...]:
     """Every tensor that is not the same bit for bit, in the order of their names."""
     names = sorted(first.entries.keys() | second.entries.keys())
     differences = (tensor_difference(name, first, second) for name in names)
     return tuple(difference for difference in differences if difference is not None)
 
 
-def tensor_difference(name: str, first: TensorFile, second: TensorFile) -> TensorDifference | None:
+def tensor_difference(name: str, first: AnyTensors, second: AnyTensors) -> TensorDifference | None:
     a, b = first.entries.get(name), second.entries.get(name)
     if a is None or b is None:
         return TensorDifference(name=name, why="only in the second" if a is None else "only in the first")

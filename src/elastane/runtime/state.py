@@ -290,7 +290,3 @@ class TrainingState:
                         raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
                     )
         return values.hexdigest(), states.hexdigest()
-
-    def model_tensors(self) -> dict[str, torch.Tensor]:
-        """The model's state dict with every name, for ``model.safetensors``; tied names share one tensor."""
-        return {name: tensor.detach().contiguous() for name, tensor in self.model.state_dict().items()}

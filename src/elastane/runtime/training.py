@@ -31,6 +31,7 @@ from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
 from elastane.runtime.checkpoints.taking import Described, Taker
 from elastane.runtime.data import Plan
+from elastane.runtime.finished.write import check_writable
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.keep import Keep
@@ -99,6 +100,7 @@ class Training:
         self.heartbeat, self.reporter = heartbeat, reporter
         self.layout = ModelLayout(model, optimizer)
         check_dense(self.layout)
+        check_writable(model)
         exact = here.spec.convergence == "exact"
         if exact:
             devices.pin_kernels(self.layout.device)

@@ -1,27 +1,22 @@
 """A worker process: runs the user's script as if it were called by ``python``, then waits to be dismissed."""
 
-import json
 import os
 import runpy
 import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
-import safetensors.torch
-import torch
-from safetensors import SafetensorError
 
 from elastane.agent import priority
 from elastane.api import control
 from elastane.api.errors import ElastaneError, StateLost
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord
+from elastane.api.spec import RunRecord, RunSpec
 from elastane.runtime import devices, reporting, settings
+from elastane.runtime.finished.write import write_finished
 from elastane.runtime.rounds import Left
-from elastane.runtime.state import TrainingState
 
 SAY_S = 5.0
 DEAD_THREAD = 70
@@ -53,7 +48,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     try:
         _run_script(spec.script)
     except Left:
-        return _wait_for_dismissal(files)
+        return _wait_for_dismissal(files, spec)
     except SystemExit as ended:
         return _failed(f"the script ended with SystemExit({ended.code!r})\n")
     # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
@@ -68,7 +63,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
             "  means: the other workers would wait for this one for ever, so the run is over\n"
             "  do:    leave the loop between two steps, or end the run with run.stop(reason)\n"
         )
-    return _wait_for_dismissal(files)
+    return _wait_for_dismissal(files, spec)
 
 
 def _run_script(script: str) -> None:
@@ -86,53 +81,27 @@ def _run_script(script: str) -> None:
         reporter.loop_left()
 
 
-def _wait_for_dismissal(files: RunDir) -> int:
+def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     """Serve state, write the model if asked, until `control.Dismiss` ends the process."""
     reporter = reporting.here()
     assert reporter is not None, "a script that has trained has joined"  # noqa: S101
     reporter.end()
+    reporter.written.get()
+    assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
+    try:
+        write_finished(reporter.state, files, spec)
+    except ElastaneError as error:
+        return _failed(f"{error}\n")
+    except OSError as error:
+        return _failed(
+            f"the model could not be written to {files.root}: {error}\n"
+            "  means: the training is complete and its ledger too, but the weights are not saved\n"
+            "  do:    free space under the run directory and run again\n"
+        )
     while True:
-        reporter.written.get()
-        assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
-        try:
-            write_model(reporter.state, files.model)
-        except (OSError, SafetensorError) as error:
-            return _failed(
-                f"the model could not be written to {files.model}: {error}\n"
-                "  means: the training is complete and its ledger too, but the weights are not saved\n"
-                "  do:    free space under the run directory and run again\n"
-            )
         reporter.tell(control.ModelWritten(worker=reporter.worker))
-
-
-def write_model(state: TrainingState, path: Path) -> None:
-    """Write ``model.safetensors``, whole or not at all; equal states give equal bytes."""
-    tensors: dict[str, torch.Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[object, str] = {}
-    for name, tensor in state.model_tensors().items():
-        where = (tensor.data_ptr(), tensor.shape) if tensor.numel() else (name, tensor.shape)
-        if where in first:
-            aliases[name] = first[where]
-        else:
-            first[where] = name
-            tensors[name] = tensor.clone()
-    partial = path.with_suffix(".partial")
-    safetensors.torch.save_file(tensors, partial, metadata={"format": "pt", **aliases})
-    with partial.open("r+b") as file:
-        _sort_metadata(file)
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-def _sort_metadata(file: BinaryIO) -> None:
-    """Put the header's metadata, which safetensors writes in random order, into one order."""
-    length = int.from_bytes(file.read(8), "little")
-    header = json.loads(file.read(length))
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    file.seek(8)
-    file.write(text.ljust(length))
+        # Asked again, while a large model was still being written: it is there now, and need only be said.
+        reporter.written.get()
 
 
 def _own_traceback(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from elastane.protocol import actions, events, mesh
@@ -238,13 +239,25 @@ def _vote_in(kind: events.Kind, *, sent: int | None) -> Moment:
 
 
 def before_writing_model(_step: int, strike: Strike) -> None:
-    inner = worker.write_model
+    inner = worker.write_finished
 
     def outer(*args: Any) -> None:
         strike()
         inner(*args)
 
-    worker.write_model = outer
+    worker.write_finished = outer
+
+
+def between_moving_models_files(_step: int, strike: Strike) -> None:
+    inner, moves = Path.replace, []
+
+    def outer(path: Path, target: Path) -> Path:
+        moves.append(target)
+        if len(moves) == 2:
+            strike()
+        return inner(path, target)
+
+    Path.replace = outer
 
 
 MOMENTS: dict[str, Moment] = {
@@ -265,6 +278,7 @@ MOMENTS: dict[str, Moment] = {
     "before-vote-on-the-end": _vote_in("settle", sent=None),
     "after-one-vote-on-the-end": _vote_in("settle", sent=1),
     "before-writing-model": before_writing_model,
+    "between-moving-models-files": between_moving_models_files,
     "before-publish": _message(mesh.Published, sent=None, applied=2),
     "after-one-published": _message(mesh.Published, sent=1, applied=2),
     "donor-before-serving": _action(actions.Serve, done=False),

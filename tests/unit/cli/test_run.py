@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from elastane.api.control import RunOver
+from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -161,3 +162,17 @@ def test_the_lock_is_held_while_training_and_free_afterwards(agent, elastane, sc
     again = elastane("run", "--name", "trial", script)
     assert again.exit_code == 2
     assert "already holds a run" in again.stderr
+
+
+def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
+    agent, elastane, script, home, monkeypatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise BadInput("cannot write metrics.json: No space left on device")
+
+    monkeypatch.setattr("elastane.observability.finished.put", full)
+    result = elastane("run", "--name", "trial", "--json", script)
+    assert result.exit_code == 0
+    assert "no metrics and no card: cannot write metrics.json" in result.stderr
+    assert json.loads(result.stdout)["card"] is None
+    assert json.loads(result.stdout)["report"] == str(home / "runs" / "trial" / "report.html")

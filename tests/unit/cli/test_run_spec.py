@@ -91,3 +91,23 @@ def test_the_script_is_found_from_any_directory(options, monkeypatch, script) ->
     spec = spec_of(changed(options, script=Path(script.name)), "trial", 8)
     assert Path(spec.script) == script
     assert spec.args == ("--lr", "0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("5GB", 5 * 10**9), ("500 MB", 5 * 10**8), ("2GiB", 2 * 2**30), ("1.5k", 1500), ("1000", 1000)],
+)
+def test_sizes_are_read_as_people_write_them(options, text, expected) -> None:
+    assert spec_of(changed(options, max_shard_size=text), "n", 8).max_shard_bytes == expected
+
+
+@pytest.mark.parametrize("text", ["", "big", "-1", "0", "5XB"])
+def test_other_words_are_no_size(options, text) -> None:
+    with pytest.raises(BadInput, match="--max-shard-size"):
+        spec_of(changed(options, max_shard_size=text), "n", 8)
+
+
+def test_the_optimizers_state_is_saved_only_where_one_worker_has_it_all(options) -> None:
+    assert spec_of(changed(options, save_optimizer=True), "n", 8).save_optimizer
+    with pytest.raises(BadInput, match="--save-optimizer needs --copies all"):
+        spec_of(changed(options, save_optimizer=True, copies="2"), "n", 8)

@@ -125,7 +125,7 @@ def test_the_report_is_drawn_again(elastane, finished_run) -> None:
     run_dir = finished_run()
     result = elastane("report", "done")
     assert result.exit_code == 0
-    assert result.stdout.strip() == str(run_dir.report)
+    assert result.stdout.splitlines() == [str(run_dir.report), str(run_dir.metrics)]
     assert "Every sample once" in run_dir.report.read_text()
 
 

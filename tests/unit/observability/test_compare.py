@@ -104,7 +104,25 @@ def test_a_run_without_its_model_is_not_the_same(make_run) -> None:
     safetensors(first.run_dir.model, {"w": ("F32", [1], floats(1.0))})
     found = compare(first, second)
     assert not found.equal
-    assert "holds no model.safetensors" in found.remarks[0]
+    assert "holds no finished model" in found.remarks[0]
+
+
+def test_shards_are_compared_with_a_whole_model(pair, make_run) -> None:
+    assert pair().equal
+    cut, whole = make_run(name="cut"), make_run(name="a")
+    two = {"v": ("F32", [1], floats(3.0)), "w": ("F32", [2], floats(1.0, 2.0))}
+    safetensors(whole.run_dir.model, two)
+    files = {"w": "model-00001-of-00002.safetensors", "v": "model-00002-of-00002.safetensors"}
+    for name, file in files.items():
+        safetensors(cut.run_dir.root / file, {name: two[name]})
+    cut.run_dir.model_index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    found = compare(cut, whole)
+    assert (found.equal, found.tensors_compared) == (True, 2)
+    safetensors(cut.run_dir.root / files["v"], {"v": ("F32", [1], floats(-3.0))})
+    assert [difference.name for difference in compare(cut, whole).tensors] == ["v"]
+    (cut.run_dir.root / files["v"]).unlink()
+    with pytest.raises(BadInput, match="00002-of-00002"):
+        compare(cut, whole)
 
 
 def test_tensors_are_compared_by_their_bits(tmp_path) -> None:

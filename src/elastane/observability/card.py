@@ -1,0 +1,275 @@
+"""``CARD.md``: how a model was trained, on a page for people."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from math import isfinite
+
+import msgspec
+
+from elastane.api.environment import Environment
+from elastane.api.records import EventLine
+from elastane.observability.chart import number
+from elastane.observability.facts import Facts
+from elastane.observability.metrics import Metrics
+from elastane.observability.report import duration, ms_text, value_text
+from elastane.observability.run_files import Recorded
+from elastane.observability.series import step_of
+
+BARS = "▁▂▃▄▅▆▇█"
+COLUMNS = 64
+MOST_ROWS = 20
+"""Changes told one by one; the run's events.jsonl has all."""
+
+TOLD = {
+    "worker.joined": "joined",
+    "worker.left": "left",
+    "worker.died": "died",
+    "worker.hung": "hung",
+    "worker.refused": "refused",
+    "coordinator.died": "coordinator death{s}",
+    "shares.rebalanced": "rebalanced",
+    "ledger.stalled": "stall{s} of the ledger",
+    "run.resumed": "resumed",
+    "run.stopped": "stopped",
+}
+"""The changes a reader of a card wants to know of, in their words."""
+
+
+class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What lies beside the card.
+
+    Args:
+        files: names and bytes, the one that marks the model as whole first.
+        architecture: class in ``transformers`` that loads it; None for any other model.
+        environment: what it was trained with, if that is known.
+    """
+
+    files: tuple[tuple[str, int], ...]
+    architecture: str | None = None
+    environment: Environment | None = None
+
+
+def card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> str:
+    """The card, in Markdown; equal inputs give equal text."""
+    name = word(run.record.spec.name)
+    sections = [
+        heading(run, metrics),
+        "## Training\n\n" + table(training_rows(run, metrics)),
+        "## Workers over time\n\n" + "\n".join(over_time(run, metrics)),
+        "## What happened\n\n" + "\n".join(happenings(run, metrics)),
+        "## Checkpoints\n\n" + "\n".join(checkpoints(metrics)),
+        "## Made with\n\n" + table(environment_rows(run, model.environment)),
+        "## Files\n\n" + table((f"`{name}`", size_text(size_bytes)) for name, size_bytes in model.files),
+        "## Load it\n\n```python\n" + "\n".join(loading(model)) + "\n```",
+        f"`elastane verify {name}` proves from the ledger that every sample was trained on exactly once.",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def heading(run: Recorded, metrics: Metrics) -> str:
+    facts, pinned = metrics.facts, run.record.pinned
+    parameters = f"{pinned.parameters:,} trained parameters" if pinned else "A model"
+    few, most = facts.workers or (0, 0)
+    crew = f"{few} worker{plural(few)}" if few == most else f"{few} to {most} workers"
+    return (
+        f"# {word(run.record.spec.name)}\n\n"
+        f"{parameters}, trained for {facts.steps:,} steps on {crew} by Elastane: {ending(facts)}."
+    )
+
+
+def ending(facts: Facts) -> str:
+    if facts.outcome == "finished" or facts.planned_steps in (None, facts.steps):
+        return facts.outcome
+    return f"{facts.outcome} after step {facts.steps:,} of {facts.planned_steps:,}"
+
+
+def training_rows(run: Recorded, metrics: Metrics) -> Iterable[tuple[str, str]]:
+    spec, pinned, facts = run.record.spec, run.record.pinned, metrics.facts
+    script = re.split(r"[/\\]", spec.script)[-1]
+    yield "script", code(" ".join([script, *spec.args]))
+    if pinned:
+        yield "its SHA-256", code(pinned.script_digest)
+        cut = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"
+        yield "steps", f"{facts.steps:,} of {pinned.steps:,}, {pinned.global_batch:,} samples each {cut}"
+        epochs = (
+            "" if metrics.epochs is None else f", {metrics.epochs:.3g} epochs of {pinned.dataset_length:,}"
+        )
+        yield "samples", f"{facts.samples:,}{epochs}"
+    yield "final loss", "not finite" if facts.loss is None else number(facts.loss)
+    if metrics.evaluations:
+        last = metrics.evaluations[-1]
+        sums = ", ".join(f"{name} {value_text(value)}" for name, value in last.sums.items())
+        yield "last evaluation", f"{sums} (totals, after step {last.step:,})"
+    if pinned:
+        yield "optimizer", code(pinned.optimizer)
+        kept = "all workers keep all" if pinned.copies is None else f"{pinned.copies} copies"
+        yield "its state", kept
+        yield "seed", f"{pinned.seed}"
+        yield "convergence", pinned.convergence
+    if facts.digest:
+        yield "digest of the parameters", f"{code(facts.digest[0])} after step {facts.digest[1]:,}"
+    yield "began", word(run.record.created)
+    speed = (
+        "" if metrics.samples_per_s is None else f", {metrics.samples_per_s:,.0f} samples/s while stepping"
+    )
+    yield "wall time", f"{duration(facts.wall_s)}{speed}"
+    if metrics.goodput is not None:
+        yield "goodput", f"{100 * metrics.goodput:.1f} % of the wall time moved training forward"
+
+
+def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
+    if not run.ledger:
+        yield "No step was made."
+        return
+    sizes = [float(len(line.workers)) for line in run.ledger]
+    losses = [line.loss for line in run.ledger]
+    steps = len(run.ledger)
+    few, many = metrics.facts.workers or (0, 0)
+    span = f"{few}" if few == many else f"{few} to {many}"
+    yield "```"
+    yield f"workers  {sparkline(sizes, from_zero=True)}  {span}"
+    known = [loss for loss in losses if loss is not None and isfinite(loss)]
+    if known:
+        ends = f"{number(known[0])} to {number(known[-1])}"
+        yield f"loss     {sparkline(losses, from_zero=False)}  {ends}"
+    each = "a step" if steps <= COLUMNS else f"about {round(steps / COLUMNS):,} steps"
+    yield f"         steps {run.ledger[0].step:,} to {run.ledger[-1].step:,}, {each} per column"
+    yield "```"
+    if len(metrics.workers) > 1:
+        shown = [f"{count} from step {step:,}" for step, count in metrics.workers[:MOST_ROWS]]
+        more = len(metrics.workers) - MOST_ROWS
+        yield "\nWorkers: " + ", ".join(shown) + (f" and {more} more changes." if more > 0 else ".")
+
+
+def sparkline(values: Sequence[float | None], *, from_zero: bool) -> str:
+    """One line of bars, each the mean of its stretch; a gap where no value is finite.
+
+    Args:
+        values: one per step, at least one.
+        from_zero: the lowest bar is zero; otherwise the lowest mean.
+    """
+    columns = min(COLUMNS, len(values))
+    cuts = [len(values) * i // columns for i in range(columns + 1)]
+    means = [mean(values[start:stop]) for start, stop in pairwise(cuts)]
+    known = [height for height in means if height is not None]
+    low, high = (0.0 if from_zero else min(known, default=0.0)), max(known, default=0.0)
+    return "".join(" " if height is None else bar(height - low, high - low) for height in means)
+
+
+def mean(stretch: Sequence[float | None]) -> float | None:
+    known = [value for value in stretch if value is not None and isfinite(value)]
+    return sum(known) / len(known) if known else None
+
+
+def bar(height: float, highest: float) -> str:
+    share = height / highest if highest > 0 else 0.0
+    return BARS[min(len(BARS) - 1, int(share * len(BARS)))]
+
+
+def happenings(run: Recorded, metrics: Metrics) -> Iterable[str]:
+    # Who begins is no change; who comes or goes later is.
+    changes = [
+        event
+        for event in run.events
+        if event.kind in TOLD and (event.kind != "worker.joined" or step_of(event, run.ledger) > 0)
+    ]
+    counts = Counter(event.kind for event in changes)
+    told = [
+        f"{counts[kind]} {words.format(s=plural(counts[kind]))}"
+        for kind, words in TOLD.items()
+        if counts[kind]
+    ]
+    yield (", ".join(told) or "Nothing but training") + f". {worst_pause(metrics.facts)}"
+    if not changes:
+        return
+    yield "\n| step | what | why |\n|---:|---|---|"
+    for event in changes[:MOST_ROWS]:
+        yield f"| {step_of(event, run.ledger):,} | {word(said(event))} | {word(event.why)} |"
+    if len(changes) > MOST_ROWS:
+        yield f"\n{len(changes) - MOST_ROWS:,} more are in `events.jsonl`."
+
+
+def plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def said(event: EventLine) -> str:
+    """``worker 1 died``, ``run stopped``."""
+    subject, verb = event.kind.split(".", 1)
+    return f"{event.who} {verb}" if subject == "worker" else f"{subject} {verb}"
+
+
+def worst_pause(facts: Facts) -> str:
+    if facts.pause_ms is None:
+        return "No healthy worker waited for a change."
+    usual = "" if facts.pause_steps is None else f", {facts.pause_steps:.2f} usual steps"
+    where = "" if facts.pause_step is None else f", at step {facts.pause_step:,}"
+    return f"Worst pause of a healthy worker: {ms_text(facts.pause_ms)}{usual}{where}."
+
+
+def checkpoints(metrics: Metrics) -> Iterable[str]:
+    if not metrics.checkpoints:
+        yield "None were written or used: the state lived in the workers from the first step to the last."
+        return
+    written = [checkpoint for checkpoint in metrics.checkpoints if not checkpoint.used]
+    used = [checkpoint for checkpoint in metrics.checkpoints if checkpoint.used]
+    yield f"{len(written)} written, " + ("none used." if not used else "training went on from:")
+    for checkpoint in used:
+        step = "" if checkpoint.step is None else f", step {checkpoint.step:,}"
+        yield f"- {code(checkpoint.name)}{step}"
+    if written:
+        last = written[-1]
+        step = "" if last.step is None else f" after step {last.step:,}"
+        yield f"\nThe last one: {code(last.name)}{step}."
+
+
+def environment_rows(run: Recorded, made_with: Environment | None) -> Iterable[tuple[str, str]]:
+    versions = run.record.pinned.versions if run.record.pinned else {}
+    yield from ((name, word(version)) for name, version in sorted(versions.items()))
+    if run.record.pinned:
+        yield "threads per worker", f"{run.record.pinned.threads}"
+    if made_with:
+        yield "platform", word(made_with.platform)
+        yield "processor", word(made_with.processor)
+
+
+def loading(model: FinishedModel) -> Iterable[str]:
+    if model.architecture and re.fullmatch(r"\w+", model.architecture):
+        yield f"from transformers import {model.architecture}"
+        yield ""
+        yield f'model = {model.architecture}.from_pretrained(".")  # this directory'
+    elif model.files[0][0].endswith(".safetensors"):
+        yield "from safetensors.torch import load_model"
+        yield ""
+        yield f'load_model(model, "{model.files[0][0]}")  # model: as the script builds it'
+    else:
+        yield "from pathlib import Path"
+        yield "from safetensors.torch import load_file"
+        yield ""
+        yield 'for shard in sorted(Path(".").glob("model-*.safetensors")):'
+        yield "    model.load_state_dict(load_file(shard), strict=False)  # model: as the script builds it"
+
+
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+
+
+def word(text: str) -> str:
+    """Words of a run, on one line and without a meaning to Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|])", r"\\\1", " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    """Words of a run as they are; a table would end a cell at a bar."""
+    return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes in the unit a reader expects: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:  # noqa: PLR2004 - the next unit
+            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"

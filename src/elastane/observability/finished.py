@@ -1,0 +1,75 @@
+"""What a run leaves behind besides its ledger, read back and written: model files, metrics and card."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from elastane.api.environment import Environment
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
+from elastane.observability.card import FinishedModel, card_text
+from elastane.observability.metrics import metrics_of
+from elastane.observability.run_files import Recorded
+from elastane.observability.tensors import finished_model
+
+T = TypeVar("T")
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What matters of a ``config.json``."""
+
+    architectures: tuple[str, ...] = ()
+
+
+def read_finished(run_dir: RunDir) -> FinishedModel | None:
+    """The finished model's files; None before it is written.
+
+    Raises:
+        BadInput: one of the files is damaged.
+    """
+    marker = finished_model(run_dir)
+    if marker is None:
+        return None
+    shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_index else ()
+    others = (run_dir.optimizer, run_dir.config, run_dir.root / "generation_config.json", run_dir.environment)
+    files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
+    config = decoded(run_dir.config, Config)
+    return FinishedModel(
+        files=tuple((path.name, path.stat().st_size) for path in files),
+        architecture=config.architectures[0] if config and config.architectures else None,
+        environment=decoded(run_dir.environment, Environment),
+    )
+
+
+def decoded(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
+
+
+def write_conclusion(run: Recorded) -> RunDir:
+    """Write ``metrics.json`` of a run that is over, and ``CARD.md`` if it left a model; each in one move.
+
+    Raises:
+        BadInput: they cannot be written, or a file of the model is damaged.
+    """
+    metrics = metrics_of(run)
+    put(run.run_dir.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    model = read_finished(run.run_dir)
+    if model is not None:
+        put(run.run_dir.card, card_text(run, metrics, model).encode())
+    return run.run_dir
+
+
+def put(path: Path, text: bytes) -> None:
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        beside.write_bytes(text)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise BadInput(f"cannot write {path}: {error.strerror}") from error

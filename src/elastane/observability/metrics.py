@@ -1,0 +1,115 @@
+"""``metrics.json``: what a run achieved and what its changes cost, in numbers."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.facts import Facts, facts_of
+from elastane.observability.run_files import Recorded
+from elastane.observability.series import sizes_of, step_of
+
+
+class Score(msgspec.Struct, frozen=True):
+    """One evaluation: the totals it recorded after ``step``; None where one was not finite."""
+
+    step: int
+    sums: Mapping[str, float | int | str | None]
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """What a new generation cost: the longest wait of a healthy worker, in ms and in its usual steps."""
+
+    step: int
+    why: str
+    workers: int
+    longest_ms: float
+    longest_steps: float | None
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that was written, or (``used``) one that the run went on from."""
+
+    name: str
+    step: int | None
+    used: bool
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The run in numbers.
+
+    Args:
+        facts: the few it is remembered by.
+        epochs: samples trained on, over those of the dataset.
+        samples_per_s: while stepping; None without steps.
+        goodput: share of the wall time that moved training forward: time in steps, less what changes made
+            healthy workers wait, over the time from the first word to the last. None without steps.
+        workers: ``[first step, workers]`` wherever their number changed.
+        evaluations: in order.
+        pauses: of every generation that followed another.
+        events: how many of each kind.
+        checkpoints: written and used, in order.
+    """
+
+    facts: Facts
+    epochs: float | None
+    samples_per_s: float | None
+    goodput: float | None
+    workers: tuple[tuple[int, int], ...]
+    evaluations: tuple[Score, ...]
+    pauses: tuple[Pause, ...]
+    events: dict[str, int]
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def metrics_of(run: Recorded) -> Metrics:
+    facts, pinned = facts_of(run), run.record.pinned
+    pauses = tuple(pauses_of(run.events))
+    stepping_s = sum(line.seconds.get("step", 0.0) for line in run.ledger)
+    return Metrics(
+        facts=facts,
+        epochs=facts.samples / pinned.dataset_length if pinned and pinned.dataset_length else None,
+        samples_per_s=facts.samples / stepping_s if stepping_s else None,
+        goodput=goodput_of(stepping_s, pauses, facts.wall_s),
+        workers=tuple(sizes_of(run.ledger)),
+        evaluations=tuple(scores_of(run.events, run.ledger)),
+        pauses=pauses,
+        events=dict(sorted(Counter(event.kind for event in run.events).items())),
+        checkpoints=tuple(checkpoints_of(run.events)),
+    )
+
+
+def goodput_of(stepping_s: float, pauses: Sequence[Pause], wall_s: float) -> float | None:
+    """See `Metrics.goodput`; a step's time is that of its slowest worker, so steps may overlap a little."""
+    if not stepping_s or not wall_s:
+        return None
+    waited_s = sum(pause.longest_ms for pause in pauses) / 1000
+    return min(1.0, max(0.0, stepping_s - waited_s) / wall_s)
+
+
+def scores_of(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> list[Score]:
+    return [Score(step_of(event, ledger), event.detail) for event in events if event.kind == "evaluation"]
+
+
+def pauses_of(events: Sequence[EventLine]) -> list[Pause]:
+    pauses = []
+    for event in events:
+        if event.kind == "generation.started" and event.pause_ms:
+            worker = max(event.pause_ms, key=event.pause_ms.__getitem__)
+            ms, steps = event.pause_ms[worker], event.pause_steps.get(worker)
+            pauses.append(Pause(event.step or 0, event.why, len(event.workers), ms, steps))
+    return pauses
+
+
+USED = {"checkpoint.saved": False, "run.resumed": True}
+
+
+def checkpoints_of(events: Sequence[EventLine]) -> list[Checkpoint]:
+    found = []
+    for event in events:
+        if event.kind in USED:
+            step = event.detail.get("step", event.step)
+            name = str(event.detail.get("name") or event.why)
+            found.append(Checkpoint(name, step if isinstance(step, int) else None, USED[event.kind]))
+    return found

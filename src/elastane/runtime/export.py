@@ -1,0 +1,135 @@
+"""``python -m elastane.runtime.export``: a finished run in a format that others load.
+
+A process of its own, because only this floor has torch. It says one line of JSON, `elastane.api.export`.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+import torch
+
+from elastane.api.errors import BadInput
+from elastane.api.export import Exported, Refused
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.runtime.finished.configs import CONFIG, GENERATION, with_dtype
+from elastane.runtime.finished.formats import FORMATS, Trained
+from elastane.runtime.finished.named_tensors import Converted
+from elastane.runtime.finished.optimizer import OptimizerState, from_metadata
+from elastane.runtime.finished.stored import StoredTensors, stored_model
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def trained_by(files: RunDir, *, optimizer: bool) -> Trained:
+    """What a run has written.
+
+    Args:
+        files: of the run.
+        optimizer: with the state of its optimizer.
+
+    Raises:
+        BadInput: it has no finished model, or was not asked to save the optimizer's state.
+    """
+    model = stored_model(files.root)
+    if model is None:
+        raise BadInput(
+            f"{files.root} holds no finished model",
+            means="it is written when the run finishes or is stopped; this one has not come so far",
+            do="elastane list  shows how each run stands",
+        )
+    record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
+    texts = {
+        name: (files.root / name).read_bytes()
+        for name in (CONFIG, GENERATION)
+        if (files.root / name).is_file()
+    }
+    if files.card.is_file():
+        # Where model hubs look for it.
+        texts["README.md"] = files.card.read_bytes()
+    return Trained(
+        model=model,
+        max_shard_bytes=record.spec.max_shard_bytes,
+        optimizer=_optimizer_of(files) if optimizer else None,
+        texts=texts,
+    )
+
+
+def _optimizer_of(files: RunDir) -> OptimizerState:
+    if not files.optimizer.is_file():
+        raise BadInput(
+            f"{files.root} holds no optimizer.safetensors",
+            means="the run was not asked to keep the optimizer's state after its end",
+            do="export without --optimizer, or train with elastane run --save-optimizer",
+        )
+    stored = StoredTensors([files.optimizer])
+    return from_metadata(stored, stored.metadata)
+
+
+def converted(trained: Trained, dtype: torch.dtype) -> Trained:
+    """The same model in another floating-point type; the optimizer's state stays as it is."""
+    texts = dict(trained.texts)
+    if CONFIG in texts:
+        texts[CONFIG] = with_dtype(texts[CONFIG], dtype)
+    return Trained(
+        model=Converted(trained.model, dtype),
+        max_shard_bytes=trained.max_shard_bytes,
+        optimizer=trained.optimizer,
+        texts=texts,
+    )
+
+
+def export(trained: Trained, kind: str, out: Path) -> Exported:
+    """Write a new folder, whole or not at all.
+
+    Args:
+        trained: what to write.
+        kind: one of `FORMATS`.
+        out: the folder; it may exist only if it is empty.
+
+    Raises:
+        BadInput: it is not empty, cannot be written, or the model does not fit the format.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
+    beside = out.with_name(f".{out.name}.partial")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        FORMATS[kind](trained, beside)
+        beside.replace(out)
+    except OSError as error:
+        raise BadInput(f"cannot write {out}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    sizes = {
+        str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()
+    }
+    return Exported(out=str(out), files=sizes)
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m elastane.runtime.export")
+    options.add_argument("--run-dir", type=Path, required=True)
+    options.add_argument("--format", choices=sorted(FORMATS), required=True)
+    options.add_argument("--out", type=Path, required=True)
+    options.add_argument("--dtype", choices=sorted(DTYPES))
+    options.add_argument("--optimizer", action="store_true")
+    asked = options.parse_args()
+    said: Exported | Refused
+    try:
+        trained = trained_by(RunDir(asked.run_dir), optimizer=asked.optimizer)
+        if asked.dtype is not None:
+            trained = converted(trained, DTYPES[asked.dtype])
+        said = export(trained, asked.format, asked.out)
+    except BadInput as error:
+        said = Refused(what=error.what, means=error.means, do=error.do)
+    print(msgspec.json.encode(said).decode())  # noqa: T201 - it is what the caller reads
+    return isinstance(said, Refused)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

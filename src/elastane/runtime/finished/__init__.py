@@ -1,0 +1,1 @@
+"""The finished model: what a run leaves behind, in formats that others read."""

@@ -1,0 +1,110 @@
+"""Tensors by name, wherever they lie: in a model, in the files of a run, in a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from elastane.api.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a tensor is without its values."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        elements = 1
+        for length in self.shape:
+            elements *= length
+        return elements * self.dtype.itemsize
+
+
+class NamedTensors(Protocol):
+    """What can be written as a model, and read one tensor at a time.
+
+    Attributes:
+        described: every stored tensor, in the order of the model.
+        aliases: further names of stored tensors (tied weights), each to the stored one.
+    """
+
+    @property
+    def described(self) -> Mapping[str, Described]: ...
+
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The values of a stored tensor; a view where it can be."""
+        ...
+
+
+class InMemory:
+    """A state dict.
+
+    Args:
+        entries: its tensors.
+        tied: names that share one tensor are stored once, under the first of them.
+    """
+
+    def __init__(self, entries: Mapping[str, torch.Tensor], *, tied: bool = True) -> None:
+        self._tensors: dict[str, torch.Tensor] = {}
+        self.aliases: dict[str, str] = {}
+        first: dict[object, str] = {}
+        for name, tensor in entries.items():
+            # Two empty tensors may lie at the same address and are not tied.
+            where = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            stored = first.setdefault(where, name) if tied and tensor.numel() else name
+            if stored == name:
+                self._tensors[name] = tensor.detach()
+            else:
+                self.aliases[name] = stored
+        self.described = {name: Described(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+
+class Converted:
+    """Other tensors with their floating-point values in one data type; integers stay as they are."""
+
+    def __init__(self, tensors: NamedTensors, dtype: torch.dtype) -> None:
+        self._tensors, self._dtype = tensors, dtype
+        self.aliases = tensors.aliases
+        self.described = {
+            name: Described(self._of(described.dtype), described.shape)
+            for name, described in tensors.described.items()
+        }
+
+    def tensor(self, name: str) -> torch.Tensor:
+        tensor = self._tensors.tensor(name)
+        return tensor.to(self._of(tensor.dtype))
+
+    def _of(self, dtype: torch.dtype) -> torch.dtype:
+        return self._dtype if dtype.is_floating_point else dtype
+
+
+def state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
+    """All names and their tensors, tied names sharing one, as ``nn.Module.load_state_dict`` takes it."""
+    stored = {name: tensors.tensor(name) for name in tensors.described}
+    return stored | {name: stored[first] for name, first in tensors.aliases.items()}
+
+
+def only_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Tensor]:
+    """The entries of a state dict.
+
+    Raises:
+        BadInput: one of them is no tensor, so no format of tensors can hold it.
+    """
+    for name, entry in entries.items():
+        if not isinstance(entry, torch.Tensor):
+            raise BadInput(
+                f"{what} has {name}, a {type(entry).__name__}",
+                means="files of tensors hold nothing else; without it the model would not be the trained one",
+                do="keep it in a buffer (register_buffer) or out of get_extra_state",
+            )
+    return dict(entries)

@@ -1,0 +1,127 @@
+"""The optimizer's state by the names of its parameters, and back into the forms others load.
+
+Names are those of ``torch.distributed.checkpoint``'s flattened state dicts, for instance
+``state.layers.0.weight.exp_avg``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from elastane.api.errors import BadInput
+from elastane.runtime.finished.named_tensors import InMemory, NamedTensors
+from elastane.runtime.state import TrainingState
+
+PREFIX = "state."
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """All that an optimizer knows after its last step.
+
+    Args:
+        tensors: ``state.PARAMETER.ENTRY``.
+        groups: the parameter groups, in order: hyperparameters, and the names of their ``params``.
+        plain: entries that are no tensors, by the same names.
+        kind: name of the optimizer's class.
+    """
+
+    tensors: NamedTensors
+    groups: tuple[Mapping[str, Any], ...]
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+    def metadata(self) -> dict[str, str]:
+        """What is no tensor, as the metadata of a safetensors file."""
+        return {
+            "format": "pt",
+            "optimizer": self.kind,
+            "param_groups": json.dumps(self.groups),
+            "plain": json.dumps(self.plain, sort_keys=True),
+        }
+
+    def torch_form(self) -> dict[str, Any]:
+        """As ``Optimizer.load_state_dict`` takes it: parameters by number, in the order of the groups."""
+        state: dict[int, dict[str, Any]] = {}
+        groups, number = [], 0
+        entries = self._by_parameter()
+        for group in self.groups:
+            names = group["params"]
+            numbers = list(range(number, number + len(names)))
+            number += len(names)
+            state |= {n: entries[name] for n, name in zip(numbers, names, strict=True) if name in entries}
+            groups.append({**_tuples(group), "params": numbers, "param_names": names})
+        return {"state": state, "param_groups": groups}
+
+    def flat_form(self) -> dict[str, Any]:
+        """As ``set_optimizer_state_dict`` takes it with ``flatten_optimizer_state_dict``."""
+        flat: dict[str, Any] = {name: self.tensors.tensor(name) for name in self.tensors.described}
+        for group in self.groups:
+            for name in group["params"]:
+                hyperparameters = _tuples(group)
+                flat |= {f"param_groups.{name}.{k}": v for k, v in hyperparameters.items() if k != "params"}
+        return flat | dict(self.plain)
+
+    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+        entries: dict[str, dict[str, Any]] = {}
+        for name in self.tensors.described:
+            parameter, entry = name.removeprefix(PREFIX).rsplit(".", 1)
+            entries.setdefault(parameter, {})[entry] = self.tensors.tensor(name)
+        for name, value in self.plain.items():
+            parameter, entry = name.removeprefix(PREFIX).rsplit(".", 1)
+            entries.setdefault(parameter, {})[entry] = value
+        return entries
+
+
+def from_metadata(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
+    """What `OptimizerState.metadata` made of it."""
+    return OptimizerState(
+        tensors,
+        tuple(json.loads(metadata["param_groups"])),
+        json.loads(metadata["plain"]),
+        metadata["optimizer"],
+    )
+
+
+def from_training(state: TrainingState) -> OptimizerState:
+    """Of a worker that keeps all of it.
+
+    Raises:
+        BadInput: it keeps only its blocks, or an entry is neither a tensor nor plain.
+    """
+    if state.copies is not None:
+        raise BadInput(
+            f"with --copies {state.copies} no worker keeps the whole optimizer state",
+            means="it cannot be written beside the model by one of them",
+            do="run with --copies all, or take it from a checkpoint",
+        )
+    names = {parameter: name for name, parameter in state.model.named_parameters()}
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, Any] = {}
+    for unit, place in enumerate(state.layout.places):
+        for key, entry in state.keeper.state_of(unit).items():
+            where = tensors if isinstance(entry, torch.Tensor) else plain
+            where[f"{PREFIX}{place.name}.{key}"] = entry
+    groups = tuple(
+        {
+            **{key: _plain(value) for key, value in group.items() if key not in {"params", "param_names"}},
+            "params": [names.get(parameter, "") for parameter in group["params"]],
+        }
+        for group in state.optimizer.param_groups
+    )
+    return OptimizerState(InMemory(tensors, tied=False), groups, plain, type(state.optimizer).__name__)
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+
+
+def _tuples(group: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has lists only; the optimizers' own pairs, ``betas`` among them, are tuples."""
+    return {
+        key: tuple(value) if isinstance(value, list) and key != "params" else value
+        for key, value in group.items()
+    }

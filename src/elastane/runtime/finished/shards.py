@@ -1,0 +1,70 @@
+"""A model as one safetensors file, or as shards and their index, named as ``transformers`` names them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import BinaryIO
+
+from elastane.runtime.finished.file_set import Write
+from elastane.runtime.finished.named_tensors import NamedTensors
+from elastane.runtime.finished.tensor_file import write_tensors
+
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def shards_of(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
+    """Cut tensors, in their order, into shards of at most ``most_bytes``; a larger tensor has one of its own.
+
+    One empty shard if there is no tensor.
+    """
+    shards: list[list[str]] = [[]]
+    filled_bytes = 0
+    for name, size_bytes in sizes_bytes.items():
+        if shards[-1] and filled_bytes + size_bytes > most_bytes:
+            shards.append([])
+            filled_bytes = 0
+        shards[-1].append(name)
+        filled_bytes += size_bytes
+    return shards
+
+
+def model_files(tensors: NamedTensors, most_bytes: int) -> tuple[dict[str, Write], str]:
+    """What writes each file of the model, by name, and which of them is the marker of the set.
+
+    Args:
+        tensors: of the model.
+        most_bytes: of weights in one file.
+    """
+    sizes = {name: described.size_bytes for name, described in tensors.described.items()}
+    shards = shards_of(sizes, most_bytes)
+    if len(shards) == 1:
+        return {WHOLE: partial(_write, tensors, shards[0])}, WHOLE
+    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    files: dict[str, Write] = {
+        file: partial(_write, tensors, shard) for file, shard in zip(names, shards, strict=True)
+    }
+    index = {
+        "metadata": {"total_size": sum(sizes.values())},
+        "weight_map": {name: file for file, shard in zip(names, shards, strict=True) for name in shard},
+    }
+    text = json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"
+    return {**files, INDEX: lambda file: _write_bytes(text, file)}, INDEX
+
+
+def _write(tensors: NamedTensors, names: list[str], file: BinaryIO) -> None:
+    stored = set(names)
+    aliases = {name: first for name, first in tensors.aliases.items() if first in stored}
+    # transformers refuses a file that does not say which library's tensors it holds.
+    write_tensors(file, tensors, names, {"format": "pt", **aliases})
+
+
+def _write_bytes(text: bytes, file: BinaryIO) -> None:
+    file.write(text)
+
+
+def outdated(names: Iterable[str]) -> list[str]:
+    """Of the files in a folder those of a model, markers first."""
+    markers = {WHOLE, INDEX}
+    shards = (name for name in names if name.startswith("model-") and name.endswith(".safetensors"))
+    return [*sorted(markers), *sorted(shards)]

@@ -1,0 +1,94 @@
+"""Wherever writing a set of files breaks off, a reader who looks for its marker sees a whole set or none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from elastane.runtime.finished.file_set import publish
+
+MARKER = "index"
+OLD = {"one": b"old 1", "two": b"old 2", "three": b"old 3", MARKER: b"old"}
+NEW = {"one": b"new 1", "two": b"new 2", MARKER: b"new"}
+
+
+class Broken(OSError):
+    """The disk is full, or the process was killed here."""
+
+
+def put(folder, files):
+    def writer(text):
+        return lambda file: file.write(text)
+
+    publish(folder, {name: writer(text) for name, text in files.items()}, marker=MARKER, replaced=["three"])
+
+
+def seen(folder):
+    """What a reader sees: nothing without the marker, then the files of that marker's set."""
+    if not (folder / MARKER).exists():
+        return None
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+@pytest.fixture
+def breaks_at(monkeypatch):
+    """Break at the n-th call that changes the disk; returns the calls made."""
+
+    def arm(at):
+        calls = []
+
+        def counted(name, inner):
+            def call(*args, **kwargs):
+                calls.append(name)
+                if len(calls) == at:
+                    raise Broken(name)
+                return inner(*args, **kwargs)
+
+            return call
+
+        for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
+            monkeypatch.setattr(owner, name, counted(name, getattr(owner, name)))
+        return calls
+
+    return arm
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("before", [{}, OLD], ids=["none", "old"])
+def test_a_break_at_any_change_shows_a_whole_set_or_none(tmp_path, breaks_at, monkeypatch, before, at):
+    for name, text in before.items():
+        (tmp_path / name).write_bytes(text)
+    calls = breaks_at(at)
+    try:
+        put(tmp_path, NEW)
+    except Broken:
+        flushing = calls[at - 1] == "fsync" and "replace" not in calls
+        assert seen(tmp_path) in ([before or None] if flushing else [before or None, None, NEW])
+    monkeypatch.undo()
+    put(tmp_path, NEW)
+    assert seen(tmp_path) == NEW
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("broken", NEW)
+def test_a_file_that_cannot_be_written_leaves_the_old_set(tmp_path, broken):
+    put(tmp_path, OLD)
+    (tmp_path / f".{broken}.partial").mkdir()
+    with pytest.raises(OSError, match=broken):
+        put(tmp_path, NEW)
+    assert seen(tmp_path) == OLD
+
+
+def test_one_changed_file_is_replaced_without_a_moment_between(tmp_path, breaks_at):
+    put(tmp_path, NEW)
+    calls = breaks_at(0)
+    put(tmp_path, NEW | {MARKER: b"newer"})
+    assert calls.count("replace") == 1
+    assert calls.index("replace") < calls.index("unlink")
+
+
+def test_equal_files_are_left_alone(tmp_path, breaks_at):
+    put(tmp_path, NEW)
+    calls = breaks_at(0)
+    put(tmp_path, NEW)
+    assert "replace" not in calls

@@ -1,0 +1,270 @@
+"""What others load from a finished run and from its exports is what was trained, bit for bit."""
+
+import copy
+import json
+
+import msgspec
+import pytest
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict as set_optimizer
+from torch.utils.data import TensorDataset
+
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.runtime.export import DTYPES, converted, export, trained_by
+from elastane.runtime.finished.write import write_finished
+
+from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
+
+VOCABULARY, CONTEXT = 11, 8
+FORMATS = ("hf", "dcp", "torch")
+NO_GROUP = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # reading in one process
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def tiny_gpt2(*, tied=True):
+    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds to import
+
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": VOCABULARY, "n_positions": CONTEXT}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return GPT2LMHeadModel(GPT2Config(**sizes, **ends, tie_word_embeddings=tied))
+
+
+def tiny_llama():
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - likewise
+
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 16}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, **ends, vocab_size=VOCABULARY, max_position_embeddings=CONTEXT)
+    )
+
+
+def texts():
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(torch.randint(VOCABULARY, (12, CONTEXT), generator=generator))
+
+
+def language_lesson(model):
+    def loss(model, batch):
+        return model(input_ids=batch[0], labels=batch[0]).loss, None
+
+    return Lesson(model, loss=loss, data=texts(), steps=3, global_batch=4, microbatch=2)
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES)
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.second = nn.Linear(FEATURES, FEATURES)
+        self.second.weight = self.first.weight
+
+    def forward(self, inputs):
+        return self.second(self.norm(self.first(inputs)))
+
+
+def two_groups(model):
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return torch.optim.AdamW(
+        [{"params": weights, "weight_decay": 0.1}, {"params": others, "lr": 0.02}], lr=0.05, betas=(0.8, 0.9)
+    )
+
+
+class Finished:
+    """A run directory as a run would leave it, and what lies in it."""
+
+    def __init__(self, folder, lesson, **wishes):
+        self.learned = elastic(lesson)
+        self.files = RunDir(folder / "run")
+        self.files.root.mkdir()
+        wished = spec(save_optimizer=True, **wishes)
+        write_finished(self.learned.run._training.state, self.files, wished)
+        record = RunRecord(spec=wished, created="2026-01-01T00:00:00Z")
+        self.files.run.write_bytes(msgspec.json.encode(record))
+        self.out = folder / "out"
+
+    @property
+    def model(self):
+        return self.learned.model
+
+    def exported(self, kind, dtype=None):
+        trained = trained_by(self.files, optimizer=True)
+        return export(converted(trained, DTYPES[dtype]) if dtype else trained, kind, self.out)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    return Finished(tmp_path, Lesson(Plain, optimizer=two_groups))
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    pytest.importorskip("transformers")
+    return Finished(tmp_path, language_lesson(tiny_gpt2))
+
+
+def test_safetensors_reads_what_the_run_wrote(plain):
+    read = safetensors.torch.load_file(plain.files.model)
+    trained = plain.model.state_dict()
+    assert trained.keys() - read.keys() == {"second.weight"}
+    assert all(torch.equal(read[name], trained[name]) for name in read)
+
+
+def test_plain_torch_loads_the_state_dict_with_weights_only(plain):
+    plain.exported("torch")
+    read = torch.load(plain.out / "model.pt", weights_only=True)
+    assert read["second.weight"].data_ptr() == read["first.weight"].data_ptr()
+    fresh = Plain()
+    fresh.load_state_dict(read)
+    assert_same_bits(fresh, plain.model)
+
+
+def one_more_step(model, optimizer):
+    for number, parameter in enumerate(model.parameters()):
+        parameter.grad = torch.full_like(parameter, 0.1 * number - 0.2)
+    optimizer.step()
+
+
+def assert_goes_on_alike(plain, model, optimizer):
+    """The next step of the loaded optimizer gives the bits that the trained one's gives."""
+    expected = copy.deepcopy(plain.model)
+    original = two_groups(expected)
+    original.load_state_dict(plain.learned.optimizer.state_dict())
+    one_more_step(expected, original)
+    one_more_step(model, optimizer)
+    assert_same_bits(model, expected)
+
+
+def test_plain_torch_goes_on_with_the_optimizer(plain):
+    plain.exported("torch")
+    model = Plain()
+    model.load_state_dict(torch.load(plain.out / "model.pt", weights_only=True))
+    optimizer = two_groups(model)
+    optimizer.load_state_dict(torch.load(plain.out / "optimizer.pt", weights_only=True))
+    assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    assert_goes_on_alike(plain, model, optimizer)
+
+
+@NO_GROUP
+def test_a_distributed_checkpoint_loads_in_place(plain):
+    plain.exported("dcp")
+    fresh = Plain()
+    state = {"model": fresh.state_dict()}
+    dcp.load(state, checkpoint_id=plain.out, no_dist=True)
+    assert_same_bits(fresh, plain.model)
+
+
+@NO_GROUP
+def test_a_distributed_checkpoint_goes_on_with_the_optimizer(plain):
+    plain.exported("dcp")
+    model = Plain()
+    optimizer = two_groups(model)
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    state = {
+        "model": model.state_dict(),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=flat),
+    }
+    dcp.load(state, checkpoint_id=plain.out, no_dist=True)
+    set_optimizer(model, optimizer, state["optimizer"], options=flat)
+    assert_goes_on_alike(plain, model, optimizer)
+
+
+@pytest.mark.parametrize(
+    "build", [tiny_gpt2, lambda: tiny_gpt2(tied=False), tiny_llama], ids=["gpt2", "untied", "llama"]
+)
+@pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": 1000}], ids=["whole", "shards"])
+@pytest.mark.parametrize("where", ["run directory", "export"])
+def test_transformers_loads_its_own_models(tmp_path, build, wishes, where):
+    transformers = pytest.importorskip("transformers")
+    finished = Finished(tmp_path, language_lesson(build), **wishes)
+    if where == "export":
+        finished.exported("hf")
+    folder = finished.out if where == "export" else finished.files.root
+    read, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert type(read) is type(finished.model)
+    assert not any(report.values()), report
+    assert_same_bits(read, finished.model)
+    tied = finished.model.config.tie_word_embeddings
+    assert (read.get_output_embeddings().weight is read.get_input_embeddings().weight) == tied
+    assert read.generation_config.to_dict() == finished.model.generation_config.to_dict()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_converted_model_is_what_torch_makes_of_the_trained_one(gpt2, dtype):
+    import transformers  # noqa: PLC0415 - the fixture skips without it
+
+    gpt2.exported("hf", dtype)
+    read = transformers.AutoModelForCausalLM.from_pretrained(gpt2.out)
+    assert read.dtype == DTYPES[dtype]
+    assert_same_bits(read, copy.deepcopy(gpt2.model).to(DTYPES[dtype]))
+
+
+def test_only_floating_point_values_are_converted(plain):
+    plain.exported("torch", "bf16")
+    read = torch.load(plain.out / "model.pt", weights_only=True)
+    assert read["first.weight"].dtype == torch.bfloat16
+    assert read["norm.num_batches_tracked"].dtype == torch.int64
+    state = torch.load(plain.out / "optimizer.pt", weights_only=True)["state"]
+    assert {entry.dtype for entries in state.values() for entry in entries.values()} == {torch.float32}
+
+
+def test_the_configuration_names_the_class_and_the_type_of_the_weights(gpt2):
+    config = json.loads(gpt2.files.config.read_text())
+    assert config["architectures"] == ["GPT2LMHeadModel"]
+    assert config["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("kind", ["hf", "torch"])
+def test_exporting_twice_gives_the_same_bytes(gpt2, kind):
+    gpt2.exported(kind)
+    first = {path.name: path.read_bytes() for path in gpt2.out.iterdir()}
+    for path in gpt2.out.iterdir():
+        path.unlink()
+    gpt2.exported(kind)
+    assert {path.name: path.read_bytes() for path in gpt2.out.iterdir()} == first
+
+
+def test_hf_is_refused_for_a_model_that_is_not_theirs(plain):
+    with pytest.raises(BadInput, match=r"no config\.json"):
+        plain.exported("hf")
+    assert [path.name for path in plain.out.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_never_overwrites(gpt2, kind):
+    gpt2.out.mkdir()
+    (gpt2.out / "mine").write_text("mine")
+    with pytest.raises(BadInput, match="exists already"):
+        gpt2.exported(kind)
+    assert [path.name for path in gpt2.out.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_failed_export_leaves_nothing(gpt2, kind):
+    with gpt2.files.model.open("r+b") as file:
+        file.truncate(gpt2.files.model.stat().st_size // 2)
+    with pytest.raises(BadInput, match="cannot be read"):
+        gpt2.exported(kind)
+    assert not gpt2.out.exists()
+
+
+def test_without_a_model_or_the_optimizers_state_it_says_so(tmp_path):
+    files = RunDir(tmp_path)
+    with pytest.raises(BadInput, match="holds no finished model"):
+        trained_by(files, optimizer=False)
+    files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
+    write_finished(prepared(Lesson(Plain)).run._training.state, files, spec())
+    assert trained_by(files, optimizer=False).optimizer is None
+    with pytest.raises(BadInput, match="--save-optimizer"):
+        trained_by(files, optimizer=True)

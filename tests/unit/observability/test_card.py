@@ -1,0 +1,206 @@
+"""The card tells how a model was trained, the same for equal ledgers, and nothing a run says can break it."""
+
+import re
+
+import msgspec
+
+from elastane.api.environment import Environment
+from elastane.api.records import EventLine
+from elastane.api.spec import RunSpec
+from elastane.observability.card import FinishedModel, card_text, sparkline
+from elastane.observability.finished import write_conclusion
+from elastane.observability.metrics import Metrics, Pause, goodput_of, metrics_of
+
+EVENTS = (
+    EventLine(time=1000.0, kind="run.started"),
+    EventLine(time=1000.5, kind="worker.joined", who="worker 0", step=0),
+    EventLine(time=1001.5, kind="checkpoint.saved", step=1, detail={"name": "step-1", "step": 1, "bytes": 9}),
+    EventLine(time=1002.5, kind="worker.joined", who="worker 1", why="member since generation 2", step=3),
+    EventLine(
+        time=1003.0,
+        kind="generation.started",
+        why="worker 1 joins",
+        step=3,
+        workers=(0, 1),
+        pause_ms={0: 12.3},
+        pause_steps={0: 0.06},
+    ),
+    EventLine(time=1004.1, kind="coordinator.died", why="signal 9", detail={"pid": 77}),
+    EventLine(time=1004.5, kind="evaluation", step=4, detail={"right": 7.0, "seen": 8}),
+    EventLine(
+        time=1005.0, kind="worker.died", who="worker 1", why="worker 0 lost its connection to it", step=5
+    ),
+    EventLine(time=1006.2, kind="run.finished"),
+)
+WHOLE = FinishedModel(files=(("model.safetensors", 1400),))
+CARD = f"""# trial
+
+100 trained parameters, trained for 6 steps on 1 to 2 workers by Elastane: finished.
+
+## Training
+
+| | |
+|---|---|
+| script | `train.py` |
+| its SHA-256 | `{"ab" * 32}` |
+| steps | 6 of 6, 8 samples each in 4 virtual ranks of 2 |
+| samples | 40, 2 epochs of 20 |
+| final loss | 0.3333 |
+| last evaluation | right 7, seen 8 (totals, after step 4) |
+| optimizer | `AdamW(lr=0.001)` |
+| its state | all workers keep all |
+| seed | 7 |
+| convergence | exact |
+| digest of the parameters | `{"e" * 64}` after step 6 |
+| began | 2026-01-01T00:00:00Z |
+| wall time | 6.2 s, 33 samples/s while stepping |
+| goodput | 19.2 % of the wall time moved training forward |
+
+## Workers over time
+
+```
+workers  ▅▅████  1 to 2
+loss     █▄▂▁▁▁  2 to 0.3333
+         steps 1 to 6, a step per column
+```
+
+Workers: 1 from step 1, 2 from step 3.
+
+## What happened
+
+1 joined, 1 died, 1 coordinator death. Worst pause of a healthy worker: 12 ms, 0.06 usual steps, at step 3.
+
+| step | what | why |
+|---:|---|---|
+| 3 | worker 1 joined | member since generation 2 |
+| 4 | coordinator died | signal 9 |
+| 5 | worker 1 died | worker 0 lost its connection to it |
+
+## Checkpoints
+
+1 written, none used.
+
+The last one: `step-1` after step 1.
+
+## Made with
+
+| | |
+|---|---|
+| device | cpu |
+| elastane | 0.1.0 |
+| python | 3.11.7 |
+| torch | 2.13.0 |
+| threads per worker | 1 |
+
+## Files
+
+| | |
+|---|---|
+| `model.safetensors` | 1.4 kB |
+
+## Load it
+
+```python
+from safetensors.torch import load_model
+
+load_model(model, "model.safetensors")  # model: as the script builds it
+```
+
+`elastane verify trial` proves from the ledger that every sample was trained on exactly once.
+"""
+
+
+def card(run, model=WHOLE):
+    return card_text(run, metrics_of(run), model)
+
+
+def test_the_card_of_a_run(make_run):
+    assert card(make_run(events=EVENTS)) == CARD
+
+
+def test_a_run_that_went_on_from_a_checkpoint_names_it(make_run):
+    resumed = EventLine(time=1000.1, kind="run.resumed", detail={"name": "step-40", "step": 40})
+    text = card(make_run(events=(resumed, *EVENTS)))
+    assert "1 written, training went on from:\n- `step-40`, step 40" in text
+
+
+def test_a_stopped_run_says_how_far_it_came(make_run):
+    text = card(make_run(steps=4, events=(EventLine(time=1007.0, kind="run.stopped"),)))
+    assert "trained for 4 steps" in text
+    assert "stopped after step 4 of 6" in text
+
+
+def test_models_of_transformers_and_shards_are_loaded_in_their_own_way(make_run):
+    theirs = msgspec.structs.replace(WHOLE, architecture="LlamaForCausalLM")
+    assert 'model = LlamaForCausalLM.from_pretrained(".")' in card(make_run(), theirs)
+    shards = FinishedModel(files=(("model.safetensors.index.json", 10),))
+    assert "load_state_dict(load_file(shard), strict=False)" in card(make_run(), shards)
+
+
+def test_nothing_a_run_says_breaks_the_page(make_run):
+    evil = "a|b`c`\n# <script>"
+    run = make_run(events=(EventLine(time=1002.5, kind="worker.died", who=evil, why=evil, step=2),))
+    spec = RunSpec(name=evil, script="/home/somebody/" + evil, args=(evil,))
+    text = card(
+        msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec)),
+        msgspec.structs.replace(WHOLE, architecture="x\nimport os"),
+    )
+    assert text.count("\n# ") == 0
+    assert "/home/somebody" not in text
+    outside_code = re.sub(r"`[^`]*`", "", text.replace("\\`", ""))
+    assert "<script>" not in outside_code
+    assert "import os" not in text
+
+
+def test_bars_follow_the_means_and_leave_gaps_where_nothing_is_known():
+    assert sparkline([0.0, 1.0, None, 3.0], from_zero=True) == "▁▃ █"
+    assert sparkline([2.0, 2.0], from_zero=False) == "▁▁"
+    assert len(sparkline([1.0] * 1000, from_zero=True)) == 64
+    assert sparkline([None], from_zero=False) == " "
+
+
+def test_goodput_is_the_time_in_steps_less_the_waiting():
+    pause = Pause(3, "", 2, 1000.0, None)
+    assert goodput_of(9.0, [pause], 16.0) == 0.5
+    assert goodput_of(0.5, [pause], 16.0) == 0.0
+    assert goodput_of(0.0, [], 16.0) is None
+
+
+def test_metrics_and_card_lie_in_the_run_directory(make_run):
+    run = make_run(events=EVENTS)
+    write_conclusion(run)
+    assert not run.run_dir.card.exists()
+    run.run_dir.model.write_bytes(bytes(1400))
+    write_conclusion(run)
+    assert run.run_dir.card.read_text() == CARD
+    read = msgspec.json.decode(run.run_dir.metrics.read_bytes(), type=Metrics)
+    assert read == metrics_of(run)
+    assert (read.workers, read.events["worker.joined"]) == (((1, 1), (3, 2)), 2)
+    before = run.run_dir.metrics.read_bytes()
+    write_conclusion(run)
+    assert run.run_dir.metrics.read_bytes() == before
+    assert {path.name for path in run.run_dir.root.iterdir()} == {
+        "model.safetensors",
+        "metrics.json",
+        "CARD.md",
+    }
+
+
+def test_the_environment_is_told_when_it_is_known(make_run):
+    run = make_run()
+    run.run_dir.model.write_bytes(b"")
+    environment = Environment(
+        platform="Linux 6.1 x86_64",
+        libc="",
+        python="",
+        processor="Some CPU",
+        instruction_set="AVX2",
+        threads=1,
+        deterministic_algorithms=False,
+        matmul_precision="highest",
+        variables={},
+        packages={},
+    )
+    run.run_dir.environment.write_bytes(msgspec.json.encode(environment))
+    write_conclusion(run)
+    assert "| processor | Some CPU |" in run.run_dir.card.read_text()
