@@ -24,6 +24,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         untouched: parameters that got no gradient, by number.
         sums: what an evaluation added up, in fp64.
         weighted: its gradient is that of a sum, to be divided by the step's weight.
+        cursor: where its stream stands after its samples; None: where it stood before.
     """
 
     virtual_rank: int
@@ -35,6 +36,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     untouched: tuple[int, ...] = ()
     sums: dict[str, float] = {}
     weighted: bool = False
+    cursor: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -62,6 +64,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         stop: somebody asked to stop after this round.
         shares: who computed what.
         weighted: gradients are of sums, to be divided by ``weight``.
+        filled: virtual ranks that had samples.
+        cursors: where each virtual rank's stream stands; empty without streams.
     """
 
     round: int
@@ -78,6 +82,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     stop: bool
     shares: dict[int, tuple[Span, ...]]
     weighted: bool = False
+    filled: int = 0
+    cursors: dict[int, str] = {}
 
 
 class PeerMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 import msgspec
 
 MASK = (1 << 64) - 1
+LOADING = 0x10AD5A3B1E5EED
 
 
 def mix(value: int) -> int:
@@ -21,6 +22,14 @@ def sample_hash(index: int) -> int:
 def random_key(seed: int, step: int, virtual_rank: int) -> int:
     """Seed of every random number drawn for one virtual rank of one step, ``0 <= key < 2**63``."""
     return mix(mix(mix(seed & MASK) ^ step) ^ virtual_rank) >> 1
+
+
+def loading_key(seed: int, step: int, virtual_rank: int) -> int:
+    """Seed of the random numbers drawn while the samples of a virtual rank are loaded.
+
+    Another one than `random_key`: loading may happen in another process than computing.
+    """
+    return mix(random_key(seed, step, virtual_rank) ^ LOADING) >> 1
 
 
 def sample_index(position: int, length: int, seed: int, epoch: int) -> int:

@@ -1,5 +1,6 @@
 """A worker that is not yet in the run starts at low priority: its imports must not slow those who train."""
 
+import multiprocessing
 import os
 import resource
 from pathlib import Path
@@ -18,9 +19,10 @@ def lower() -> None:
 
 
 def restore() -> None:
-    """Back to the usual priority, with every thread started meanwhile."""
+    """Back to the usual priority, with every thread and loader process started meanwhile."""
     if os.getpriority(os.PRIO_PROCESS, 0) != LOW:
         return
-    # On Linux a priority belongs to a thread, and a new thread takes it from the one that starts it.
-    for task in Path("/proc/self/task").iterdir():
-        os.setpriority(os.PRIO_PROCESS, int(task.name), USUAL)
+    for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        # On Linux a priority belongs to a thread, and a new thread takes it from the one that starts it.
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(task.name), USUAL)

@@ -1,6 +1,7 @@
 """What a training script meets: `join`, `Run.prepare`, `Run.steps`, `Run.evaluate`."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TypeVar
 
 import torch
@@ -12,8 +13,9 @@ from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
 from elastane.runtime import settings
-from elastane.runtime.data import Collate, Deck, MapDataset, make_plan, seed_everything
+from elastane.runtime.data import Collate, MapDataset, MapDeck, length_of, make_plan, seed_everything
 from elastane.runtime.evaluation import Evaluation
+from elastane.runtime.fingerprint import dataset_digest
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.step import Step
@@ -90,6 +92,8 @@ class Run:
         microbatch: int,
         until: str | int,
         collate: Collate | None = None,
+        loaders: int = 0,
+        prefetch: int = 2,
     ) -> Iterator[Step]:
         """The training steps of the run, from where it stands to its end.
 
@@ -99,6 +103,8 @@ class Run:
             microbatch: samples per virtual rank; ``--virtual-ranks`` takes precedence.
             until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
             collate: list of samples to a batch; PyTorch's default otherwise.
+            loaders: processes of each worker that load ahead; 0: it loads what it needs when it needs it.
+            prefetch: batches that each loader has under way or ready.
 
         Raises:
             BadInput: numbers that do not fit together.
@@ -110,7 +116,12 @@ class Run:
             )
         self._begun = True
         plan = make_plan(
-            dataset, global_batch, microbatch, until, virtual_ranks=spec.virtual_ranks, seed=spec.seed
+            length_of(dataset),
+            global_batch,
+            microbatch,
+            until,
+            virtual_ranks=spec.virtual_ranks,
+            seed=spec.seed,
         )
         if not self._reporter.alone and plan.virtual_ranks < spec.max_workers:
             raise BadInput(
@@ -118,14 +129,18 @@ class Run:
                 means="each worker needs at least one virtual rank of every step",
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )
-        training.start(plan)
-        deck = Deck(dataset, plan, collate)
-        while not self._finished:
-            step = Step(training, plan, deck)
-            yield step
-            step.finish()
-            self._heartbeat.beat(Phase.USER)
-            self._finished = step.number >= plan.steps or step.stopped
+        # Loaders are forked before the dataset is first read: what it opens then they must not share.
+        deck = MapDeck(
+            dataset, plan, collate, loaders=loaders, prefetch=prefetch, vital=not self._reporter.alone
+        )
+        with closing(deck):
+            training.start(plan, dataset_digest(dataset, plan.seed))
+            while not self._finished:
+                step = Step(training, plan, deck)
+                yield step
+                step.finish()
+                self._heartbeat.beat(Phase.USER)
+                self._finished = step.last
         training.settle()
 
     def evaluate(self, dataset: MapDataset, *, microbatch: int, collate: Collate | None = None) -> Evaluation:

@@ -12,7 +12,7 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
-from elastane.runtime.data import Batch, Deck, Plan
+from elastane.runtime.data import Deck, Plan
 from elastane.runtime.rounds import Round
 from elastane.runtime.training import Training
 
@@ -26,6 +26,7 @@ class Step:
     Attributes:
         loss: of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
+        last: so does the loop over the steps, for that or for having come to its end.
     """
 
     def __init__(self, training: Training, plan: Plan, deck: Deck) -> None:
@@ -38,7 +39,7 @@ class Step:
         self._computed: Leaf | None = None
         self._ended = False
         self.loss = math.nan
-        self.stopped = False
+        self.stopped = self.last = False
 
     @property
     def number(self) -> int:
@@ -48,7 +49,7 @@ class Step:
     @property
     def epoch(self) -> int:
         """From 0."""
-        return self._plan.samples(self._number).epoch
+        return self._deck.epoch(self._number)
 
     def __iter__(self) -> Iterator[Any]:
         training = self._training
@@ -59,16 +60,24 @@ class Step:
         round_.newcomer = newcomer
         for rank in round_:
             self._number = round_.step
+            assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
+                self._deck.expect(round_.begin, (rank, *round_.waiting))
                 batch = self._deck.deal(self._number, rank)
             begun = time.perf_counter()
             announce = self._announce(round_) if round_.last else None
             training.gradients.begin_leaf(rank, announce, round_.following)
-            if batch is None:
-                leaf = Leaf(rank, training.worker)
+            leaf = Leaf(
+                rank,
+                training.worker,
+                samples=batch.samples,
+                checksum=batch.checksum,
+                cursor=batch.cursor,
+            )
+            if not batch.samples:
                 changes = training.state.no_changes()
             else:
-                self._awaited = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum)
+                self._awaited = leaf
                 yield batch.inputs
                 leaf = self._after_backward()
                 changes = training.state.buffer_changes()
@@ -104,8 +113,13 @@ class Step:
                 means="the step was not committed; the state is that of the step before",
                 do="look at the learning rate and at this microbatch; the step is reproducible by its number",
             )
+        count = self._deck.count(self._number)
+        if weight is None and count is None:
+            # How many samples a step of a stream has is known when all have been loaded: divide by it then.
+            loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
         if weight is None:
-            share = leaf.samples / self._plan.samples(self._number).count
+            assert count is not None, "decided above"  # noqa: S101
+            share = leaf.samples / count
             loss.backward(torch.full_like(loss, share))  # type: ignore[no-untyped-call]
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
@@ -135,7 +149,6 @@ class Step:
 
     def _rehearse(self) -> Iterator[Any]:
         batch = self._deck.deal(1, 0)
-        assert isinstance(batch, Batch), "the first virtual rank has samples"  # noqa: S101
         self._rehearsing = True
         self._training.heartbeat.beat(Phase.STARTING)
         yield batch.inputs
@@ -153,10 +166,12 @@ class Step:
         self._number = outcome.step
         self._training.heartbeat.beat(Phase.COMPUTE)
         with round_.timed("apply"):
-            norm = self._training.apply(round_.commit, self._plan.filled(outcome.step))
+            norm = self._training.apply(round_.commit)
         self.loss, self.stopped = outcome.loss, outcome.stop
+        self.last = self._deck.finished(outcome) or outcome.stop
         self._ended = True
-        self._training.reporter.committed(round_, self._plan, norm, self._training.spec.digest_every)
+        due = outcome.step % self._training.spec.digest_every == 0 or self.last
+        self._training.reporter.committed(round_, self._deck.samples(outcome), norm, digest_due=due)
 
 
 class _Announce:

@@ -90,7 +90,7 @@ class Training:
             )
         return self._reactor
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, dataset_digest: str) -> None:
         """Begin to take part: once rehearsed, the coordinator may count on this worker."""
         layout = Layout(
             virtual_ranks=plan.virtual_ranks,
@@ -105,7 +105,7 @@ class Training:
             member,
             self.gradients,
             self.state,
-            self._pinned(plan),
+            self._pinned(plan, dataset_digest),
             measure_norms=self.clip_grad_norm is not None,
         )
         if self.reporter.alone:
@@ -123,12 +123,8 @@ class Training:
         """The next round, not yet entered."""
         return Round(self.reactor, self.heartbeat, kind, size)
 
-    def apply(self, commit: actions.Commit, filled: int) -> float | None:
+    def apply(self, commit: actions.Commit) -> float | None:
         """Take a committed training step.
-
-        Args:
-            commit: what was decided.
-            filled: virtual ranks that had samples.
 
         Returns:
             The gradient's norm before clipping; None unless it is clipped.
@@ -137,7 +133,7 @@ class Training:
         # Digests in these votes are of the state before this step.
         self.committed(outcome)
         scale, norm = self._scale(outcome)
-        self.state.apply(outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=filled)
+        self.state.apply(outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=outcome.filled)
         self.step = outcome.step
         self.reactor.post(events.Applied())
         return norm
@@ -165,7 +161,7 @@ class Training:
         norm = math.sqrt(outcome.norm_squared) * divided
         return divided * min(1.0, self.clip_grad_norm / (norm + CLIP_EPSILON)), norm
 
-    def _pinned(self, plan: Plan) -> Pinned:
+    def _pinned(self, plan: Plan, dataset_digest: str) -> Pinned:
         script = Path(self.spec.script)
         text = script.read_bytes() if script.is_file() else b""
         return Pinned(
@@ -174,6 +170,7 @@ class Training:
             global_batch=plan.global_batch,
             microbatch=plan.microbatch,
             dataset_length=plan.length,
+            dataset_digest=dataset_digest,
             steps=plan.steps,
             seed=self.spec.seed,
             threads=self.spec.threads,
