@@ -13,6 +13,7 @@ from elastane.observability.facts import outcome_of
 from elastane.observability.run_files import Recorded, read_run
 from elastane.observability.verify import SampleRules, Verdict
 from elastane.observability.verify import verify as judge
+from elastane.protocol.cursors import stream_hash
 from elastane.protocol.sampling import sample_hash, sample_index
 
 SHOWN = 20
@@ -57,7 +58,7 @@ def verify(
 
 def judged(run: Recorded) -> Verdict:
     outcome, _ = outcome_of(run.events, live=run.live)
-    rules = SampleRules(sample_index, sample_hash)
+    rules = SampleRules(sample_index, sample_hash, stream_hash)
     return judge(run.record.pinned, run.ledger, rules, finished=outcome == "finished")
 
 

@@ -1,7 +1,7 @@
 """Proof from a ledger alone that a run committed every step once and trained on every sample once."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -11,17 +11,19 @@ from elastane.api.spec import Pinned
 
 
 class SampleRules(msgspec.Struct, frozen=True):
-    """The two functions of `elastane.protocol.sampling` that coverage rests on.
+    """The functions of `elastane.protocol` that coverage rests on.
 
     They come in as values: this floor may not import the protocol's, and a test may bring its own.
 
     Args:
         index: ``(position, length, seed, epoch)`` to the dataset index there.
         hash: of a dataset index, 64 bits.
+        stream_hash: of ``(shard, position)``, 64 bits.
     """
 
     index: Callable[[int, int, int, int], int]
     hash: Callable[[int], int]
+    stream_hash: Callable[[int, int], int]
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,11 +39,11 @@ class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         epoch: from 0.
-        samples: in the dataset.
+        samples: in the dataset; of a stream, those up to where its shards stand.
         once: samples seen exactly once.
         never: samples not seen; of an unfinished epoch that is no fault.
         repeated: samples seen twice or more often.
-        finished: the epoch's last sample was dealt, or a later epoch has begun.
+        finished: the epoch's last sample was dealt, all shards of a stream ended, or a later epoch has begun.
     """
 
     epoch: int
@@ -88,13 +90,14 @@ def verify(
         finished: the run says that it reached its last step.
     """
     problems = [*order_problems(ledger)]
-    if finished and pinned is not None and len(ledger) != pinned.steps:
+    if finished and pinned is not None and pinned.steps and len(ledger) != pinned.steps:
         text = f"the run finished, but {len(ledger)} of its {pinned.steps} steps are in the ledger"
         problems.append(Problem("steps", text))
     epochs: tuple[EpochCoverage, ...] = ()
     if pinned is not None:
         problems += share_problems(ledger, pinned.virtual_ranks)
-        epochs, found = coverage(ledger, pinned, rules)
+        # A dataset without a length is a stream.
+        epochs, found = (coverage if pinned.dataset_length else stream_coverage)(ledger, pinned, rules)
         problems += found
     elif ledger:
         problems.append(Problem("steps", "run.json pins no choices, so shares and samples cannot be checked"))
@@ -186,6 +189,62 @@ def coverage(
         problems.append(Problem("samples", text))
     epochs = tuple(counted(e, seen[e], e < newest or e in ended) for e in sorted(seen))
     return epochs, problems + [problem for epoch in epochs for problem in epoch_problems(epoch)]
+
+
+def stream_coverage(
+    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
+) -> tuple[tuple[EpochCoverage, ...], list[Problem]]:
+    """How often each sample of a stream was drawn: each shard must go on where it stood, without a gap."""
+    problems: list[Problem] = []
+    stands: defaultdict[int, defaultdict[int, int]] = defaultdict(lambda: defaultdict(int))
+    never: Counter[int] = Counter()
+    repeated: Counter[int] = Counter()
+    ended: set[int] = set()
+    for line in ledger:
+        samples, total, count = line.samples, 0, 0
+        at = stands[samples.epoch]
+        if samples.epoch in ended or samples.epoch < max(stands):
+            problems.append(Problem("samples", f"epoch {samples.epoch} goes on after its end", line.step))
+        for shard, (start, stop) in sorted(samples.shards.items()):
+            if not (0 <= shard < pinned.virtual_ranks and 0 <= start < stop):
+                text = f"shard {shard}, positions [{start}, {stop}): there are no such samples"
+                problems.append(Problem("samples", text, line.step))
+                continue
+            if start != at[shard]:
+                text = f"shard {shard} stood at {at[shard]} and was drawn from {start} on"
+                problems.append(Problem("samples", text, line.step))
+            never[samples.epoch] += max(0, start - at[shard])
+            repeated[samples.epoch] += max(0, min(stop, at[shard]) - start)
+            at[shard] = max(at[shard], stop)
+            count += stop - start
+            total += sum(rules.stream_hash(shard, position) for position in range(start, stop))
+        if count != samples.count:
+            text = f"{samples.count} samples were loaded for the {count} that the shards moved on by"
+            problems.append(Problem("samples", text, line.step))
+        if (expected := f"{total % 2**64:016x}") != samples.checksum:
+            text = f"the loaded samples sum to {samples.checksum}, those dealt to {expected}"
+            problems.append(Problem("checksum", text, line.step))
+        if samples.ended:
+            ended.add(samples.epoch)
+    newest = max(stands, default=-1)
+    if unfinished := [epoch for epoch in range(newest) if epoch not in ended]:
+        text = f"epochs {', '.join(map(str, unfinished))} did not end before the next began"
+        problems.append(Problem("samples", text))
+    epochs = []
+    for epoch, at in sorted(stands.items()):
+        length = sum(at.values())
+        once = length - never[epoch] - repeated[epoch]
+        epochs.append(
+            EpochCoverage(
+                epoch=epoch,
+                samples=length,
+                once=once,
+                never=never[epoch],
+                repeated=repeated[epoch],
+                finished=epoch in ended or epoch < newest,
+            )
+        )
+    return tuple(epochs), problems
 
 
 def counted(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:

@@ -105,8 +105,8 @@ class Deck(ABC):
         """From 0; of a step that has begun."""
 
     @abstractmethod
-    def samples(self, outcome: Outcome) -> Samples:
-        """The ledger's entry of a committed step."""
+    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:
+        """The ledger's entry of a committed step; ``before`` is where streams stood then."""
 
     @abstractmethod
     def finished(self, outcome: Outcome) -> bool:
@@ -269,7 +269,7 @@ class MapDeck(Deck):
     def epoch(self, step: int) -> int:
         return self._plan.samples(step).epoch
 
-    def samples(self, outcome: Outcome) -> Samples:
+    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
         dealt = self._plan.samples(outcome.step)
         return Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
 

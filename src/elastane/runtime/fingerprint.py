@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +38,13 @@ def dataset_digest(dataset: MapDataset, seed: int) -> str:
             seed_everything(loading_key(seed, SEEDED_AS_STEP, place))
             _add(sha, index)
             _add(sha, dataset[index])
+    return sha.hexdigest()
+
+
+def stream_digest(stream: object, first: Sequence[Any]) -> str:
+    """SHA-256 over the type of a stream and its first samples, or over what it says identifies it."""
+    sha = hashlib.sha256(type(stream).__qualname__.encode())
+    _add(sha, list(first) if (own := own_fingerprint(stream)) is None else own)
     return sha.hexdigest()
 
 

@@ -2,23 +2,33 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import IterableDataset
 
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
 from elastane.runtime import settings
-from elastane.runtime.data import Collate, MapDataset, MapDeck, length_of, make_plan, seed_everything
+from elastane.runtime.data import (
+    Collate,
+    Deck,
+    MapDataset,
+    MapDeck,
+    length_of,
+    make_plan,
+    seed_everything,
+)
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.fingerprint import dataset_digest
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.step import Step
+from elastane.runtime.streams import Factory, StreamDeck, check_stream, source_of
 from elastane.runtime.training import Training
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -86,7 +96,7 @@ class Run:
 
     def steps(
         self,
-        dataset: MapDataset,
+        dataset: MapDataset | IterableDataset[Any] | Factory,
         *,
         global_batch: int,
         microbatch: int,
@@ -94,17 +104,21 @@ class Run:
         collate: Collate | None = None,
         loaders: int = 0,
         prefetch: int = 2,
+        replay: bool = False,
     ) -> Iterator[Step]:
         """The training steps of the run, from where it stands to its end.
 
         Args:
-            dataset: map-style; shuffled anew each epoch by the run's seed, every sample once.
+            dataset: map-style, shuffled anew each epoch by the run's seed, every sample once; or a stream,
+                one shard for each virtual rank: an ``IterableDataset`` with a state, or a function
+                ``(shard, shards)`` that returns an iterable with a state.
             global_batch: samples per step, whatever the number of workers.
             microbatch: samples per virtual rank; ``--virtual-ranks`` takes precedence.
             until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
             collate: list of samples to a batch; PyTorch's default otherwise.
             loaders: processes of each worker that load ahead; 0: it loads what it needs when it needs it.
             prefetch: batches that each loader has under way or ready.
+            replay: allow a stream that has no state: who takes it over draws all before once more.
 
         Raises:
             BadInput: numbers that do not fit together.
@@ -115,8 +129,9 @@ class Run:
                 "steps was called twice", means="a run has one sequence of steps", do="use one loop"
             )
         self._begun = True
+        source = source_of(dataset, replay=replay)
         plan = make_plan(
-            length_of(dataset),
+            0 if source else length_of(cast("MapDataset", dataset)),
             global_batch,
             microbatch,
             until,
@@ -130,11 +145,16 @@ class Run:
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )
         # Loaders are forked before the dataset is first read: what it opens then they must not share.
-        deck = MapDeck(
-            dataset, plan, collate, loaders=loaders, prefetch=prefetch, vital=not self._reporter.alone
-        )
+        deck: Deck
+        if source is None:
+            mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
+            deck = MapDeck(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+            digest = dataset_digest(mapped, plan.seed)
+        else:
+            deck = StreamDeck(source, plan, collate, loaders=loaders)
+            digest = check_stream(source, plan, dataset)
         with closing(deck):
-            training.start(plan, dataset_digest(dataset, plan.seed))
+            training.start(plan, digest)
             while not self._finished:
                 step = Step(training, plan, deck)
                 yield step

@@ -148,7 +148,10 @@ class Step:
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
-        batch = self._deck.deal(1, 0)
+        batches = (self._deck.deal(1, rank) for rank in range(self._plan.virtual_ranks))
+        batch = next((batch for batch in batches if batch.samples), None)
+        if batch is None:
+            raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
         self._rehearsing = True
         self._training.heartbeat.beat(Phase.STARTING)
         yield batch.inputs
@@ -161,7 +164,9 @@ class Step:
         return _Announce(self._training, round_.assignment)
 
     def _apply(self, round_: Round) -> None:
+        begin = round_.begin
         assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
+        assert begin is not None, "and has begun before"  # noqa: S101
         outcome = round_.outcome
         self._number = outcome.step
         self._training.heartbeat.beat(Phase.COMPUTE)
@@ -171,7 +176,9 @@ class Step:
         self.last = self._deck.finished(outcome) or outcome.stop
         self._ended = True
         due = outcome.step % self._training.spec.digest_every == 0 or self.last
-        self._training.reporter.committed(round_, self._deck.samples(outcome), norm, digest_due=due)
+        self._training.reporter.committed(
+            round_, self._deck.samples(outcome, begin.cursors), norm, digest_due=due
+        )
 
 
 class _Announce:
