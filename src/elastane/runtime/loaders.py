@@ -24,7 +24,7 @@ Request: TypeAlias = tuple[int, int]
 
 REHEARSED: Request = (1, 0)
 PR_SET_PDEATHSIG = 1
-LOST_A_LOADER = 71
+LOST_ITS_WORKER = 71
 
 
 class Failed:
@@ -146,7 +146,8 @@ class Loaders:
         if not self._closing and any(not loader.is_alive() for loader in self._loaders):
             sys.stderr.write("a loader process was killed; this worker ends too, to be replaced\n")
             sys.stderr.flush()
-            os._exit(LOST_A_LOADER)
+            # Not an exit code, which would be taken for the script's: a death, after which another is started.
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Answers(Dataset[Any]):
@@ -184,7 +185,7 @@ class _Init:
     def __call__(self, _loader: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._worker:
-            os._exit(LOST_A_LOADER)
+            os._exit(LOST_ITS_WORKER)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
