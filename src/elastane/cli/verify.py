@@ -9,9 +9,10 @@ from rich.console import Console
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.compare import Comparison, compare
+from elastane.observability.coverage import SampleRules
 from elastane.observability.facts import outcome_of
 from elastane.observability.run_files import Recorded, read_run
-from elastane.observability.verify import SampleRules, Verdict
+from elastane.observability.verify import Verdict
 from elastane.observability.verify import verify as judge
 from elastane.protocol.cursors import stream_hash
 from elastane.protocol.sampling import sample_hash, sample_index

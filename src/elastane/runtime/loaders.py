@@ -146,7 +146,7 @@ class Loaders:
         if not self._closing and any(not loader.is_alive() for loader in self._loaders):
             sys.stderr.write("a loader process was killed; this worker ends too, to be replaced\n")
             sys.stderr.flush()
-            # Not an exit code, which would be taken for the script's: a death, after which another is started.
+            # Not an exit code, which would be taken for the script's: a death, and another is started.
             os.kill(os.getpid(), signal.SIGKILL)
 
 
