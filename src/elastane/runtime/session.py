@@ -43,6 +43,8 @@ def join() -> "Run":
     """
     here = settings.current()
     torch.set_num_threads(here.spec.threads)
+    # This one also reaches accelerators that are not in use yet.
+    torch.manual_seed(here.spec.seed)
     seed_everything(here.spec.seed)
     return Run(here)
 
