@@ -43,7 +43,7 @@ class Windows(Dataset[Tensor]):
 
 
 class Pictures(Dataset[Tensor]):
-    """Samples that take work, as decoding a picture does: about a millisecond of decompression and scaling."""
+    """Samples that take work, as decoding a picture does: about a millisecond of it."""
 
     steps = 25
 
@@ -64,7 +64,9 @@ class Pictures(Dataset[Tensor]):
 def measure(setting: Setting) -> dict[str, Any]:
     """Samples per second by kind of dataset and number of loaders: one number for each repetition."""
     return {
-        kind.__name__.lower(): {str(loaders): one(kind(), loaders, setting.repetitions) for loaders in LOADERS}
+        kind.__name__.lower(): {
+            str(loaders): one(kind(), loaders, setting.repetitions) for loaders in LOADERS
+        }
         for kind in (Windows, Pictures)
     }
 
@@ -96,7 +98,7 @@ def samples_per_s(batches: Iterator[Tensor], steps: int) -> float:
 
 
 def pytorch(dataset: Windows | Pictures, loaders: int) -> Iterator[Tensor]:
-    sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
+    sampler: DistributedSampler[Tensor] = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True)
     loader = DataLoader(
         dataset,
         batch_size=MICROBATCH,

@@ -206,7 +206,7 @@ def seed_everything(key: int) -> None:
     # Not torch.manual_seed: where no accelerator is in use it spends a tenth of a millisecond on writing down
     # a stack trace for the day one is.
     torch.default_generator.manual_seed(key)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(key)
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - datasets use the global generator
