@@ -19,6 +19,8 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from elastane.runtime.handover import packed, unpacked
+
 Request: TypeAlias = tuple[int, int]
 """``(step, virtual rank)``."""
 
@@ -135,7 +137,7 @@ class Loaders:
         answer = next(self._answers)
         request = self._under_way.popleft()
         if request is not None:
-            self._arrived[request] = answer
+            self._arrived[request] = unpacked(answer) if isinstance(answer, bytes) else answer
 
     def _useful(self) -> set[Request]:
         """As many of the likeliest requests as can be under way or have arrived."""
@@ -160,7 +162,7 @@ class _Answers(Dataset[Any]):
         if request is None:
             return None
         try:
-            return self._load(request)
+            return packed(self._load(request))
         except Exception:  # noqa: BLE001 - told to the worker, which tries again and meets it
             return Failed(traceback.format_exc())
 
