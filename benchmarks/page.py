@@ -163,6 +163,31 @@ def restart(found: Results) -> list[str]:
     ]
 
 
+def loading(found: Results) -> list[str]:
+    rows = []
+    for kind, by_loaders in found.items():
+        for loaders, at in by_loaders.items():
+            rates = at["samples_per_s"]
+            rows.append(
+                [
+                    f"{kind}, {loaders} loaders",
+                    said(rates["pytorch"], "", 1, 0),
+                    said(rates["elastane"], "", 1, 0),
+                    said(at["elastane_over_pytorch"]),
+                ]
+            )
+    return [
+        prose(
+            """
+            Samples per second that loader processes bring to a worker that does nothing else: Elastane's
+            with its ledger's entries beside PyTorch's `DataLoader` with a `DistributedSampler`. A window
+            of tokens costs microseconds, a picture about a millisecond.
+            """
+        ),
+        table(["", "PyTorch", "Elastane", "ratio"], rows),
+    ]
+
+
 def coordinator_death(found: Results) -> list[str]:
     return [
         prose(
@@ -247,6 +272,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], list[str]]]] = {
     "death": ("A worker dies", death),
     "coordinator_death": ("The coordinator dies", coordinator_death),
     "restart": ("Joining and dying under torchrun", restart),
+    "loading": ("Loading samples", loading),
     "memory": ("Memory", memory),
     "floors": ("Floors", floors),
 }

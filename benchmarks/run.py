@@ -19,6 +19,7 @@ import death
 import floors
 import join
 import leave
+import loading
 import machine
 import memory
 import restart
@@ -34,6 +35,7 @@ MEASUREMENTS: dict[str, Callable[[setting.Setting], dict[str, Any]]] = {
     "leave": leave.measure,
     "death": death.measure,
     "coordinator_death": coordinator_death.measure,
+    "loading": loading.measure,
     "memory": memory.measure,
     "floors": floors.measure,
     "restart": restart.measure,

@@ -110,6 +110,13 @@ def test_a_worker_with_another_model_is_refused(stage):
     assert not set(ended.who("worker.refused")) & set(ended.who("worker.joined"))
 
 
+def test_a_worker_with_another_dataset_is_refused(stage):
+    ended = stage.play("another dataset", script="mistaken.py", start=2, max_workers=2)
+    assert ended.over.code == 0, ended.story()
+    assert "the dataset has changed since the run began" in ended.events("worker.refused")[0].why
+    assert not set(ended.who("worker.refused")) & set(ended.who("worker.joined"))
+
+
 # -- before anything starts: the command line answers with exit code 2 --------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Who only prepares (a worker before it joins, the next coordinator) must not slow those who train."""
 
 import contextlib
+import multiprocessing
 import os
 import resource
 from pathlib import Path
@@ -23,17 +24,19 @@ def lower(pid: int = 0) -> None:
 
 
 def restore(pid: int = 0) -> None:
-    """Back to the usual priority, with every thread started meanwhile.
+    """Back to the usual priority, with every thread started meanwhile; this process with its children, too.
 
     Raises:
         ProcessLookupError: there is no such process.
     """
     if os.getpriority(os.PRIO_PROCESS, pid) != LOW:
         return
-    # On Linux a priority belongs to a thread, and a new thread takes it from the one that starts it.
-    for task in Path(f"/proc/{pid or 'self'}/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, int(task.name), USUAL)
+    loaders = () if pid else tuple(child.pid for child in multiprocessing.active_children())
+    for process in (pid or os.getpid(), *loaders):
+        # On Linux a priority belongs to a thread, and a new thread takes it from the one that starts it.
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), USUAL)
 
 
 def _may_return() -> bool:

@@ -8,12 +8,15 @@ SCRIPT = "script"
 """Who ended a run, in a ``run.finished`` before the last planned step."""
 
 
-class Samples(msgspec.Struct, frozen=True):
+class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """The samples of one step: positions ``start`` to ``stop`` of the shuffled epoch.
 
     ``checksum`` is the sum modulo 2**64 of a hash of every index really loaded (see
     `elastane.protocol.sampling.sample_hash`), so that `elastane verify` can prove coverage without trusting
     the run's own arithmetic.
+
+    Of a stream, ``shards`` has the positions drawn from each shard, ``start`` to ``stop``; the step's are
+    the sums over all shards. ``ended`` says that the epoch ended with this step.
     """
 
     epoch: int
@@ -21,6 +24,8 @@ class Samples(msgspec.Struct, frozen=True):
     stop: int
     count: int
     checksum: str
+    shards: dict[int, tuple[int, int]] = {}
+    ended: bool = False
 
 
 class Digest(msgspec.Struct, frozen=True):

@@ -89,8 +89,8 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         virtual_ranks: V.
         global_batch: samples per step.
         microbatch: samples per virtual rank.
-        dataset_length: samples per epoch.
-        steps: steps the run lasts.
+        dataset_length: samples per epoch; 0: a stream.
+        steps: steps the run lasts; 0: until its stream has ended as often as was asked for.
         seed: as in `RunSpec`.
         threads: as in `RunSpec`.
         convergence: as in `RunSpec`.
@@ -100,6 +100,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
         layout_digest: SHA-256 over names, shapes, dtypes and block borders.
         optimizer: class and hyperparameters at the start, readable.
         versions: of elastane, torch, python and the device, readable.
+        dataset_digest: SHA-256 over a few samples, or over what the dataset says identifies it.
     """
 
     script_digest: str
@@ -117,6 +118,7 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     layout_digest: str
     optimizer: str
     versions: dict[str, str]
+    dataset_digest: str = ""
 
 
 class Resumed(msgspec.Struct, frozen=True):

@@ -11,13 +11,19 @@ from elastane.coordinator.ending import fail_run
 from elastane.coordinator.turn import Turn
 
 TRIES = 3
+MEANS = {
+    "dataset_digest": " (the dataset has changed since the run began, or gives other samples for the same "
+    "index here; put it back as it was, or begin a new run)",
+    "dataset_length": " (the dataset has changed since the run began)",
+}
+"""What a difference means, where its name does not say it."""
 
 
 def differences(pinned: Pinned, other: Pinned) -> str:
-    """The fields that differ, with both values; empty when none does."""
+    """The fields that differ, with both values and what that means; empty when none does."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
     return "; ".join(
-        f"{name} is {after[name]!r}, the run's is {before[name]!r}"
+        f"{name} is {after[name]!r}, the run's is {before[name]!r}{MEANS.get(name, '')}"
         for name in before
         if before[name] != after[name]
     )

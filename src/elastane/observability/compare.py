@@ -19,6 +19,7 @@ DECIDES = (
     "global_batch",
     "microbatch",
     "dataset_length",
+    "dataset_digest",
     "seed",
     "threads",
     "convergence",

@@ -1,55 +1,19 @@
 """Proof from a ledger alone that a run committed every step once and trained on every sample once."""
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from elastane.api.records import LedgerLine
 from elastane.api.spec import Pinned
-
-
-class SampleRules(msgspec.Struct, frozen=True):
-    """The two functions of `elastane.protocol.sampling` that coverage rests on.
-
-    They come in as values: this floor may not import the protocol's, and a test may bring its own.
-
-    Args:
-        index: ``(position, length, seed, epoch)`` to the dataset index there.
-        hash: of a dataset index, 64 bits.
-    """
-
-    index: Callable[[int, int, int, int], int]
-    hash: Callable[[int], int]
-
-
-class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One broken promise: ``steps``, ``generations``, ``shares``, ``samples`` or ``checksum``, and how."""
-
-    kind: str
-    text: str
-    step: int | None = None
-
-
-class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the samples of one epoch were trained on.
-
-    Args:
-        epoch: from 0.
-        samples: in the dataset.
-        once: samples seen exactly once.
-        never: samples not seen; of an unfinished epoch that is no fault.
-        repeated: samples seen twice or more often.
-        finished: the epoch's last sample was dealt, or a later epoch has begun.
-    """
-
-    epoch: int
-    samples: int
-    once: int
-    never: int
-    repeated: int
-    finished: bool
+from elastane.observability.coverage import (
+    EpochCoverage,
+    Problem,
+    SampleRules,
+    coverage,
+    stream_coverage,
+)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,13 +59,14 @@ def verify(
     """
     problems = [*order_problems(ledger)]
     last = pinned.steps if pinned is not None and ended_at is None else ended_at
-    if finished and last is not None and len(ledger) != last:
+    if finished and last and len(ledger) != last:
         text = f"the run finished, but {len(ledger)} of its {last} steps are in the ledger"
         problems.append(Problem("steps", text))
     epochs: tuple[EpochCoverage, ...] = ()
     if pinned is not None:
         problems += share_problems(ledger, pinned.virtual_ranks)
-        epochs, found = coverage(ledger, pinned, rules)
+        # A dataset without a length is a stream.
+        epochs, found = (coverage if pinned.dataset_length else stream_coverage)(ledger, pinned, rules)
         problems += found
     elif ledger:
         problems.append(Problem("steps", "run.json pins no choices, so shares and samples cannot be checked"))
@@ -150,65 +115,3 @@ def share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable
             text = ", ".join(f"{rank} computed {count} times" for rank, count in list(wrong.items())[:4])
             more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""  # noqa: PLR2004 - four make a line
             yield Problem("shares", f"virtual rank {text}{more}", line.step)
-
-
-def coverage(
-    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
-) -> tuple[tuple[EpochCoverage, ...], list[Problem]]:
-    """How often each sample was seen, by the indices the positions stand for, and what is wrong about it.
-
-    Three things are held against each other: the positions a step claims, the count it claims, and the
-    checksum its workers summed over the indices they really loaded.
-    """
-    length = pinned.dataset_length
-    problems: list[Problem] = []
-    seen: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(length))
-    ended: set[int] = set()
-    for line in ledger:
-        samples = line.samples
-        if not 0 <= samples.start < samples.stop <= length:
-            text = f"positions [{samples.start}, {samples.stop}) are outside an epoch of {length} samples"
-            problems.append(Problem("samples", text, line.step))
-            continue
-        if samples.count != samples.stop - samples.start:
-            text = (
-                f"{samples.count} samples were loaded for the {samples.stop - samples.start} "
-                f"positions [{samples.start}, {samples.stop})"
-            )
-            problems.append(Problem("samples", text, line.step))
-        total = 0
-        times = seen[samples.epoch]
-        for position in range(samples.start, samples.stop):
-            index = rules.index(position, length, pinned.seed, samples.epoch)
-            times[index] = min(times[index] + 1, 255)
-            total += rules.hash(index)
-        if (expected := f"{total % 2**64:016x}") != samples.checksum:
-            text = f"the loaded samples sum to {samples.checksum}, those dealt to {expected}"
-            problems.append(Problem("checksum", text, line.step))
-        if samples.stop == length:
-            ended.add(samples.epoch)
-    newest = max(seen, default=-1)
-    if newest >= 0 and sorted(seen) != [*range(len(seen))]:
-        text = f"epochs {', '.join(map(str, sorted(seen)))} were trained on: some before the last are missing"
-        problems.append(Problem("samples", text))
-    epochs = tuple(counted(e, seen[e], e < newest or e in ended) for e in sorted(seen))
-    return epochs, problems + [problem for epoch in epochs for problem in epoch_problems(epoch)]
-
-
-def counted(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:
-    never, once = times.count(0), times.count(1)
-    return EpochCoverage(
-        epoch=epoch,
-        samples=len(times),
-        once=once,
-        never=never,
-        repeated=len(times) - never - once,
-        finished=finished,
-    )
-
-
-def epoch_problems(epoch: EpochCoverage) -> Iterable[Problem]:
-    if epoch.repeated:
-        yield Problem("samples", f"epoch {epoch.epoch}: {epoch.repeated} samples were trained on repeatedly")
-    if epoch.finished and epoch.never:
-        yield Problem("samples", f"epoch {epoch.epoch}: {epoch.never} samples were never trained on")

@@ -50,12 +50,16 @@ class TakeValues(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """A round is mine to compute in: its number, the step it belongs to, how many members there are."""
+    """A round is mine to compute in: its number, the step it belongs to, how many members there are.
+
+    ``cursors`` says where each virtual rank's stream stands, as of the last committed step.
+    """
 
     round: int
     step: int
     generation: int
     workers: int
+    cursors: dict[int, str] = {}
 
 
 class Compute(msgspec.Struct, frozen=True):

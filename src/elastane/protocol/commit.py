@@ -2,12 +2,19 @@
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from elastane.protocol.mesh import Leaf, Outcome, Vote
 from elastane.protocol.tree import spans
 
 
-def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int, Vote]) -> Outcome:
+def tally(
+    round_: int,
+    step: int,
+    leaves: Mapping[int, Leaf],
+    votes: Mapping[int, Vote],
+    cursors: Mapping[int, str] = MappingProxyType({}),
+) -> Outcome:
     """The outcome of a round all members voted for.
 
     Sums of numbers are rounded once (``math.fsum``), so their order does not matter.
@@ -17,6 +24,7 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
         step: training steps committed with it.
         leaves: one per virtual rank.
         votes: one per member.
+        cursors: where streams stood before; a leaf that names none leaves them there.
     """
     trained = [leaf for leaf in leaves.values() if leaf.weight]
     weight = math.fsum(leaf.weight for leaf in trained)
@@ -47,6 +55,11 @@ def tally(round_: int, step: int, leaves: Mapping[int, Leaf], votes: Mapping[int
         weighted=any(leaf.weighted for leaf in trained),
         checkpoint=any(vote.checkpoint for vote in votes.values()),
         complete=tuple(sorted(worker for worker, vote in votes.items() if vote.complete)),
+        filled=sum(leaf.samples > 0 for leaf in leaves.values()),
+        cursors={
+            **cursors,
+            **{rank: leaf.cursor for rank, leaf in sorted(leaves.items()) if leaf.cursor is not None},
+        },
     )
 
 

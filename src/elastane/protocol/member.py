@@ -137,6 +137,11 @@ class Member:
         return known.step if known else 0
 
     @property
+    def _cursors(self) -> dict[int, str]:
+        """Where streams stand as of the last committed round."""
+        return self.outcome.cursors if self.outcome else {}
+
+    @property
     def works_in(self) -> int:
         """Number of the generation it works in; 0 until it has taken part in one."""
         return 0 if self.generation is None or self.committed == FRESH else self.generation.number
@@ -523,7 +528,8 @@ class Member:
         if not now.started:
             now.started = True
             workers = len(generation.members)
-            self._actions.append(Begin(self.committed + 1, self.step + 1, generation.number, workers))
+            begin = Begin(self.committed + 1, self.step + 1, generation.number, workers, self._cursors)
+            self._actions.append(begin)
         if now.to_compute:
             self._actions.append(Compute(now.to_compute, self._assignment))
             now.to_compute = ()
@@ -742,7 +748,7 @@ class Member:
         if self._hopeless or any(worker not in now.votes for worker in generation.workers):
             return
         step = self.step + (now.entered.kind == "train")
-        self._conclude(tally(self.committed + 1, step, now.leaves, now.votes))
+        self._conclude(tally(self.committed + 1, step, now.leaves, now.votes, self._cursors))
 
     def _conclude(self, outcome: mesh.Outcome) -> None:
         assert self.generation is not None, "only members of a generation commit"  # noqa: S101

@@ -24,6 +24,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         untouched: parameters that got no gradient, by number.
         sums: what an evaluation added up, in fp64.
         weighted: its gradient is that of a sum, to be divided by the step's weight.
+        cursor: where its stream stands after its samples; None: where it stood before.
     """
 
     virtual_rank: int
@@ -35,6 +36,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     untouched: tuple[int, ...] = ()
     sums: dict[str, float] = {}
     weighted: bool = False
+    cursor: str | None = None
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +66,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         weighted: gradients are of sums, to be divided by ``weight``.
         checkpoint: the state after the last training step is to be kept, before the next one is applied.
         complete: members that held all they should.
+        filled: virtual ranks that had samples.
+        cursors: where each virtual rank's stream stands; empty without streams.
     """
 
     round: int
@@ -82,6 +86,8 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     weighted: bool = False
     checkpoint: bool = False
     complete: tuple[int, ...] = ()
+    filled: int = 0
+    cursors: dict[int, str] = {}
 
 
 BEGINNING = Outcome(

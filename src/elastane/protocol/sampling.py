@@ -1,8 +1,11 @@
 """Which samples and which random key a virtual rank has: functions of the step alone, never of a worker."""
 
+from functools import lru_cache
+
 import msgspec
 
 MASK = (1 << 64) - 1
+LOADING = 0x10AD5A3B1E5EED
 
 
 def mix(value: int) -> int:
@@ -23,6 +26,14 @@ def random_key(seed: int, step: int, virtual_rank: int) -> int:
     return mix(mix(mix(seed & MASK) ^ step) ^ virtual_rank) >> 1
 
 
+def loading_key(seed: int, step: int, virtual_rank: int) -> int:
+    """Seed of the random numbers drawn while the samples of a virtual rank are loaded.
+
+    Another one than `random_key`: loading may happen in another process than computing.
+    """
+    return mix(random_key(seed, step, virtual_rank) ^ LOADING) >> 1
+
+
 def sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     """Dataset index at ``position`` of the shuffled ``epoch``; a permutation of ``range(length)``.
 
@@ -41,17 +52,24 @@ def sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     low = bits // 2
     high = bits - low
     low_mask, high_mask = (1 << low) - 1, (1 << high) - 1
-    keys = [mix(mix(seed & MASK) ^ mix((epoch << 3) + i)) for i in range(2)]
+    first, second = _round_keys(seed, epoch)
     value = position
     while True:
         left, right = value >> low, value & low_mask
         # An unbalanced network: each round changes one half by the other, so it stays a bijection.
-        for key in keys:
-            left ^= mix(right ^ key) & high_mask
-            right ^= mix(left ^ ~key & MASK) & low_mask
+        left ^= mix(right ^ first) & high_mask
+        right ^= mix(left ^ ~first & MASK) & low_mask
+        left ^= mix(right ^ second) & high_mask
+        right ^= mix(left ^ ~second & MASK) & low_mask
         value = (left << low) | right
         if value < length:
             return value
+
+
+@lru_cache(maxsize=8)
+def _round_keys(seed: int, epoch: int) -> tuple[int, int]:
+    first, second = (mix(mix(seed & MASK) ^ mix((epoch << 3) + i)) for i in range(2))
+    return first, second
 
 
 class StepSamples(msgspec.Struct, frozen=True):

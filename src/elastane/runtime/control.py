@@ -15,6 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from elastane.api import control
 from elastane.api.rundir import RunDir
+from elastane.runtime.forked import close_in_children
 
 REPORT_S = 0.5
 FLUSH_S = 0.05
@@ -52,8 +53,14 @@ class Control:
         self._lost_sent: set[int] = set()
         self._changed = True
         self._connection: ClientConnection | None = None
+        close_in_children(self)
         threading.Thread(target=self._listen, name="elastane-control", daemon=True).start()
         threading.Thread(target=self._speak, name="elastane-reports", daemon=True).start()
+
+    def close_in_child(self) -> None:
+        """A forked process must not keep the connection of this one open."""
+        if self._connection is not None:
+            self._connection.socket.close()
 
     # -- from other threads --------------------------------------------------------------------------------
 

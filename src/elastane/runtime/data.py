@@ -2,7 +2,9 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -11,14 +13,19 @@ import torch
 from torch.utils.data import default_collate
 
 from elastane.api.errors import BadInput
+from elastane.api.records import Samples
+from elastane.protocol.actions import Begin
+from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import (
     StepSamples,
+    loading_key,
     random_key,
     sample_hash,
     sample_index,
     step_samples,
     steps_per_epoch,
 )
+from elastane.runtime.loaders import Loaders, Request
 
 Collate = Callable[[list[Any]], Any]
 MASK = (1 << 64) - 1
@@ -32,22 +39,27 @@ class MapDataset(Protocol):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The samples of one virtual rank, collated, with their ledger entry."""
+    """The samples of one virtual rank, collated, with their ledger entry; none at the end of an epoch.
+
+    ``cursor`` says where the virtual rank's stream stands after them.
+    """
 
     inputs: Any
     samples: int
     checksum: int
+    cursor: str | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How a dataset is dealt to steps and virtual ranks; equal on every worker.
 
     Args:
-        length: of the dataset, in samples.
+        length: of the dataset, in samples; 0: a stream, whose length nobody knows.
         global_batch: samples per step.
         microbatch: samples per virtual rank.
         virtual_ranks: V.
-        steps: how many there will be.
+        steps: how many there will be; 0: until a stream has ended ``epochs`` times.
+        epochs: of a stream; 0: until ``steps`` are made.
         seed: of the run.
     """
 
@@ -57,17 +69,63 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     virtual_ranks: int
     steps: int
     seed: int
+    epochs: int = 0
 
     def samples(self, step: int) -> StepSamples:
         return step_samples(step, self.length, self.global_batch)
 
-    def filled(self, step: int) -> int:
-        """Virtual ranks that have samples in this step: all, but for the end of an epoch."""
-        return -(-self.samples(step).count // self.microbatch)
+
+class Deck(ABC):
+    """Deals the samples of virtual ranks, on any worker and in whatever order they are asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def deal(self, step: int, virtual_rank: int) -> Batch:
+        """The batch of a virtual rank, with the random numbers of its computation seeded.
+
+        Raises:
+            Exception: whatever the dataset raises.
+        """
+        batch = self._batch(step, virtual_rank)
+        # Anew: whoever loaded, and however many random numbers that took, the computation sees the same.
+        seed_everything(random_key(self._seed, step, virtual_rank))
+        return batch
+
+    @abstractmethod
+    def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
+        """These virtual ranks of the round that has begun are mine and not dealt yet."""
+
+    @abstractmethod
+    def count(self, step: int) -> int | None:
+        """Samples of the whole step; None: known only once all have been loaded."""
+
+    @abstractmethod
+    def epoch(self, step: int) -> int:
+        """From 0; of a step that has begun."""
+
+    @abstractmethod
+    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:
+        """The ledger's entry of a committed step; ``before`` is where streams stood then."""
+
+    @abstractmethod
+    def finished(self, outcome: Outcome) -> bool:
+        """That step was the last one."""
+
+    @abstractmethod
+    def ended_epoch(self, outcome: Outcome) -> bool:
+        """Every sample of the epoch has been seen with that step."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End whatever runs beside this process."""
+
+    @abstractmethod
+    def _batch(self, step: int, virtual_rank: int) -> Batch: ...
 
 
 def make_plan(
-    dataset: MapDataset,
+    length: int,
     global_batch: int,
     microbatch: int,
     until: str | int,
@@ -77,12 +135,17 @@ def make_plan(
 ) -> Plan:
     """Check what the user asked for and work out the rest.
 
+    Args:
+        length: of the dataset, in samples; 0: a stream.
+        global_batch: samples per step.
+        microbatch: samples per virtual rank, unless ``virtual_ranks`` says otherwise.
+        until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
+        virtual_ranks: V, if it is asked for.
+        seed: of the run.
+
     Raises:
         BadInput: numbers that do not fit together.
     """
-    length = len(dataset)
-    if length < 1:
-        raise BadInput("the dataset is empty", means="there is nothing to train on", do="check its length")
     if global_batch < 1 or microbatch < 1:
         raise BadInput(
             f"global_batch={global_batch}, microbatch={microbatch}",
@@ -103,19 +166,24 @@ def make_plan(
             means="every virtual rank computes one microbatch",
             do=f"choose a microbatch that divides {global_batch}",
         )
+    steps, epochs = _end(until)
+    if length:
+        steps, epochs = steps or epochs * steps_per_epoch(length, global_batch), 0
     return Plan(
         length=length,
         global_batch=global_batch,
         microbatch=microbatch,
         virtual_ranks=global_batch // microbatch,
-        steps=_steps(until, steps_per_epoch(length, global_batch)),
+        steps=steps,
         seed=seed,
+        epochs=epochs,
     )
 
 
-def _steps(until: str | int, per_epoch: int) -> int:
+def _end(until: str | int) -> tuple[int, int]:
+    """``(steps, epochs)``, one of them 0."""
     if isinstance(until, int) and until > 0:
-        return until
+        return until, 0
     match = re.fullmatch(r"\s*(\d+)\s*(steps?|epochs?)\s*", str(until))
     if match is None or int(match[1]) < 1:
         raise BadInput(
@@ -123,45 +191,157 @@ def _steps(until: str | int, per_epoch: int) -> int:
             means="a run ends after a number of steps or epochs",
             do="pass '3 epochs', '500 steps' or a number of steps",
         )
-    return int(match[1]) * (per_epoch if match[2].startswith("epoch") else 1)
+    return (0, int(match[1])) if match[2].startswith("epoch") else (int(match[1]), 0)
+
+
+def length_of(dataset: MapDataset) -> int:
+    """Samples in a map-style dataset.
+
+    Raises:
+        BadInput: it is empty.
+    """
+    if length := len(dataset):
+        return length
+    raise BadInput("the dataset is empty", means="there is nothing to train on", do="check its length")
 
 
 def seed_everything(key: int) -> None:
     """Seed the generators a model or dataset may draw from."""
-    torch.manual_seed(key)
+    # Not torch.manual_seed: where no accelerator is in use it spends a tenth of a millisecond on writing down
+    # a stack trace for the day one is.
+    torch.default_generator.manual_seed(key)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(key)
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - datasets use the global generator
 
 
-class Deck:
-    """Deals the samples of virtual ranks."""
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Load with one intra-op thread, as loader processes do: the bits must not tell where it was done."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
-    def __init__(self, dataset: MapDataset, plan: Plan, collate: Collate | None) -> None:
+
+class MapDeck(Deck):
+    """Deals a map-style dataset, shuffled anew each epoch.
+
+    Args:
+        dataset: map-style.
+        plan: of the run.
+        collate: list of samples to a batch; None: PyTorch's default.
+        loaders: processes that load ahead; 0: this process loads what it needs when it needs it.
+        prefetch: batches asked of each loader ahead of time.
+        vital: this process is to die with any of its loaders.
+    """
+
+    def __init__(
+        self,
+        dataset: MapDataset,
+        plan: Plan,
+        collate: Collate | None,
+        *,
+        loaders: int = 0,
+        prefetch: int = 2,
+        vital: bool = False,
+    ) -> None:
+        super().__init__(plan.seed)
         self._dataset = dataset
         self._plan = plan
         self._collate = collate or default_collate
+        self._step = 0
+        self._mine: set[int] = set()
+        self._mine_in_order: list[int] = []
+        self._waiting: tuple[int, ...] = ()
+        self._loaders = (
+            Loaders(self._load, self._foreseen, loaders, prefetch, vital=vital) if loaders else None
+        )
 
-    def deal(self, step: int, virtual_rank: int) -> Batch | None:
-        """The batch of a virtual rank, with its random numbers seeded; None if it has no samples.
+    def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
+        if begin.step != self._step:
+            self._mine.clear()
+        self._step, self._waiting = begin.step, tuple(ranks)
+        if not self._mine.issuperset(ranks):
+            self._mine.update(ranks)
+            self._mine_in_order = sorted(self._mine)
+        if self._loaders is not None:
+            self._loaders.foresee()
 
-        Raises:
-            BadInput: the dataset has changed its length since the run began.
-        """
+    def count(self, step: int) -> int | None:
+        return self._plan.samples(step).count
+
+    def epoch(self, step: int) -> int:
+        return self._plan.samples(step).epoch
+
+    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
+        dealt = self._plan.samples(outcome.step)
+        return Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
+
+    def ended_epoch(self, outcome: Outcome) -> bool:
+        return self._plan.samples(outcome.step).stop == self._plan.length
+
+    def finished(self, outcome: Outcome) -> bool:
+        return outcome.step >= self._plan.steps
+
+    def close(self) -> None:
+        if self._loaders is not None:
+            self._loaders.close()
+
+    def _batch(self, step: int, virtual_rank: int) -> Batch:
+        if virtual_rank >= self._filled(step):
+            return Batch(None, 0, 0)
+        ahead: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
+        if ahead is not None:
+            return ahead
+        batch = self._load((step, virtual_rank))
+        if self._loaders is not None:
+            self._loaders.catch_up()
+        return batch
+
+    def _filled(self, step: int) -> int:
+        """Virtual ranks that have samples in this step: all, but for the end of an epoch."""
+        return -(-self._plan.samples(step).count // self._plan.microbatch)
+
+    def _foreseen(self) -> Iterable[Request]:
+        """What this worker will likely compute, the next first: its virtual ranks, step after step."""
+        ranks: Sequence[int] = self._waiting
+        for step in range(self._step, self._plan.steps + 1 if self._mine else 0):
+            filled = self._filled(step)
+            for rank in ranks:
+                if rank < filled:
+                    yield step, rank
+            ranks = self._mine_in_order
+
+    def _load(self, request: Request) -> Batch:
+        """Load a batch, in this process or in a loader: the same one."""
+        step, virtual_rank = request
         plan = self._plan
-        seed_everything(random_key(plan.seed, step, virtual_rank))
         samples = plan.samples(step)
         positions = samples.of_virtual_rank(virtual_rank, plan.microbatch)
-        if not positions:
-            return None
         indices = [sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
-        return Batch(
-            inputs=self._collate([self._dataset[index] for index in indices]),
-            samples=len(indices),
-            checksum=sum(map(sample_hash, indices)) & MASK,
-        )
+        with one_thread():
+            seed_everything(loading_key(plan.seed, step, virtual_rank))
+            inputs = self._collate(fetch(self._dataset, indices))
+        return Batch(inputs, len(indices), sum(map(sample_hash, indices)) & MASK)
+
+
+def fetch(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
+    """Samples by index; at once from a dataset that can, as PyTorch's own loader asks it."""
+    at_once = getattr(dataset, "__getitems__", None)
+    if at_once is None:
+        return [dataset[index] for index in indices]
+    samples: list[Any] = at_once(list(indices))
+    return samples
 
 
 def deal_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
     """A batch of an evaluation: samples as they stand in the dataset."""
-    inputs = (collate or default_collate)([dataset[index] for index in positions])
+    inputs = (collate or default_collate)(fetch(dataset, positions))
     return Batch(inputs, len(positions), sum(map(sample_hash, positions)) & MASK)

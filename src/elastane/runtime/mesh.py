@@ -18,6 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.protocol.mesh import AnyPeerMessage
+from elastane.runtime.forked import close_in_children
 
 HEADER = struct.Struct("<IQ")
 NONCE_BYTES = 32
@@ -84,6 +85,15 @@ class Mesh:
         self._waiting: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
         self.sums_fd = self.values_fd = -1
+        close_in_children(self)
+
+    def close_in_child(self) -> None:
+        """A forked process must not keep the connections of this one open."""
+        # Without unregistering: what selects is shared with the parent.
+        self._selector.close()
+        self._listener.close()
+        for connection in list(self._peers.values()):
+            connection.sock.close()
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""

@@ -19,7 +19,6 @@ from elastane.protocol import events
 from elastane.protocol import member as core
 from elastane.runtime.checkpoints.taking import Taker
 from elastane.runtime.control import Control
-from elastane.runtime.data import Plan
 from elastane.runtime.gradients import Gradients
 from elastane.runtime.mesh import Mesh
 from elastane.runtime.reactor import Reactor
@@ -118,7 +117,13 @@ class Reporter:
         self.tell(control.Happened(worker=self.worker, key=key, event=stamped))
 
     def committed(
-        self, round_: Round, plan: Plan, norm: float | None, digest_every: int, *, skipped: bool = False
+        self,
+        round_: Round,
+        samples: Samples,
+        norm: float | None,
+        *,
+        digest_due: bool,
+        skipped: bool = False,
     ) -> None:
         """Report a committed training step; with a digest due, once the digest is known."""
         if self._control is None or round_.commit is None:
@@ -128,14 +133,11 @@ class Reporter:
         step_s = time.perf_counter() - round_.entered_at
         if round_.computed:
             self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
-        samples = plan.samples(outcome.step)
         line = LedgerLine(
             step=outcome.step,
             generation=round_.begin.generation if round_.begin else 0,
             workers=outcome.shares,
-            samples=Samples(
-                samples.epoch, samples.start, samples.stop, outcome.samples, f"{outcome.checksum:016x}"
-            ),
+            samples=samples,
             loss=outcome.loss,
             loss_hex=outcome.loss.hex(),
             time=time.time(),
@@ -147,7 +149,7 @@ class Reporter:
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
         )
         self._held_back.append(report)
-        if outcome.step % digest_every and outcome.step < plan.steps and not outcome.stop:
+        if not digest_due:
             self._release()
 
     def digested(self, step: int, digest: Digest) -> None:

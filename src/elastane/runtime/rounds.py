@@ -105,6 +105,11 @@ class Round:
         return not self._todo
 
     @property
+    def waiting(self) -> tuple[int, ...]:
+        """Virtual ranks after the one at hand, as far as they are known."""
+        return tuple(self._todo)
+
+    @property
     def following(self) -> int | None:
         """The virtual rank after the one at hand, as far as is known."""
         return self._todo[0] if self._todo else None

@@ -1,24 +1,36 @@
 """What a training script meets: `join`, `prepare`, `steps`, `evaluate`, `keep`, `stop`."""
 
 from collections.abc import Iterator
-from typing import TypeVar
+from contextlib import closing
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import IterableDataset
 
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
 from elastane.runtime import devices, settings
-from elastane.runtime.data import Collate, Deck, MapDataset, make_plan, seed_everything
+from elastane.runtime.data import (
+    Collate,
+    Deck,
+    MapDataset,
+    MapDeck,
+    length_of,
+    make_plan,
+    seed_everything,
+)
 from elastane.runtime.evaluation import Evaluation
+from elastane.runtime.fingerprint import dataset_digest
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.keep import Keep
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.step import Step
+from elastane.runtime.streams import Factory, StreamDeck, check_stream, source_of
 from elastane.runtime.training import Training
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -34,6 +46,8 @@ def join() -> "Run":
     here = settings.current()
     torch.set_num_threads(here.spec.threads)
     devices.pin_libraries()
+    # This one also reaches accelerators that are not in use yet.
+    torch.manual_seed(here.spec.seed)
     seed_everything(here.spec.seed)
     return Run(here)
 
@@ -101,23 +115,31 @@ class Run:
 
     def steps(
         self,
-        dataset: MapDataset,
+        dataset: MapDataset | IterableDataset[Any] | Factory,
         *,
         global_batch: int,
         microbatch: int,
         until: str | int,
         collate: Collate | None = None,
+        loaders: int = 0,
+        prefetch: int = 2,
+        replay: bool = False,
     ) -> Iterator[Step]:
         """The training steps of the run, from where it stands to its end.
 
         Leaving the loop between two steps, by all workers alike, ends the run as `stop` does.
 
         Args:
-            dataset: map-style; shuffled anew each epoch by the run's seed, every sample once.
+            dataset: map-style, shuffled anew each epoch by the run's seed, every sample once; or a stream,
+                one shard for each virtual rank: an ``IterableDataset`` with a state, or a function
+                ``(shard, shards)`` that returns an iterable with a state.
             global_batch: samples per step, whatever the number of workers.
             microbatch: samples per virtual rank; ``--virtual-ranks`` takes precedence.
             until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
             collate: list of samples to a batch; PyTorch's default otherwise.
+            loaders: processes of each worker that load ahead; 0: it loads what it needs when it needs it.
+            prefetch: batches that each loader has under way or ready.
+            replay: allow a stream that has no state: who takes it over draws all before once more.
 
         Raises:
             BadInput: numbers that do not fit together.
@@ -128,8 +150,14 @@ class Run:
                 "steps was called twice", means="a run has one sequence of steps", do="use one loop"
             )
         self._begun = True
+        source = source_of(dataset, replay=replay)
         plan = make_plan(
-            dataset, global_batch, microbatch, until, virtual_ranks=spec.virtual_ranks, seed=spec.seed
+            0 if source else length_of(cast("MapDataset", dataset)),
+            global_batch,
+            microbatch,
+            until,
+            virtual_ranks=spec.virtual_ranks,
+            seed=spec.seed,
         )
         if not self._reporter.alone and plan.virtual_ranks < spec.max_workers:
             raise BadInput(
@@ -137,22 +165,33 @@ class Run:
                 means="each worker needs at least one virtual rank of every step",
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )
-        training.start(plan)
-        deck = Deck(dataset, plan, collate)
-        self._finished = training.step >= plan.steps
-        self._reporter.loop_left = self._loop_left
-        while not self._finished:
-            step = self._step = Step(training, plan, deck)
-            try:
-                yield step
-            except GeneratorExit:
+        # Loaders are forked before the dataset is first read: what it opens then they must not share.
+        deck: Deck
+        if source is None:
+            mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
+            deck = MapDeck(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+            digest = dataset_digest(mapped, plan.seed)
+        else:
+            deck = StreamDeck(source, plan, collate, loaders=loaders)
+            digest = check_stream(source, plan, dataset)
+        with closing(deck):
+            training.start(plan, digest)
+            self._reporter.loop_left = self._loop_left
+            self._finished = training.origin is not None and deck.finished(training.origin.outcome)
+            while not self._finished:
+                step = self._step = Step(training, plan, deck)
+                try:
+                    yield step
+                except GeneratorExit:
+                    self._heartbeat.beat(Phase.USER)
+                    raise
+                if not (self._ending and not step.begun):
+                    step.finish()
                 self._heartbeat.beat(Phase.USER)
-                raise
-            if not (self._ending and not step.begun):
-                step.finish()
-            self._heartbeat.beat(Phase.USER)
-            self._finished = training.step >= plan.steps or step.stopped or bool(self._ending)
-        self._settle(early=training.step < plan.steps and bool(self._ending))
+                self._finished = step.last or bool(self._ending)
+                if step.ended_epoch and not self._finished and training.keeps_epochs:
+                    training.checkpoint({})
+        self._settle(early=bool(self._ending) and self._step is not None and not self._step.last)
 
     @property
     def step(self) -> int:

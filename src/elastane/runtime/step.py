@@ -12,7 +12,7 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
-from elastane.runtime.data import Batch, Deck, Plan
+from elastane.runtime.data import Deck, Plan
 from elastane.runtime.rounds import Round
 from elastane.runtime.training import Training
 
@@ -27,6 +27,8 @@ class Step:
         loss: of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
         skipped: its scaled gradient overflowed, so that the parameters were left as they are.
+        last: the loop over the steps ends after it, for having been stopped or having come to its end.
+        ended_epoch: every sample of the epoch has been seen with it.
     """
 
     def __init__(self, training: Training, plan: Plan, deck: Deck) -> None:
@@ -39,7 +41,7 @@ class Step:
         self._computed: Leaf | None = None
         self._begun = self._ended = False
         self.loss = math.nan
-        self.stopped = self.skipped = False
+        self.stopped = self.skipped = self.last = self.ended_epoch = False
 
     @property
     def number(self) -> int:
@@ -49,7 +51,7 @@ class Step:
     @property
     def epoch(self) -> int:
         """From 0."""
-        return self._plan.samples(self._number).epoch
+        return self._deck.epoch(self._number)
 
     @property
     def begun(self) -> bool:
@@ -68,21 +70,29 @@ class Step:
         if newcomer:
             yield from self._rehearse()
         round_ = training.round(
-            "train", self._plan.virtual_ranks, checkpoint=training.keeps_after(self._plan, training.step + 1)
+            "train", self._plan.virtual_ranks, checkpoint=training.keeps_after(training.step + 1)
         )
         round_.newcomer = newcomer
         for rank in round_:
             self._number = round_.step
+            assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
+                self._deck.expect(round_.begin, (rank, *round_.waiting))
                 batch = self._deck.deal(self._number, rank)
             begun = time.perf_counter()
             announce = self._announce(round_) if round_.last else None
             training.gradients.begin_leaf(rank, announce, round_.following)
-            if batch is None:
-                leaf = Leaf(rank, training.worker)
+            leaf = Leaf(
+                rank,
+                training.worker,
+                samples=batch.samples,
+                checksum=batch.checksum,
+                cursor=batch.cursor,
+            )
+            if not batch.samples:
                 changes = training.state.no_changes()
             else:
-                self._awaited = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum)
+                self._awaited = leaf
                 yield batch.inputs
                 leaf = self._after_backward()
                 changes = training.state.buffer_changes()
@@ -119,9 +129,14 @@ class Step:
                 do="look at the learning rate and at this microbatch; the step is reproducible by its number",
             )
         scaling = self._training.scaling
+        count = self._deck.count(self._number)
+        if weight is None and count is None:
+            # How many samples a step of a stream has is known when all have been loaded: divide by it then.
+            loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
         scaled = loss if scaling is None else scaling.scaled(loss)
         if weight is None:
-            share = leaf.samples / self._plan.samples(self._number).count
+            assert count is not None, "decided above"  # noqa: S101
+            share = leaf.samples / count
             scaled.backward(torch.full_like(scaled, share))  # type: ignore[no-untyped-call]
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
@@ -150,8 +165,10 @@ class Step:
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
-        batch = self._deck.deal(1, 0)
-        assert isinstance(batch, Batch), "the first virtual rank has samples"  # noqa: S101
+        batches = (self._deck.deal(1, rank) for rank in range(self._plan.virtual_ranks))
+        batch = next((batch for batch in batches if batch.samples), None)
+        if batch is None:
+            raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
         self._rehearsing = True
         self._training.heartbeat.beat(Phase.STARTING)
         yield batch.inputs
@@ -164,17 +181,26 @@ class Step:
         return _Announce(self._training, round_.assignment)
 
     def _apply(self, round_: Round) -> None:
+        begin = round_.begin
         assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
+        assert begin is not None, "and has begun before"  # noqa: S101
         outcome = round_.outcome
         self._number = outcome.step
         self._training.heartbeat.beat(Phase.COMPUTE)
         with round_.timed("apply"):
-            taken = self._training.apply(round_.commit, self._plan.filled(outcome.step))
+            taken = self._training.apply(round_.commit)
         self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, taken.skipped
+        self.last = self._deck.finished(outcome) or outcome.stop
+        self.ended_epoch = self._deck.ended_epoch(outcome)
         self._ended = True
         self._training.keep.locked = False
+        due = outcome.step % self._training.spec.digest_every == 0 or self.last
         self._training.reporter.committed(
-            round_, self._plan, taken.norm, self._training.spec.digest_every, skipped=taken.skipped
+            round_,
+            self._deck.samples(outcome, begin.cursors),
+            taken.norm,
+            digest_due=due,
+            skipped=taken.skipped,
         )
 
 

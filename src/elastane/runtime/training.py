@@ -128,6 +128,7 @@ class Training:
         self.rehearsed = reporter.alone
         self.digest: Digest | None = None
         self.metrics: dict[str, float] = {}
+        self.origin: Origin | None = None
         self._reactor: Reactor | None = None
 
     @property
@@ -145,7 +146,7 @@ class Training:
             )
         return self._reactor
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: Plan, dataset_digest: str) -> None:
         """Begin to take part: once rehearsed, the coordinator may count on this worker."""
         layout = Layout(
             virtual_ranks=plan.virtual_ranks,
@@ -156,18 +157,18 @@ class Training:
             digest_every=self.spec.digest_every,
             checkpoints=self._here.run_dir is not None and self.spec.checkpoints is not None,
         )
-        origin = self._origin()
+        self.origin = origin = self._origin()
         member = core.Member(self.worker, layout, origin.outcome if origin else None)
         self._reactor = self.reporter.connect(
             member,
             self.gradients,
             self.state,
-            self._pinned(plan),
+            self._pinned(plan, dataset_digest),
             measure_norms=self.clip_grad_norm is not None or self.scaling is not None,
         )
         self._reactor.source = origin
         if layout.checkpoints:
-            self._reactor.checkpoints = self.reporter.taker = self._taker()
+            self._reactor.checkpoints = self.reporter.taker = self._taker(member)
         if self.reporter.alone:
             me = Member(self.worker, "", 0)
             self._reactor.post(events.Proposed(Generation(1, 1, (me,), planned=False)))
@@ -188,13 +189,15 @@ class Training:
     def keeps_checkpoints(self) -> bool:
         return self.reporter.taker is not None
 
-    def keeps_after(self, plan: Plan, step: int) -> bool:
+    @property
+    def keeps_epochs(self) -> bool:
+        """Whether the state at the end of each epoch is to be kept."""
+        return self.spec.checkpoints is not None and self.spec.checkpoints.each_epoch
+
+    def keeps_after(self, step: int) -> bool:
         """Whether the state after a training step is to be kept whatever happens."""
-        policy = self.spec.checkpoints
-        if policy is None:
-            return False
-        by_steps = policy.every_steps is not None and step % policy.every_steps == 0
-        return by_steps or (policy.each_epoch and plan.samples(step).stop == plan.length)
+        every = self.spec.checkpoints.every_steps if self.spec.checkpoints is not None else None
+        return every is not None and step % every == 0
 
     def checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Keep the state as it is now: a round of its own, in which nobody computes anything."""
@@ -205,20 +208,20 @@ class Training:
         self.committed(round_.outcome)
         self.heartbeat.beat(Phase.USER)
 
-    def apply(self, commit: actions.Commit, filled: int) -> Taken:
-        """Take a committed training step.
-
-        Args:
-            commit: what was decided.
-            filled: virtual ranks that had samples.
-        """
+    def apply(self, commit: actions.Commit) -> Taken:
+        """Take a committed training step."""
         outcome = commit.outcome
         # Digests in these votes are of the state before this step.
         self.committed(outcome)
         skipped = self._overflowed(outcome)
         scale, norm = (1.0, None) if skipped else self._scale(outcome)
         self.state.apply(
-            outcome, self.gradients.sums, commit.held, scale=scale, virtual_ranks=filled, skipped=skipped
+            outcome,
+            self.gradients.sums,
+            commit.held,
+            scale=scale,
+            virtual_ranks=outcome.filled,
+            skipped=skipped,
         )
         self.step, self.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
@@ -283,14 +286,17 @@ class Training:
         )
         self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
 
-    def _taker(self) -> Taker:
+    def _taker(self, member: core.Member) -> Taker:
         policy, resumed = self.spec.checkpoints, self._here.resumed
         assert policy is not None, "asked for with checkpoints only"  # noqa: S101
 
         def describe() -> Described:
-            return Described(
-                {"rest": json.dumps(self.state.rest()), "on_host": host_keys(self.state)}, dict(self.metrics)
-            )
+            plain = {
+                "rest": json.dumps(self.state.rest()),
+                "on_host": host_keys(self.state),
+                "cursors": member.outcome.cursors if member.outcome is not None else {},
+            }
+            return Described(plain, dict(self.metrics))
 
         return Taker(
             self.worker,
@@ -304,7 +310,7 @@ class Training:
             changed=self.reporter.changed,
         )
 
-    def _pinned(self, plan: Plan) -> Pinned:
+    def _pinned(self, plan: Plan, dataset_digest: str) -> Pinned:
         script = Path(self.spec.script)
         text = script.read_bytes() if script.is_file() else b""
         return Pinned(
@@ -313,6 +319,7 @@ class Training:
             global_batch=plan.global_batch,
             microbatch=plan.microbatch,
             dataset_length=plan.length,
+            dataset_digest=dataset_digest,
             steps=plan.steps,
             seed=self.spec.seed,
             threads=self.spec.threads,

@@ -33,6 +33,8 @@ if mistake == "another model" and settings.current().worker == 1:
 kind = torch.optim.Adafactor if mistake == "optimizer" else torch.optim.SGD
 model, optimizer = run.prepare(model, kind(model.parameters(), lr=0.1))
 inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+if mistake == "another dataset" and settings.current().worker == 1:
+    inputs = inputs + 1
 data = Data(inputs, (inputs[:, 0] > 0).long())
 microbatch = {"batch": 5, "few virtual ranks": 4}.get(mistake, 1)
 

@@ -9,8 +9,9 @@ import pytest
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord, RunSpec
+from elastane.observability.coverage import SampleRules
 from elastane.observability.run_files import Recorded
-from elastane.observability.verify import SampleRules
+from elastane.protocol.cursors import stream_hash
 from elastane.protocol.sampling import sample_hash, sample_index, step_samples, steps_per_epoch
 
 PINNED = Pinned(
@@ -98,7 +99,7 @@ def pinned() -> Pinned:
 
 @pytest.fixture
 def rules() -> SampleRules:
-    return SampleRules(sample_index, sample_hash)
+    return SampleRules(sample_index, sample_hash, stream_hash)
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastane.api.records import LedgerLine
+from elastane.api.records import LedgerLine, Samples
 from elastane.observability.run_files import Recorded
 from elastane.observability.verify import Verdict, verify
+from elastane.protocol.cursors import stream_hash
 
 
 @pytest.fixture
@@ -130,3 +131,65 @@ def test_a_loss_that_is_no_number_is_reported_but_breaks_no_promise(make_run, ju
 def test_steps_without_pinned_choices_cannot_be_proved(make_run, judge) -> None:
     assert not judge(make_run(pinned=None)).ok
     assert judge(make_run(pinned=None, steps=0)).ok
+
+
+# -- streams ---------------------------------------------------------------------------------------------
+
+
+def stream_line(line: LedgerLine, shards: dict[int, tuple[int, int]], **changes) -> LedgerLine:
+    checksum = sum(stream_hash(shard, p) for shard, span in shards.items() for p in range(*span)) % 2**64
+    count = sum(stop - start for start, stop in shards.values())
+    samples = Samples(0, 0, count, count, f"{checksum:016x}", shards=shards)
+    return msgspec.structs.replace(line, samples=msgspec.structs.replace(samples, **changes))
+
+
+STREAM = ({0: (0, 2), 1: (0, 2)}, {0: (2, 4), 1: (2, 3)}, {0: (4, 5)}, {0: (0, 2), 1: (0, 2)})
+
+
+@pytest.fixture
+def judge_stream(make_run, rules, pinned):
+    """The verdict on a stream's four steps: an epoch of three and one of the next; some changed."""
+
+    def judged(**changed: dict) -> Verdict:
+        ledger = []
+        for place, line in enumerate(make_run(steps=4).ledger):
+            usual = {"shards": STREAM[place], "epoch": place // 3, "ended": place == 2}
+            wished = usual | changed.get(f"step{place + 1}", {})
+            ledger.append(stream_line(line, wished.pop("shards"), **wished))
+        choices = msgspec.structs.replace(pinned, dataset_length=0, steps=0)
+        return verify(choices, ledger, rules, finished=True)
+
+    return judged
+
+
+def test_a_stream_without_gaps_is_proved(judge_stream) -> None:
+    verdict = judge_stream()
+    assert verdict.problems == ()
+    assert [(e.samples, e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [
+        (8, 8, 0, 0, True),
+        (4, 4, 0, 0, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said", "counts"),
+    [
+        ({"shards": {0: (3, 5), 1: (2, 3)}}, "shard 0 stood at 2 and was drawn from 3 on", (6, 1, 1)),
+        ({"shards": {0: (1, 4), 1: (2, 3)}}, "shard 0 stood at 2 and was drawn from 1 on", (7, 0, 1)),
+        ({"shards": {9: (0, 1)}}, "shard 9, positions [0, 1): there are no such samples", None),
+        ({"count": 4}, "4 samples were loaded for the 3 that the shards moved on by", None),
+        ({"checksum": "00" * 8}, "the loaded samples sum to 0000000000000000, those dealt to", None),
+        ({"ended": True}, "epoch 0 goes on after its end", None),
+    ],
+)
+def test_a_broken_stream_is_named(judge_stream, changed, said, counts) -> None:
+    verdict = judge_stream(step2=changed)
+    assert any(said in problem.text for problem in verdict.problems), verdict.problems
+    if counts is not None:
+        first = verdict.epochs[0]
+        assert (first.once, first.never, first.repeated) == counts
+
+
+def test_an_epoch_of_a_stream_ends_before_the_next_begins(judge_stream) -> None:
+    verdict = judge_stream(step3={"ended": False})
+    assert "epochs 0 did not end before the next began" in {problem.text for problem in verdict.problems}

@@ -33,7 +33,11 @@ class Origin:
     ) -> None:
         self._catalog, self._state, self._restored = catalog, state, restored
         self._manifest = catalog.load(name)
-        self.outcome: Outcome = msgspec.structs.replace(BEGINNING, step=self._manifest.step)
+        self.outcome: Outcome = msgspec.structs.replace(
+            BEGINNING,
+            step=self._manifest.step,
+            cursors={int(rank): text for rank, text in self._manifest.plain.get("cursors", {}).items()},
+        )
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
         """Read units in place; see `Source.restore`."""

@@ -1,0 +1,6 @@
+"""Token data as people have it, as map-style datasets of NumPy arrays; nothing here needs torch."""
+
+from elastane.datasets.text import TextFiles as TextFiles
+from elastane.datasets.tokens import TokenFile as TokenFile
+
+__all__ = ["TextFiles", "TokenFile"]

@@ -1,0 +1,96 @@
+"""Documents of text files, one after the other, in little memory."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, cast
+
+from elastane.api.errors import BadInput
+
+PIECE_CHARACTERS = 1 << 20
+LINES = (".jsonl", ".ndjson")
+
+
+def documents_of(path: Path, field: str) -> Iterator[Iterator[str]]:
+    """Each document as an iterator over its pieces.
+
+    ``.jsonl`` (and ``.ndjson``) has a document in each line, ``.parquet`` in each row, both under ``field``;
+    any other file is one document of plain text, in pieces of about a million characters that end with a
+    line. ``.gz`` after the suffix is understood, but for parquet.
+
+    Raises:
+        BadInput: a file that cannot be read this way.
+    """
+    kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if kind == ".parquet":
+        yield from _rows(path, field)
+    elif kind in LINES:
+        yield from _lines(path, field)
+    else:
+        yield _pieces(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"{path} cannot be read: {error}", means="its text would be missing", do="check the file"
+        ) from error
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return TextIOWrapper(cast("IO[bytes]", gzip.open(path)), encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _lines(path: Path, field: str) -> Iterator[Iterator[str]]:
+    with _readable(path), _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                text = json.loads(line)[field]
+            except (ValueError, KeyError, TypeError) as error:
+                raise _no_text(path, field, f"line {number}: {error!r}") from error
+            if not isinstance(text, str):
+                raise _no_text(path, field, f"line {number} holds a {type(text).__name__} there")
+            yield iter((text,))
+
+
+def _rows(path: Path, field: str) -> Iterator[Iterator[str]]:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 - only who has parquet files needs it
+    except ImportError as error:
+        raise BadInput(
+            f"{path} needs pyarrow",
+            means="parquet files are read with it, and it is not installed",
+            do="pip install 'elastane[text]'",
+        ) from error
+    with _readable(path), parquet.ParquetFile(path) as file:
+        if field not in file.schema_arrow.names:
+            raise _no_text(path, field, f"its columns are {', '.join(file.schema_arrow.names)}")
+        for batch in file.iter_batches(batch_size=256, columns=[field]):
+            for text in batch.column(0).to_pylist():
+                if not isinstance(text, str):
+                    raise _no_text(path, field, f"a row holds a {type(text).__name__} there")
+                yield iter((text,))
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    with _readable(path), _opened(path) as file:
+        while piece := file.read(PIECE_CHARACTERS):
+            yield piece + file.readline()
+
+
+def _no_text(path: Path, field: str, why: str) -> BadInput:
+    return BadInput(
+        f"{path} has no text under {field!r}: {why}",
+        means="the document would be missing from the training",
+        do="name the field with field=..., or mend the file",
+    )

@@ -1,0 +1,181 @@
+"""How often the samples of each epoch were trained on, by a ledger; and what is wrong about it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from elastane.api.records import LedgerLine, Samples
+from elastane.api.spec import Pinned
+
+
+class SampleRules(msgspec.Struct, frozen=True):
+    """The functions of `elastane.protocol` that coverage rests on.
+
+    They come in as values: this floor may not import the protocol's, and a test may bring its own.
+
+    Args:
+        index: ``(position, length, seed, epoch)`` to the dataset index there.
+        hash: of a dataset index, 64 bits.
+        stream_hash: of ``(shard, position)``, 64 bits.
+    """
+
+    index: Callable[[int, int, int, int], int]
+    hash: Callable[[int], int]
+    stream_hash: Callable[[int, int], int]
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One broken promise: ``steps``, ``generations``, ``shares``, ``samples`` or ``checksum``, and how."""
+
+    kind: str
+    text: str
+    step: int | None = None
+
+
+class EpochCoverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How often the samples of one epoch were trained on.
+
+    Args:
+        epoch: from 0.
+        samples: in the dataset; of a stream, those up to where its shards stand.
+        once: samples seen exactly once.
+        never: samples not seen; of an unfinished epoch that is no fault.
+        repeated: samples seen twice or more often.
+        finished: the epoch's last sample was dealt, all shards of a stream ended, or a later epoch has begun.
+    """
+
+    epoch: int
+    samples: int
+    once: int
+    never: int
+    repeated: int
+    finished: bool
+
+
+def coverage(
+    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
+) -> tuple[tuple[EpochCoverage, ...], list[Problem]]:
+    """How often each sample was seen, by the indices the positions stand for, and what is wrong about it.
+
+    Three things are held against each other: the positions a step claims, the count it claims, and the
+    checksum its workers summed over the indices they really loaded.
+    """
+    length = pinned.dataset_length
+    problems: list[Problem] = []
+    seen: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(length))
+    ended: set[int] = set()
+    for line in ledger:
+        samples = line.samples
+        if not 0 <= samples.start < samples.stop <= length:
+            text = f"positions [{samples.start}, {samples.stop}) are outside an epoch of {length} samples"
+            problems.append(Problem("samples", text, line.step))
+            continue
+        if samples.count != samples.stop - samples.start:
+            text = (
+                f"{samples.count} samples were loaded for the {samples.stop - samples.start} "
+                f"positions [{samples.start}, {samples.stop})"
+            )
+            problems.append(Problem("samples", text, line.step))
+        total = 0
+        times = seen[samples.epoch]
+        for position in range(samples.start, samples.stop):
+            index = rules.index(position, length, pinned.seed, samples.epoch)
+            times[index] = min(times[index] + 1, 255)
+            total += rules.hash(index)
+        if (expected := f"{total % 2**64:016x}") != samples.checksum:
+            text = f"the loaded samples sum to {samples.checksum}, those dealt to {expected}"
+            problems.append(Problem("checksum", text, line.step))
+        if samples.stop == length:
+            ended.add(samples.epoch)
+    newest = max(seen, default=-1)
+    if newest >= 0 and sorted(seen) != [*range(len(seen))]:
+        text = f"epochs {', '.join(map(str, sorted(seen)))} were trained on: some before the last are missing"
+        problems.append(Problem("samples", text))
+    epochs = tuple(counted(e, seen[e], e < newest or e in ended) for e in sorted(seen))
+    return epochs, problems + [problem for epoch in epochs for problem in epoch_problems(epoch)]
+
+
+class _Shards:
+    """Where the shards of a stream stand in one epoch, and what was skipped or drawn again on the way."""
+
+    def __init__(self) -> None:
+        self.at: defaultdict[int, int] = defaultdict(int)
+        self.never = self.repeated = 0
+        self.ended = False
+
+    def move(self, samples: Samples, virtual_ranks: int) -> Iterable[str]:
+        """Take one step's samples; yields what is wrong about them."""
+        if self.ended:
+            yield f"epoch {samples.epoch} goes on after its end"
+        for shard, (start, stop) in sorted(samples.shards.items()):
+            stood = self.at[shard]
+            if not (0 <= shard < virtual_ranks and 0 <= start < stop):
+                yield f"shard {shard}, positions [{start}, {stop}): there are no such samples"
+                continue
+            if start != stood:
+                yield f"shard {shard} stood at {stood} and was drawn from {start} on"
+            self.never += max(0, start - stood)
+            self.repeated += max(0, min(stop, stood) - start)
+            self.at[shard] = max(stood, stop)
+        moved = sum(stop - start for start, stop in samples.shards.values())
+        if moved != samples.count:
+            yield f"{samples.count} samples were loaded for the {moved} that the shards moved on by"
+        self.ended = self.ended or samples.ended
+
+    def counted(self, epoch: int) -> EpochCoverage:
+        length = sum(self.at.values())
+        return EpochCoverage(
+            epoch=epoch,
+            samples=length,
+            once=length - self.never - self.repeated,
+            never=self.never,
+            repeated=self.repeated,
+            finished=self.ended,
+        )
+
+
+def stream_coverage(
+    ledger: Sequence[LedgerLine], pinned: Pinned, rules: SampleRules
+) -> tuple[tuple[EpochCoverage, ...], list[Problem]]:
+    """How often each sample of a stream was drawn: each shard must go on where it stood, without a gap."""
+    problems: list[Problem] = []
+    epochs: defaultdict[int, _Shards] = defaultdict(_Shards)
+    for line in ledger:
+        samples = line.samples
+        found = epochs[samples.epoch].move(samples, pinned.virtual_ranks)
+        problems += [Problem("samples", text, line.step) for text in found]
+        expected = sum(
+            rules.stream_hash(shard, position)
+            for shard, (start, stop) in samples.shards.items()
+            for position in range(start, stop)
+        )
+        if (dealt := f"{expected % 2**64:016x}") != samples.checksum:
+            text = f"the loaded samples sum to {samples.checksum}, those dealt to {dealt}"
+            problems.append(Problem("checksum", text, line.step))
+    open_ = [
+        epoch for epoch in range(max(epochs, default=0)) if epoch not in epochs or not epochs[epoch].ended
+    ]
+    if open_:
+        text = f"epochs {', '.join(map(str, open_))} did not end before the next began"
+        problems.append(Problem("samples", text))
+    return tuple(shards.counted(epoch) for epoch, shards in sorted(epochs.items())), problems
+
+
+def counted(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:
+    never, once = times.count(0), times.count(1)
+    return EpochCoverage(
+        epoch=epoch,
+        samples=len(times),
+        once=once,
+        never=never,
+        repeated=len(times) - never - once,
+        finished=finished,
+    )
+
+
+def epoch_problems(epoch: EpochCoverage) -> Iterable[Problem]:
+    if epoch.repeated:
+        yield Problem("samples", f"epoch {epoch.epoch}: {epoch.repeated} samples were trained on repeatedly")
+    if epoch.finished and epoch.never:
+        yield Problem("samples", f"epoch {epoch.epoch}: {epoch.never} samples were never trained on")

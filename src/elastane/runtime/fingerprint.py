@@ -1,0 +1,91 @@
+"""Which dataset this is: equal on every worker and after every resume, or it has changed."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from elastane.protocol.sampling import loading_key, mix
+from elastane.runtime.data import MapDataset, one_thread, seed_everything
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+LOOKED_AT = 4
+SEEDED_AS_STEP = 0  # no real step has this number
+
+
+def dataset_digest(dataset: MapDataset, seed: int) -> str:
+    """SHA-256 over the length, the type and a few samples at positions chosen by the seed.
+
+    A dataset that knows better says so: by a ``fingerprint``, text or a method that returns text, or by the
+    ``_fingerprint`` of Hugging Face's datasets. Then no sample is looked at.
+
+    Raises:
+        Exception: whatever the dataset raises.
+    """
+    sha = hashlib.sha256(f"{type(dataset).__qualname__} {len(dataset)}".encode())
+    if (own := own_fingerprint(dataset)) is not None:
+        sha.update(own.encode())
+        return sha.hexdigest()
+    with one_thread():
+        for place in range(LOOKED_AT):
+            index = mix(mix(seed & ((1 << 64) - 1)) ^ place) % len(dataset)
+            # Augmentations draw random numbers: the same ones, here and wherever this is repeated.
+            seed_everything(loading_key(seed, SEEDED_AS_STEP, place))
+            _add(sha, index)
+            _add(sha, dataset[index])
+    return sha.hexdigest()
+
+
+def stream_digest(stream: object, first: Sequence[Any]) -> str:
+    """SHA-256 over the type of a stream and its first samples, or over what it says identifies it."""
+    sha = hashlib.sha256(type(stream).__qualname__.encode())
+    _add(sha, list(first) if (own := own_fingerprint(stream)) is None else own)
+    return sha.hexdigest()
+
+
+def own_fingerprint(dataset: object) -> str | None:
+    """What the dataset itself says identifies it."""
+    own = getattr(dataset, "fingerprint", None)
+    own = own() if callable(own) else own
+    own = getattr(dataset, "_fingerprint", None) if own is None else own
+    return None if own is None else str(own)
+
+
+def _add(sha: "_Hash", value: Any) -> None:  # noqa: ANN401, C901 - a sample is the user's; one row per type
+    """Add the content of a sample; of a type unknown here, its name."""
+    sha.update(f"<{type(value).__name__}>".encode())
+    match value:
+        case torch.Tensor():
+            dense = value.detach().cpu().contiguous()
+            sha.update(f"{dense.dtype} {tuple(dense.shape)}".encode())
+            if dense.layout is torch.strided and not dense.is_quantized:
+                sha.update(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
+        case np.ndarray():
+            sha.update(f"{value.dtype} {value.shape}".encode())
+            sha.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
+        case bytes() | bytearray() | memoryview():
+            sha.update(value)
+        case str() | int() | float() | complex() | None | np.generic():
+            sha.update(repr(value).encode())
+        case Mapping():
+            for key, inner in value.items():
+                _add(sha, key)
+                _add(sha, inner)
+        case list() | tuple():
+            _add_all(sha, value)
+        case _ if callable(getattr(value, "tobytes", None)):  # images
+            sha.update(value.tobytes())
+        case _ if dataclasses.is_dataclass(value):
+            _add_all(sha, (getattr(value, field.name) for field in dataclasses.fields(value)))
+        case _:
+            pass
+
+
+def _add_all(sha: "_Hash", values: Iterable[Any]) -> None:
+    for value in values:
+        _add(sha, value)

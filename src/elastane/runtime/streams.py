@@ -1,0 +1,311 @@
+"""Streams: shard ``v`` of ``V`` belongs to virtual rank ``v``, whoever computes it.
+
+What a shard's state is after each microbatch is committed with the step. So whoever computes a virtual rank
+next goes on exactly there: the worker that computed it last with the iterator it still has, any other one
+with an iterator opened anew at the committed cursor.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from torch.utils.data import IterableDataset, _utils, default_collate
+
+from elastane.api.errors import BadInput
+from elastane.api.records import Samples
+from elastane.protocol import cursors
+from elastane.protocol.actions import Begin
+from elastane.protocol.cursors import Cursor, Place, stream_hash, stream_key
+from elastane.protocol.mesh import Outcome
+from elastane.protocol.sampling import loading_key
+from elastane.runtime.data import MASK, Batch, Collate, Deck, Plan, one_thread, seed_everything
+from elastane.runtime.fingerprint import stream_digest
+
+Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
+"""``(shard, shards)`` to an iterable over that shard's samples."""
+
+OPENING = -1  # no sample has this position
+
+
+class Source(msgspec.Struct, frozen=True):
+    """How to open a shard.
+
+    Args:
+        open: ``(shard, shards)`` to a new iterable.
+        announced: the dataset finds its shard by ``torch.utils.data.get_worker_info``.
+        replay: a shard without a state of its own is brought to a cursor by drawing all before it again.
+    """
+
+    open: Factory
+    announced: bool
+    replay: bool
+
+
+def source_of(dataset: object, *, replay: bool) -> Source | None:
+    """How to open the shards of a stream; None for a map-style dataset.
+
+    Raises:
+        BadInput: an iterable that cannot be opened once for each shard.
+    """
+    makes_shards = callable(dataset) and not hasattr(dataset, "__iter__")
+    if isinstance(dataset, type) or (makes_shards and not hasattr(dataset, "__getitem__")):
+        return Source(cast("Factory", dataset), announced=False, replay=replay)
+    if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
+        return None
+    shard = getattr(dataset, "shard", None)
+    if callable(shard):
+        # Hugging Face's datasets name the same two numbers differently.
+        other = "num_shards" in inspect.signature(shard).parameters
+        return Source(
+            (lambda v, n: shard(num_shards=n, index=v)) if other else shard, announced=False, replay=replay
+        )
+    if isinstance(dataset, IterableDataset):
+        return Source(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
+    raise BadInput(
+        f"a {type(dataset).__name__} is neither a dataset nor a way to open the shards of a stream",
+        means="each virtual rank reads a shard of its own, so a stream must be opened once for each",
+        do="pass a function (shard, shards) that returns an iterable over that shard, "
+        "such as a StatefulDataLoader with batch_size=None",
+    )
+
+
+def check_stream(source: Source, plan: Plan, dataset: object) -> str:
+    """Find out at the start what would fail in the middle; returns the stream's digest.
+
+    Raises:
+        BadInput: the stream cannot be resumed, sharded or recorded.
+    """
+    shard = _Shard(source, 0, plan, Cursor())
+    if getattr(shard.iterable, "batch_size", None) is not None:
+        raise BadInput(
+            "the stream yields batches",
+            means="microbatches are put together from samples here, so that their number is known",
+            do="make the DataLoader with batch_size=None",
+        )
+    if shard.stateful is None and not source.replay:
+        raise BadInput(
+            f"a {type(shard.iterable).__name__} cannot be resumed: it has no state_dict and load_state_dict",
+            means="a worker that takes over a virtual rank could not go on where its stream stands",
+            do="give the dataset (or its iterator) both methods, or pass replay=True to run.steps: "
+            "then whoever takes over draws everything before once more, which takes ever longer",
+        )
+    samples, text = shard.draw(1)
+    if source.announced and plan.virtual_ranks > 1 and not shard.told.asked:
+        raise BadInput(
+            f"{type(dataset).__name__} does not ask which shard it is",
+            means=f"each of the {plan.virtual_ranks} virtual ranks would train on the same samples",
+            do="give it a method shard(index, count) that returns the dataset of one shard, "
+            "or skip others' samples by torch.utils.data.get_worker_info()",
+        )
+    state = shard.last_state
+    if msgspec.json.decode(msgspec.json.encode(state)) != state:
+        raise BadInput(
+            f"the state of a {type(shard.iterable).__name__} does not survive being written as JSON",
+            means="it travels with the virtual rank and into checkpoints as text",
+            do="keep to numbers, strings, booleans, None, lists and dicts with string keys in state_dict()",
+        )
+    assert text, "a cursor is never empty"  # noqa: S101
+    return stream_digest(dataset, samples)
+
+
+class StreamDeck(Deck):
+    """Deals the shards of a stream.
+
+    Args:
+        source: of the shards.
+        plan: of the run.
+        collate: list of samples to a batch; None: PyTorch's default.
+        loaders: 0; a stream knows no positions that others could load.
+
+    Raises:
+        BadInput: ``loaders`` were asked for.
+    """
+
+    def __init__(self, source: Source, plan: Plan, collate: Collate | None, *, loaders: int = 0) -> None:
+        if loaders:
+            raise BadInput(
+                f"loaders={loaders} for a stream",
+                means="loader processes load samples by position, and a stream has none",
+                do="leave it out, or give each shard workers of its own: a StatefulDataLoader's num_workers",
+            )
+        super().__init__(plan.seed)
+        self._source = source
+        self._plan = plan
+        self._collate = collate or default_collate
+        self._step = 0
+        self._cursors: dict[int, str] = {}
+        self._places: tuple[Place, ...] = (Place(),) * plan.virtual_ranks
+        self._live: dict[int, _Shard] = {}
+
+    def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
+        if begin.step == self._step:
+            return
+        self._step, self._cursors = begin.step, begin.cursors
+        self._places = cursors.next_places(begin.cursors, self._plan.virtual_ranks)
+        self._live = {rank: shard for rank, shard in self._live.items() if rank in ranks}
+
+    def count(self, step: int) -> int | None:  # noqa: ARG002 - no step's is known
+        return None
+
+    def epoch(self, step: int) -> int:  # noqa: ARG002 - asked of the step at hand
+        return self._places[0].epoch
+
+    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:
+        """The ledger's entry of a committed step.
+
+        Raises:
+            BadInput: the stream has no samples at all.
+        """
+        if not outcome.samples:
+            raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
+        begun = cursors.next_places(before, self._plan.virtual_ranks)
+        ended = cursors.places(outcome.cursors, self._plan.virtual_ranks)
+        return Samples(
+            epoch=begun[0].epoch,
+            start=sum(place.position for place in begun),
+            stop=sum(place.position for place in ended),
+            count=outcome.samples,
+            checksum=f"{outcome.checksum:016x}",
+            shards={
+                shard: (one.position, other.position)
+                for shard, (one, other) in enumerate(zip(begun, ended, strict=True))
+                if one.position != other.position
+            },
+            ended=all(place.ended for place in ended),
+        )
+
+    def ended_epoch(self, outcome: Outcome) -> bool:
+        return all(place.ended for place in cursors.places(outcome.cursors, self._plan.virtual_ranks))
+
+    def finished(self, outcome: Outcome) -> bool:
+        if self._plan.steps:
+            return outcome.step >= self._plan.steps
+        now = cursors.places(outcome.cursors, self._plan.virtual_ranks)
+        return all(place.ended and place.epoch + 1 >= self._plan.epochs for place in now)
+
+    def close(self) -> None:
+        self._live.clear()
+
+    def _batch(self, step: int, virtual_rank: int) -> Batch:
+        place = self._places[virtual_rank]
+        if place.ended:
+            return Batch(None, 0, 0)
+        with one_thread():
+            samples, text = self._at(virtual_rank, place).draw(self._plan.microbatch)
+            seed_everything(loading_key(self._plan.seed, step, virtual_rank))
+            inputs = self._collate(samples) if samples else None
+        positions = range(place.position, place.position + len(samples))
+        checksum = sum(stream_hash(virtual_rank, position) for position in positions) & MASK
+        return Batch(inputs, len(samples), checksum, text)
+
+    def _at(self, virtual_rank: int, place: Place) -> "_Shard":
+        """The shard where the last committed step has left it."""
+        text = self._cursors.get(virtual_rank) if place.position else None
+        shard = self._live.get(virtual_rank)
+        if shard is None or shard.text != text or text is None:
+            cursor = Cursor(epoch=place.epoch) if text is None else cursors.decode(text)
+            shard = self._live[virtual_rank] = _Shard(self._source, virtual_rank, self._plan, cursor)
+        return shard
+
+
+class _Shard:
+    """An open iterator over one shard.
+
+    Attributes:
+        text: the cursor it stands at, encoded; None until it has been drawn from.
+        stateful: whom to ask for the state; None: nobody can tell.
+    """
+
+    def __init__(self, source: Source, shard: int, plan: Plan, cursor: Cursor) -> None:
+        self._shard, self._seed, self._epoch = shard, plan.seed, cursor.epoch
+        self.told = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
+        self._announced = source.announced
+        self.text: str | None = None
+        self.last_state: Any = None
+        self._ahead: list[Any] = []
+        self._pulled = 0
+        seed_everything(stream_key(plan.seed, cursor.epoch, shard, OPENING))
+        with self._as_worker():
+            self.iterable = source.open(shard, plan.virtual_ranks)
+            if callable(set_epoch := getattr(self.iterable, "set_epoch", None)):
+                set_epoch(cursor.epoch)
+            own = _keeps_state(self.iterable)
+            if own and cursor.state is not None:
+                self.iterable.load_state_dict(cursor.state)  # type: ignore[attr-defined]
+            self._iterator: Iterator[Any] = iter(self.iterable)
+            its = not own and _keeps_state(self._iterator)
+            if its and cursor.state is not None:
+                self._iterator.load_state_dict(cursor.state)  # type: ignore[attr-defined]
+        self.stateful: Any = self.iterable if own else self._iterator if its else None
+        if self.stateful is None:
+            while self._pulled < cursor.position:
+                self._pull()
+        self._pulled = cursor.position
+
+    def draw(self, count: int) -> tuple[list[Any], str]:
+        """The next ``count`` samples, fewer at the end, and the cursor after them."""
+        samples, self._ahead = self._ahead, []
+        ended = False
+        while len(samples) < count and not ended:
+            samples += (pulled := self._pull())
+            ended = not pulled
+        position = self._pulled
+        # The state before looking ahead: who opens the shard there draws that sample once more, as equal.
+        state = None if ended or self.stateful is None else self.stateful.state_dict()
+        text = cursors.encode(Cursor(self._epoch, position, ended=ended, state=state))
+        if not ended:
+            self._ahead = self._pull()
+            if not self._ahead:
+                text = cursors.encode(Cursor(self._epoch, position, ended=True))
+        self.text, self.last_state = text, state
+        return samples, text
+
+    def _pull(self) -> list[Any]:
+        """The next sample; none at the end."""
+        # Sample by sample, so that looking one ahead does not change what it draws.
+        seed_everything(stream_key(self._seed, self._epoch, self._shard, self._pulled))
+        with self._as_worker():
+            for sample in self._iterator:
+                self._pulled += 1
+                return [sample]
+        return []
+
+    def _as_worker(self) -> AbstractContextManager[None]:
+        return _announced(self.told) if self._announced else nullcontext()
+
+
+class _WorkerInfo:
+    """What ``get_worker_info`` returns to a dataset that shards itself; remembers whether that looked."""
+
+    dataset = None
+
+    def __init__(self, shard: int, shards: int, seed: int) -> None:
+        self._id, self._num_workers, self.seed = shard, shards, seed
+        self.asked = False
+
+    @property
+    def id(self) -> int:
+        self.asked = True
+        return self._id
+
+    @property
+    def num_workers(self) -> int:
+        self.asked = True
+        return self._num_workers
+
+
+@contextmanager
+def _announced(info: _WorkerInfo) -> Iterator[None]:
+    worker: Any = _utils.worker
+    worker._worker_info = info  # noqa: SLF001 - the one way to speak through get_worker_info
+    try:
+        yield
+    finally:
+        worker._worker_info = None  # noqa: SLF001
+
+
+def _keeps_state(thing: object) -> bool:
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))

@@ -1,0 +1,185 @@
+"""Each sample of each epoch counts once, whatever the dataset, the batch and the history of the members.
+
+Members compute what the protocol deals them, generation after generation; some die with their share half
+done, and what they leave is dealt to the others; some steps are done again from the last commit, as after a
+resume. Only what has committed goes into the ledger, and the ledger alone is then judged.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.records import LedgerLine, Samples
+from elastane.api.spec import Pinned
+from elastane.observability.coverage import SampleRules
+from elastane.observability.verify import verify
+from elastane.protocol import cursors
+from elastane.protocol.commit import tally
+from elastane.protocol.cursors import Cursor, stream_hash
+from elastane.protocol.mesh import Leaf
+from elastane.protocol.sampling import sample_hash, sample_index, step_samples, steps_per_epoch
+from elastane.protocol.shares import deal, deal_missing
+from elastane.protocol.tree import members_of
+
+RULES = SampleRules(sample_index, sample_hash, stream_hash)
+MASK = (1 << 64) - 1
+
+
+def pinned(length, virtual_ranks, microbatch, steps, seed):
+    return Pinned(
+        script_digest="",
+        virtual_ranks=virtual_ranks,
+        global_batch=virtual_ranks * microbatch,
+        microbatch=microbatch,
+        dataset_length=length,
+        steps=steps,
+        seed=seed,
+        threads=1,
+        convergence="exact",
+        copies=None,
+        parameters=1,
+        blocks=1,
+        layout_digest="",
+        optimizer="",
+        versions={},
+    )
+
+
+@dataclass
+class History:
+    """What happens in each step: who is there, who of them dies in it, and whether it is then done again."""
+
+    chance: Random
+    virtual_ranks: int
+    worker: int = 0
+    members: list[int] = field(default_factory=list)
+
+    def shares(self):
+        """Who computes what in the next step; every virtual rank once, the dead's work by the others."""
+        self._change()
+        speeds = tuple(self.chance.uniform(0.5, 2.0) for _ in self.members)
+        spans = deal(self.virtual_ranks, speeds)
+        shares = {worker: members_of((span,)) for worker, span in zip(self.members, spans, strict=True)}
+        if len(self.members) > 1 and self.chance.random() < 0.3:
+            dead = self.chance.choice(self.members)
+            self.members.remove(dead)
+            shares.pop(dead)
+            claims = dict(shares)
+            alive = dict.fromkeys(self.members, 1.0)
+            missing = deal_missing(self.virtual_ranks, claims, alive)
+            shares = {worker: claims[worker] | members_of(missing.get(worker, ())) for worker in self.members}
+        return shares
+
+    def _change(self):
+        most = min(4, self.virtual_ranks)
+        wanted = self.chance.randint(1, most)
+        while len(self.members) > wanted:
+            self.members.remove(self.chance.choice(self.members))
+        while len(self.members) < wanted:
+            self.members.append(self.worker)
+            self.worker += 1
+        self.members.sort()
+
+
+def line_of(step, outcome, samples):
+    return LedgerLine(
+        step=step,
+        generation=step,
+        workers=outcome.shares,
+        samples=samples,
+        loss=1.0,
+        loss_hex=(1.0).hex(),
+        time=0.0,
+        seconds={},
+    )
+
+
+@given(
+    length=st.integers(1, 120),
+    virtual_ranks=st.integers(1, 9),
+    microbatch=st.integers(1, 5),
+    epochs=st.integers(1, 3),
+    seed=st.integers(0, 2**63),
+    chance=st.integers(0, 2**32).map(Random),
+)
+def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, chance):  # noqa: PLR0917
+    batch = virtual_ranks * microbatch
+    steps = epochs * steps_per_epoch(length, batch)
+    history, ledger, weight = History(chance, virtual_ranks), [], 0.0
+    for step in range(1, steps + 1):
+        dealt = step_samples(step, length, batch)
+        leaves = {}
+        for worker, ranks in history.shares().items():
+            for rank in ranks:
+                assert rank not in leaves
+                indices = [
+                    sample_index(p, length, seed, dealt.epoch)
+                    for p in dealt.of_virtual_rank(rank, microbatch)
+                ]
+                checksum = sum(map(sample_hash, indices)) & MASK
+                share = len(indices) / dealt.count
+                leaves[rank] = Leaf(rank, worker, 1.0, share, len(indices), checksum)
+        outcome = tally(step, step, leaves, {})
+        weight = outcome.weight
+        assert abs(weight - 1) < 1e-9, "the shares of a step's samples add up to one, its last step included"
+        assert outcome.filled == -(-dealt.count // microbatch)
+        samples = Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
+        ledger.append(line_of(step, outcome, samples))
+    verdict = verify(pinned(length, virtual_ranks, microbatch, steps, seed), ledger, RULES, finished=True)
+    assert verdict.problems == ()
+    assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [
+        (length, 0, 0, True)
+    ] * epochs
+
+
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any),
+    microbatch=st.integers(1, 4),
+    epochs=st.integers(1, 3),
+    chance=st.integers(0, 2**32).map(Random),
+)
+def test_a_stream_of_uneven_shards(lengths, microbatch, epochs, chance):
+    size = len(lengths)
+    history, ledger, outcome = History(chance, size), [], None
+    seen = {epoch: [] for epoch in range(epochs)}
+    while True:
+        before = outcome.cursors if outcome else {}
+        begun = cursors.next_places(before, size)
+        if begun[0].epoch == epochs and all(place.position == 0 for place in begun):
+            break
+        # A step that is done again, after a resume or by other hands, begins at the same cursors.
+        for _ in range(history.chance.randint(1, 2)):
+            leaves = {}
+            for worker, ranks in history.shares().items():
+                for rank in ranks:
+                    leaves[rank] = drawn(rank, worker, begun[rank], lengths[rank], microbatch)
+            again = tally(len(ledger) + 1, len(ledger) + 1, leaves, {}, before)
+        outcome = again
+        assert outcome.samples, "no step is empty"
+        after = cursors.places(outcome.cursors, size)
+        moved = {v: (a.position, b.position) for v, (a, b) in enumerate(zip(begun, after, strict=True))}
+        moved = {v: span for v, span in moved.items() if span[0] != span[1]}
+        seen[begun[0].epoch] += [(v, p) for v, span in moved.items() for p in range(*span)]
+        ended = all(place.ended for place in after)
+        checksum = f"{outcome.checksum:016x}"
+        samples = Samples(begun[0].epoch, 0, 0, outcome.samples, checksum, shards=moved, ended=ended)
+        ledger.append(line_of(len(ledger) + 1, outcome, samples))
+    whole = [(v, p) for v, length in enumerate(lengths) for p in range(length)]
+    assert all(sorted(samples) == whole for samples in seen.values())
+    verdict = verify(pinned(0, size, microbatch, 0, 0), ledger, RULES, finished=True)
+    assert verdict.problems == ()
+    expected = (sum(lengths), 0, 0, True)
+    assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [expected] * epochs
+
+
+def drawn(rank, worker, place, length, microbatch):
+    """A shard's leaf: it knows that it has ended once it has looked beyond its last sample."""
+    if place.ended:
+        return Leaf(rank, worker)
+    stop = min(place.position + microbatch, length)
+    cursor = cursors.encode(Cursor(place.epoch, stop, ended=stop == length))
+    checksum = sum(stream_hash(rank, position) for position in range(place.position, stop)) & MASK
+    count = stop - place.position
+    return Leaf(rank, worker, 1.0, float(count), count, checksum, weighted=True, cursor=cursor)

@@ -1,0 +1,80 @@
+"""A dataset that has changed is another one; the same one is the same in every process."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from elastane.runtime.fingerprint import dataset_digest
+
+
+@dataclass
+class Pair:
+    left: torch.Tensor
+    right: str
+
+
+def sample(kind, value):
+    return {
+        "tensor": lambda: torch.full((2,), float(value)),
+        "half": lambda: torch.full((2,), float(value), dtype=torch.bfloat16),
+        "array": lambda: np.full(3, value),
+        "objects": lambda: np.array([str(value), None], dtype=object),
+        "text": lambda: str(value),
+        "nested": lambda: {"a": [value, (None, b"x")]},
+        "dataclass": lambda: Pair(torch.zeros(1), str(value)),
+    }[kind]()
+
+
+class Data:
+    def __init__(self, kind, value, length=10):
+        self.kind, self.value, self.length = kind, value, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return sample(self.kind, self.value), torch.rand(1) + random.random() + np.random.rand()  # noqa: NPY002, S311
+
+
+@pytest.mark.parametrize("kind", ["tensor", "half", "array", "objects", "text", "nested", "dataclass"])
+def test_the_content_of_samples_is_looked_at(kind):
+    assert dataset_digest(Data(kind, 1), 0) == dataset_digest(Data(kind, 1), 0)
+    assert dataset_digest(Data(kind, 1), 0) != dataset_digest(Data(kind, 2), 0)
+
+
+def test_length_and_type_count():
+    class Other(Data):
+        pass
+
+    digests = {dataset_digest(data, 0) for data in (Data("text", 1), Data("text", 1, 11), Other("text", 1))}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("own", [lambda value: value, lambda value: lambda: value])
+def test_a_dataset_that_identifies_itself_is_not_looked_into(own):
+    class Named(Data):
+        def __getitem__(self, index):
+            raise AssertionError("looked at")
+
+    one, other = Named("text", 1), Named("text", 1)
+    one.fingerprint, other.fingerprint = own("v1"), own("v2")
+    assert dataset_digest(one, 0) == dataset_digest(one, 5)
+    assert dataset_digest(one, 0) != dataset_digest(other, 0)
+
+
+def test_an_image_is_looked_at_by_its_bytes():
+    class Image:
+        def __init__(self, value):
+            self.value = value
+
+        def tobytes(self):
+            return bytes([self.value])
+
+    class Images(Data):
+        def __getitem__(self, index):
+            return Image(self.value)
+
+    assert dataset_digest(Images("", 1), 0) != dataset_digest(Images("", 2), 0)

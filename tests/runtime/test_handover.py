@@ -1,0 +1,48 @@
+"""What arrives from a loader is what it loaded, however it travelled."""
+
+import multiprocessing
+
+import pytest
+import torch
+
+from elastane.runtime.handover import SMALL_BYTES, packed, unpacked
+
+BATCHES = {
+    "small": torch.arange(12).reshape(3, 4),
+    "large": torch.arange(SMALL_BYTES).reshape(4, -1),
+    "view": torch.arange(24).reshape(4, 6).t()[1:3],
+    "scalar": torch.tensor(2.5),
+    "empty": torch.empty(0, 3),
+    "half": torch.arange(6, dtype=torch.bfloat16),
+    "sparse": torch.eye(3).to_sparse(),
+    "truth": torch.tensor([True, False]),
+    "complex": torch.tensor([1 + 2j]),
+}
+
+
+def _send(pipe, batch):
+    pipe.send_bytes(packed(batch))
+    pipe.recv_bytes()
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_batch_arrives_as_it_was(kind):
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    batch = {"x": [BATCHES[kind], "text"], "y": (BATCHES[kind] * 1, None)}
+    process = context.Process(target=_send, args=(there, batch))
+    process.start()
+    arrived = unpacked(here.recv_bytes())
+    here.send_bytes(b"")
+    process.join()
+    assert arrived["x"][1] == "text"
+    assert arrived["y"][1] is None
+    for one, other in ((arrived["x"][0], batch["x"][0]), (arrived["y"][0], batch["y"][0])):
+        assert (one.dtype, one.shape, one.layout) == (other.dtype, other.shape, other.layout)
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_small_tensor_may_be_written_to():
+    arrived = unpacked(packed(torch.zeros(3)))
+    arrived += 1
+    assert arrived.tolist() == [1, 1, 1]

@@ -1,0 +1,207 @@
+"""Loader processes change the time a step takes, and nothing else."""
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from elastane.protocol.actions import Begin
+from elastane.runtime.data import MapDeck, make_plan
+from elastane.runtime.mesh import Mesh
+
+from .lessons import CLASSES, FEATURES, Lesson, assert_same_bits, mean_loss, prepared, samples
+
+LENGTH = 23
+
+
+class Augmented:
+    """Draws from every generator, a different number of times for each sample."""
+
+    def __init__(self) -> None:
+        self.samples = samples(LENGTH)
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, target = self.samples[index]
+        for _ in range(index % 3 + 1):
+            noise = torch.randn(FEATURES) + random.random() + torch.tensor(np.random.rand(FEATURES))  # noqa: NPY002, S311
+        return (inputs + 0.1 * noise).float(), target
+
+
+def trained(dataset, *, steps=7, **options):
+    learned = prepared(Lesson(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Dropout(0.3))))
+    for step in learned.run.steps(dataset, global_batch=8, microbatch=2, until=steps, **options):
+        for batch in step:
+            step.backward(mean_loss(learned.model, batch)[0])
+        learned.losses.append(step.loss)
+    return learned
+
+
+@pytest.mark.parametrize(("loaders", "prefetch"), [(1, 1), (2, 2), (2, 5)])
+def test_the_bytes_do_not_tell_where_samples_were_loaded(loaders, prefetch):
+    here, there = trained(Augmented()), trained(Augmented(), loaders=loaders, prefetch=prefetch)
+    assert here.losses == there.losses
+    assert_same_bits(here.model, there.model)
+    assert here.run.digest == there.run.digest
+
+
+def test_the_bytes_do_not_tell_with_how_many_threads_it_was_loaded():
+    torch.set_num_threads(2)
+    deck = MapDeck(Threads(), plan_of(LENGTH), None)
+    assert deck.deal(1, 0).inputs.tolist() == [1, 1]
+    assert torch.get_num_threads() == 2
+
+
+class Threads:
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> int:
+        return torch.get_num_threads()
+
+
+def plan_of(length, *, steps=20):
+    return make_plan(length, 8, 2, steps, virtual_ranks=None, seed=3)
+
+
+@pytest.fixture
+def decks(monkeypatch) -> Iterator[tuple[MapDeck, MapDeck, list[tuple[int, int]]]]:
+    """One that loads here, one with loaders, and what the latter had to load here all the same."""
+    here = MapDeck(Augmented(), plan_of(LENGTH), None)
+    ahead = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=2)
+    loaded_here: list[tuple[int, int]] = []
+    load = ahead._load
+    monkeypatch.setattr(ahead, "_load", lambda request: loaded_here.append(request) or load(request))
+    yield here, ahead, loaded_here
+    ahead.close()
+
+
+def compute(decks, step, ranks, *, expected=None):
+    here, ahead, _ = decks
+    for place, rank in enumerate(ranks):
+        ahead.expect(Begin(step, step, 1, 1), (expected or ranks)[place:])
+        one, other = here.deal(step, rank), ahead.deal(step, rank)
+        assert (one.samples, one.checksum) == (other.samples, other.checksum)
+        torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=0)
+
+
+def test_what_was_foreseen_is_not_loaded_here(decks):
+    for step in range(1, 12):
+        compute(decks, step, [0, 1, 2, 3])
+    # Before the first step nobody could know whose virtual ranks these would be.
+    assert {step for step, _ in decks[2]} <= {1, 2}
+
+
+def test_a_change_of_membership_makes_guesses_useless_and_nothing_wrong(decks):
+    shares = [[0, 1, 2, 3], [2], [2], [2], [0, 1], [0, 1, 3], [0, 1, 3, 2], [3], [3], [3], [3], [3], [1, 3]]
+    for step, ranks in enumerate(shares, start=1):
+        compute(decks, step, ranks)
+    decks[2].clear()
+    for step in range(len(shares) + 1, 20):
+        compute(decks, step, [1, 3])
+    assert len(decks[2]) < 4
+
+
+def test_virtual_ranks_of_the_dead_are_loaded_at_once(decks):
+    compute(decks, 1, [0, 1])
+    compute(decks, 2, [0, 1])
+    compute(decks, 2, [2, 3])
+    compute(decks, 3, [0, 1, 2, 3])
+
+
+def test_an_end_of_an_epoch_leaves_virtual_ranks_without_samples(decks):
+    for step in range(1, 10):
+        compute(decks, step, [0, 1, 2, 3])
+    assert [decks[1].deal(3, rank).samples for rank in range(4)] == [2, 2, 2, 1]
+
+
+class Damaged(Augmented):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == 5:
+            raise OSError(f"sample {index} is damaged")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_an_exception_of_the_dataset_arrives_as_the_users_own(loaders):
+    with pytest.raises(OSError, match=r"^sample 5 is damaged$") as caught:
+        trained(Damaged(), loaders=loaders)
+    assert caught.traceback[-1].name == "__getitem__"
+    assert caught.value.__cause__ is None
+
+
+def test_loaders_end_with_the_loop():
+    before = set(multiprocessing.active_children())
+    trained(Augmented(), loaders=2)
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_loaders_die_with_a_worker_that_is_killed(tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        deck = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=2)
+        deck.deal(1, 0)
+        text = " ".join(str(child.pid) for child in multiprocessing.active_children())
+        (tmp_path / "partial").write_text(text)
+        (tmp_path / "partial").rename(tmp_path / "pids")
+        signal.pause()
+    while not (tmp_path / "pids").exists():
+        time.sleep(0.01)
+    loaders = [int(loader) for loader in (tmp_path / "pids").read_text().split()]
+    assert len(loaders) == 2
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + 20
+    while any(_alive(loader) for loader in loaders):
+        assert time.monotonic() < deadline, "loaders outlive their worker"
+        time.sleep(0.01)
+
+
+def test_loaders_do_not_hold_the_connections_of_their_worker():
+    mesh = Mesh(0, b"secret")
+    deck = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=1)
+    deck.deal(1, 0)
+    loader = multiprocessing.active_children()[-1].pid
+    listening = socket_inode(os.getpid(), mesh._listener.fileno())
+    assert listening.startswith("socket:")
+    held = {socket_inode(loader, int(fd.name)) for fd in Path(f"/proc/{loader}/fd").iterdir()}
+    assert listening not in held
+    deck.close()
+    mesh.close()
+
+
+def socket_inode(pid: int, fd: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/fd/{fd}").readlink())
+    except FileNotFoundError:
+        return ""
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_dataset_that_can_fetch_at_once_is_asked_to():
+    class AtOnce(Augmented):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return [-index for index in indices]
+
+        def __getitem__(self, index: int) -> int:
+            raise AssertionError("one by one")
+
+    batch = MapDeck(AtOnce(), plan_of(LENGTH), None).deal(1, 0)
+    assert (batch.inputs < 0).all()

@@ -1,0 +1,278 @@
+"""A stream's shards belong to virtual ranks: whoever draws from them, the same samples come."""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import IterableDataset, get_worker_info
+
+from elastane.api.errors import BadInput
+from elastane.protocol import cursors
+from elastane.protocol.actions import Begin
+from elastane.protocol.commit import tally
+from elastane.protocol.mesh import Leaf
+from elastane.runtime.data import make_plan
+from elastane.runtime.streams import StreamDeck, check_stream, source_of
+
+from .lessons import CLASSES, FEATURES, Lesson, prepared
+
+LENGTH = 27
+RANKS = 4
+
+
+class Numbers(IterableDataset):
+    """Numbers of one shard with noise from every generator; its state is where it stands."""
+
+    def __init__(self, shard: int, shards: int, length: int = LENGTH) -> None:
+        self.own = range(shard, length, shards)
+        self.at = 0
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        while self.at < len(self.own):
+            number = self.own[self.at]
+            self.at += 1
+            noise = torch.rand(1).item() + random.random() + np.random.rand()  # noqa: NPY002, S311
+            yield torch.full((FEATURES,), number + noise), number
+        self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Whole(IterableDataset):
+    """All numbers; shards itself by a method."""
+
+    def shard(self, index, count):
+        return Numbers(index, count)
+
+    def __iter__(self):
+        return iter(())
+
+
+class Announced(Numbers):
+    """All numbers; shards itself as for PyTorch's loader processes."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def __iter__(self):
+        info = get_worker_info()
+        self.own = range(info.id, LENGTH, info.num_workers)
+        return super().__iter__()
+
+
+class ItsIterator:
+    """The iterator has the state, not what it iterates."""
+
+    class Iterator:
+        def __init__(self, numbers):
+            self.numbers, self.inner = numbers, None
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.inner = self.inner or iter(self.numbers)
+            return next(self.inner)
+
+        def state_dict(self):
+            return self.numbers.state_dict()
+
+        def load_state_dict(self, state):
+            self.numbers.load_state_dict(state)
+
+    def __init__(self, shard, shards):
+        self.shard, self.shards = shard, shards
+
+    def __iter__(self):
+        return ItsIterator.Iterator(Numbers(self.shard, self.shards))
+
+
+class Stateless:
+    def __init__(self, shard, shards):
+        self.numbers = Numbers(shard, shards)
+
+    def __iter__(self):
+        return iter(self.numbers)
+
+
+def stateful_loader(shard, shards):
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    return torchdata.StatefulDataLoader(Numbers(shard, shards), batch_size=None)
+
+
+KINDS = {
+    "factory": lambda: Numbers,
+    "method": Whole,
+    "worker info": Announced,
+    "iterator": lambda: ItsIterator,
+    "replayed": lambda: Stateless,
+    "torchdata": lambda: stateful_loader,
+}
+
+
+def plan_of(until="2 epochs"):
+    return make_plan(0, 2 * RANKS, 2, until, virtual_ranks=None, seed=5)
+
+
+def deck_of(kind):
+    plan = plan_of()
+    source = source_of(KINDS[kind](), replay=kind == "replayed")
+    assert source is not None
+    return StreamDeck(source, plan, None)
+
+
+def play(kind, share_of):
+    """Steps of two epochs: every batch, and every ledger entry; ``share_of`` says which deck deals what."""
+    decks = [deck_of(kind) for _ in range(3)]
+    batches, entries, outcome, step = [], [], None, 0
+    while outcome is None or not decks[0].finished(outcome):
+        step += 1
+        before = outcome.cursors if outcome else {}
+        leaves = {}
+        for rank in range(RANKS):
+            deck = decks[share_of(step, rank)]
+            deck.expect(
+                Begin(step, step, 1, 1, before),
+                [r for r in range(RANKS) if share_of(step, r) == share_of(step, rank)],
+            )
+            batch = deck.deal(step, rank)
+            leaves[rank] = Leaf(rank, 0, 0.0, 1.0, batch.samples, batch.checksum, cursor=batch.cursor)
+            batches.append((step, rank, [] if batch.inputs is None else [t.tolist() for t in batch.inputs]))
+        outcome = tally(step, step, leaves, {}, before)
+        entries.append(decks[0].samples(outcome, before))
+    return batches, entries
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return play("factory", lambda _step, _rank: 0)
+
+
+SHARES = {
+    "alone": lambda _step, _rank: 0,
+    "spread": lambda _step, rank: rank % 3,
+    "moving": lambda step, rank: (step + rank) % 3,
+    "back and forth": lambda step, rank: (step // 2 + rank // 2) % 2,
+}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("share", SHARES.values(), ids=SHARES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_samples_do_not_tell_who_drew_them(reference, kind, share):
+    assert play(kind, share) == reference
+
+
+def test_each_epoch_has_every_sample_once_and_the_ledger_says_so(reference):
+    batches, entries = reference
+    epochs = {entry.epoch for entry in entries}
+    assert epochs == {0, 1}
+    for epoch in epochs:
+        steps = [step for step, entry in enumerate(entries, 1) if entry.epoch == epoch]
+        seen = [n for step, _, batch in batches if step in steps and batch for n in batch[1]]
+        assert sorted(seen) == list(range(LENGTH))
+        assert sum(entries[step - 1].count for step in steps) == LENGTH
+        assert [entries[step - 1].ended for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert all(entry.count for entry in entries), "no step is empty, not even where shards end"
+
+
+def test_an_epoch_differs_from_the_one_before_only_in_its_random_numbers(reference):
+    batches, entries = reference
+    half = len(entries) // 2
+    first = [batch[1] for step, _, batch in batches if step <= half and batch]
+    second = [batch[1] for step, _, batch in batches if step > half and batch]
+    assert first == second
+    assert [b for s, _, b in batches if s <= half] != [b for s, _, b in batches if s > half]
+
+
+def trained(dataset, until, **options):
+    learned = prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
+    seen = []
+    for step in learned.run.steps(dataset, global_batch=8, microbatch=2, until=until, **options):
+        numbers = []
+        for inputs, number in step:
+            numbers += number.tolist()
+            loss = functional.mse_loss(learned.model(inputs / LENGTH).mean(1), number / LENGTH)
+            step.backward(loss)
+        seen.append((step.epoch, numbers, step.loss))
+    return learned, seen
+
+
+def test_a_run_over_a_finite_stream_ends_after_its_epochs():
+    _, seen = trained(Numbers, "3 epochs")
+    for epoch in range(3):
+        assert sorted(n for e, numbers, _ in seen if e == epoch for n in numbers) == list(range(LENGTH))
+    assert {epoch for epoch, _, _ in seen} == {0, 1, 2}
+
+
+def test_a_run_over_a_stream_may_end_after_some_steps():
+    _, seen = trained(Numbers, 5)
+    assert [epoch for epoch, _, _ in seen] == [0, 0, 0, 0, 1]
+
+
+def test_the_last_steps_loss_is_the_mean_over_the_samples_really_there():
+    """An epoch of 27 in steps of 8 ends with 3: each of them weighs a third."""
+    learned = prepared(Lesson(lambda: nn.Linear(FEATURES, CLASSES)))
+    for step in learned.run.steps(Numbers, global_batch=8, microbatch=2, until=4):
+        sizes = []
+        for _, number in step:
+            sizes.append(len(number))
+            step.backward(learned.model.weight.sum() * 0 + number.double().mean())
+        if step.number == 4:
+            assert sizes == [1, 1, 1]
+            assert step.loss == pytest.approx((24 + 25 + 26) / 3)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "words"),
+    [
+        (Stateless, {}, "cannot be resumed: it has no state_dict"),
+        (iter([1]), {}, "neither a dataset nor a way to open the shards"),
+        (Numbers(0, 1), {}, "does not ask which shard it is"),
+        (Numbers, {"loaders": 2}, "loaders=2 for a stream"),
+        (lambda shard, shards: Numbers(shard, shards, length=0), {}, "the stream is empty"),
+    ],
+)
+def test_what_cannot_work_is_said_at_the_start(dataset, options, words):
+    with pytest.raises(BadInput, match=words):
+        trained(dataset, "1 epoch", **options)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_a_loader_that_makes_batches_itself_is_refused():
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    with pytest.raises(BadInput, match="the stream yields batches"):
+        trained(lambda s, n: torchdata.StatefulDataLoader(Numbers(s, n), batch_size=2), "1 epoch")
+
+
+def test_a_state_that_is_no_json_is_refused():
+    class Keyed(Numbers):
+        def state_dict(self):
+            return {1: self.at}
+
+    with pytest.raises(BadInput, match="does not survive being written as JSON"):
+        trained(Keyed, "1 epoch")
+
+
+def test_the_digest_notices_another_stream():
+    def digest(dataset):
+        source = source_of(dataset, replay=False)
+        assert source is not None
+        return check_stream(source, plan_of(), dataset)
+
+    assert digest(Numbers) == digest(Numbers)
+    assert digest(Numbers) != digest(lambda shard, shards: Numbers(shard + 1, shards))
+
+
+def test_a_step_in_which_nobody_trains_leaves_the_cursors():
+    before = {0: cursors.encode(cursors.Cursor(0, 3))}
+    outcome = tally(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
+    assert outcome.cursors == before
