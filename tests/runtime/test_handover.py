@@ -14,7 +14,6 @@ BATCHES = {
     "scalar": torch.tensor(2.5),
     "empty": torch.empty(0, 3),
     "half": torch.arange(6, dtype=torch.bfloat16),
-    "sparse": torch.eye(3).to_sparse(),
     "truth": torch.tensor([True, False]),
     "complex": torch.tensor([1 + 2j]),
 }
