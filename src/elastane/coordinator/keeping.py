@@ -58,6 +58,12 @@ def ask_now(turn: Turn) -> None:
     turn.roster = replace(turn.roster, keeping=replace(turn.roster.keeping, due=turn.now))
 
 
+def want_one(turn: Turn) -> None:
+    """A user wants the state as it is now, or a little later; one already under way may be too early."""
+    keeping = turn.roster.keeping
+    turn.roster = replace(turn.roster, keeping=replace(keeping, wanted=turn.roster.step, due=turn.now))
+
+
 def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
     """A checkpoint exists, or its publisher could not make it so and will be asked again."""
     keeping = turn.roster.keeping
@@ -88,7 +94,7 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
             step=max(keeping.step, kept.step),
             publishing=None,
             cost_s=cost_s,
-            due=turn.now + _interval_s(turn, cost_s),
+            due=turn.now + (0.0 if kept.step < keeping.wanted else _interval_s(turn, cost_s)),
         ),
     )
 
