@@ -11,7 +11,7 @@ from elastane.cli.checkpoint_export import export
 from elastane.cli.checkpoint_now import now
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.cli.which_checkpoint import Checkpoint, Checkpoints, catalog_of, chosen
-from elastane.observability.card import size_text
+from elastane.observability.quantities import size_text
 
 HELP = """
 The checkpoints of a run: ask for one, look at them, prove them, use them.

@@ -12,7 +12,7 @@ from elastane.api.rundir import RunDir
 from elastane.cli.status import asked
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
-from elastane.observability.card import size_text
+from elastane.observability.quantities import size_text
 from elastane.observability.run_files import decode_event_line, is_live, read_record
 from elastane.observability.tail import Tail
 

@@ -10,7 +10,7 @@ from elastane.api.export import Exported, ExportFormat, ExportType
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.cli.with_torch import said_by
 from elastane.client.resolve import find_run
-from elastane.observability.card import size_text
+from elastane.observability.quantities import size_text
 from elastane.observability.run_files import is_live, read_record
 
 MODULE = "elastane.runtime.export"

@@ -15,7 +15,7 @@ from elastane.api.spec import RunRecord
 from elastane.cli.verb import print_json, talk
 from elastane.cli.which_checkpoint import chosen
 from elastane.cli.with_torch import said_by
-from elastane.observability.card import size_text
+from elastane.observability.quantities import speed_text
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
@@ -135,9 +135,3 @@ def say(found: Rehearsal, *, as_json: bool) -> None:
     console.print(f"restored on {each}: {speed}", markup=False)
     console.print(WORDS[found.digest].format(step=found.step), markup=False)
     console.print("it would come back" if found.ok else "it would NOT come back as it was", markup=False)
-
-
-def speed_text(size_bytes: int, seconds: float) -> str:
-    """``1.2 GB in 0.80 s (1.50 GB/s)``."""
-    rate = size_bytes / 1e9 / seconds if seconds else 0.0
-    return f"{size_text(size_bytes)} in {seconds:.2f} s ({rate:.2f} GB/s)"

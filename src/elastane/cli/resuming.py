@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,14 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
-from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
+from elastane.observability.quantities import speed_text
+from elastane.observability.run_files import (
+    decode_event_line,
+    decode_ledger_line,
+    last_line,
+    read_lines,
+    read_record,
+)
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -47,6 +54,7 @@ def resume(
             do="elastane export writes its model in other formats; elastane run begins another run",
         )
     manifest = newest_good(run_dir, spec, say)
+    last_word = _last_word(run_dir, events)
     lost = _cut_ledger(run_dir, manifest.step)
     times = record.resumed.times + 1 if record.resumed is not None else 1
     record = msgspec.structs.replace(
@@ -62,13 +70,20 @@ def resume(
         ),
     )
     _replace(run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    now = time.time()
     event = EventLine(
-        time=time.time(),
+        time=now,
         kind="run.resumed",
         who="elastane run",
         why=f"{why}: from {manifest.name}, {lost} steps are made again",
         step=manifest.step,
-        detail={"name": manifest.name, "step": manifest.step, "lost_steps": lost, "times": times},
+        detail={
+            "name": manifest.name,
+            "step": manifest.step,
+            "lost_steps": lost,
+            "times": times,
+            "away_s": round(now - last_word, 3),
+        },
     )
     _append_event(run_dir, event)
     say(f"resumes from {manifest.name}; {lost} steps after it are made again")
@@ -96,8 +111,14 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:
     seconds = time.perf_counter() - begun
     for damaged in passed:
         say(f"checkpoint {damaged.checkpoint} is damaged: " + "; ".join(map(str, damaged.damages)))
-    say(f"checkpoint {manifest.name} is whole: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
+    say(f"checkpoint {manifest.name} is whole: verified {speed_text(manifest.bytes, seconds)}")
     return manifest
+
+
+def _last_word(run_dir: RunDir, events: Sequence[EventLine]) -> float:
+    """When the life before wrote something down for the last time."""
+    newest = last_line(run_dir.ledger, decode_ledger_line)
+    return max([event.time for event in events] + ([newest.time] if newest is not None else []))
 
 
 def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:

@@ -274,15 +274,16 @@ class Training:
         return origin
 
     def _restored(self, nbytes: int, seconds: float) -> None:
+        name = self._here.resumed.checkpoint if self._here.resumed is not None else ""
         rate = nbytes / 1e9 / seconds if seconds else 0.0
         line = EventLine(
             time=0.0,
             kind="checkpoint.restored",
             who=f"worker {self.worker}",
-            why=f"{nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
+            why=f"{name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
             step=self.step,
             workers=(self.worker,),
-            detail={"bytes": nbytes, "seconds": seconds},
+            detail={"name": name, "bytes": nbytes, "seconds": seconds},
         )
         self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
 
