@@ -12,7 +12,6 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
-from elastane.observability.quantities import speed_text
 from elastane.observability.run_files import (
     decode_event_line,
     decode_ledger_line,
@@ -47,6 +46,7 @@ def resume(
     """
     record = read_record(run_dir)
     events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    last_word = _last_word(run_dir, events)
     if any(event.kind == "run.finished" for event in events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
@@ -54,7 +54,6 @@ def resume(
             do="elastane export writes its model in other formats; elastane run begins another run",
         )
     manifest = newest_good(run_dir, spec, say)
-    last_word = _last_word(run_dir, events)
     lost = _cut_ledger(run_dir, manifest.step)
     times = record.resumed.times + 1 if record.resumed is not None else 1
     record = msgspec.structs.replace(
@@ -111,7 +110,7 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:
     seconds = time.perf_counter() - begun
     for damaged in passed:
         say(f"checkpoint {damaged.checkpoint} is damaged: " + "; ".join(map(str, damaged.damages)))
-    say(f"checkpoint {manifest.name} is whole: verified {speed_text(manifest.bytes, seconds)}")
+    say(f"checkpoint {manifest.name} is whole: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
     return manifest
 
 

@@ -62,7 +62,7 @@ def restored_event(events: Sequence[EventLine]) -> EventLine:
     each = f"{restored.workers} worker{'s' * (restored.workers > 1)}"
     name = events[-1].detail.get("name", "the checkpoint")
     why = f"{name}: {speed_text(restored.bytes, restored.seconds)} on {each}"
-    return msgspec.structs.replace(events[-1], who="", why=why)
+    return msgspec.structs.replace(events[-1], who="", workers=(), why=why)
 
 
 def who_text(event: EventLine) -> str:

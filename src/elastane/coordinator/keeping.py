@@ -79,12 +79,9 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
     if mine is not None and mine.parts:
         parts = mine.parts.values()
-        detail |= {
-            "copy_s": round(max(part.copy_s for part in parts), 3),
-            "seconds": round(max(part.write_s for part in parts), 3),
-            "writers": len(mine.writers),
-        }
-        why += f", copied in {detail['copy_s']} s, written in {detail['seconds']} s"
+        copy_s, write_s = max(part.copy_s for part in parts), max(part.write_s for part in parts)
+        detail |= {"copy_s": round(copy_s, 6), "seconds": round(write_s, 6), "writers": len(mine.writers)}
+        why += f", copied in {1000 * copy_s:.1f} ms, written in {write_s:.2f} s"
     turn.record("checkpoint.saved", who=f"worker {kept.worker}", why=why, detail=detail)
     turn.roster = replace(
         turn.roster,

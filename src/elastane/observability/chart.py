@@ -8,7 +8,7 @@ import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.facts import median
-from elastane.observability.lives import Life, lives_of
+from elastane.observability.lives import Life, is_beginning, lives_of
 from elastane.observability.series import Lane, Point, lanes_of, points_of, sizes_of, step_of, thinned
 
 WIDTH = 1120
@@ -112,7 +112,9 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
         bottom = kept_top + KEPT_PX
         parts += kept_panel(kept, {life.checkpoint for life in lives}, x, kept_top)
     parts += step_ticks(x, bottom)
-    marks = marks_of(events, ledger, x)
+    # Who begins is no change; who comes or goes later is.
+    changes = [event for event in events if not is_beginning(event, step_of(event, ledger), lives)]
+    marks = marks_of(changes, ledger, x)
     height = bottom + 40
     svg = (
         f'<svg id="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '

@@ -145,8 +145,7 @@ def tiles(facts: Facts) -> Iterable[str]:
         ("steps", f"{facts.steps:,}", f"of {facts.planned_steps:,}" if facts.planned_steps else ""),
         ("final loss", "-" if facts.loss is None else number(facts.loss), f"{facts.samples:,} samples"),
         ("workers", span_text(facts.workers), "fewest to most"),
-        ("events", f"{facts.changes:,}", "changes of the run"),
-        *kept_tile(facts),
+        kept_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
         ("longest pause", *pause_tile(facts)),
         ("usual step", "-" if facts.usual_step_ms is None else ms_text(facts.usual_step_ms), "median"),
         ("wall time", duration(facts.wall_s), "first word to last"),
@@ -191,6 +190,8 @@ def chart_card(chart: Chart, events: Sequence[EventLine]) -> Iterable[str]:
     yield f'<figure class="card">{chart.svg}'
     if kinds:
         entries = "".join(f"<span>{glyph(kind)}{kind.word}</span>" for kind in unique(kinds))
+        if 'class="again"' in chart.svg:
+            entries += '<span><i class="again"></i>steps made again</span>'
         yield f'<figcaption class="legend">{entries}</figcaption>'
     yield "</figure>"
 

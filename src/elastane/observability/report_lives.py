@@ -12,11 +12,13 @@ from elastane.observability.run_files import Recorded
 MOST_ROWS = 50
 
 
-def kept_tile(facts: Facts) -> Iterable[tuple[str, str, str]]:
-    if facts.checkpoints or facts.resumes:
-        again = f"{facts.lost_steps:,} step{'' if facts.lost_steps == 1 else 's'} made again"
-        resumed = f"{facts.resumes} resume{'' if facts.resumes == 1 else 's'}, {again}"
-        yield "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "never needed"
+def kept_tile(facts: Facts) -> tuple[str, str, str] | None:
+    """Of a run that has kept its state."""
+    if not facts.checkpoints and not facts.resumes:
+        return None
+    again = f"{facts.lost_steps:,} step{'' if facts.lost_steps == 1 else 's'} made again"
+    resumed = f"{facts.resumes} resume{'' if facts.resumes == 1 else 's'}, {again}"
+    return "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "never needed"
 
 
 def lives_table(run: Recorded) -> Iterable[str]:
