@@ -1,4 +1,4 @@
-"""``elastane verify``: prove one run from its ledger, or two runs equal."""
+"""``elastane verify``: prove one run from its ledger, two runs equal, or a checkpoint restorable."""
 
 from typing import Annotated
 
@@ -6,7 +6,9 @@ import msgspec
 import typer
 from rich.console import Console
 
+from elastane.api.errors import BadInput
 from elastane.api.records import SCRIPT
+from elastane.cli.rehearsal import rehearse
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.compare import Comparison, compare
@@ -21,6 +23,8 @@ from elastane.protocol.sampling import sample_hash, sample_index
 SHOWN = 20
 """Problems and tensors named one by one; --json has them all."""
 
+REHEARSAL = "Rehearse a restore"
+
 ONE_LINE = 60
 """Characters of two values that are still easy to compare side by side."""
 
@@ -28,7 +32,32 @@ ONE_LINE = 60
 def verify(
     run: RunName,
     other: Annotated[
-        str | None, typer.Argument(metavar="OTHER", help="A second run to compare with.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="OTHER",
+            help="A second run to compare with; with --restore, a checkpoint of RUN by its name or step.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    restore: Annotated[
+        bool,
+        typer.Option(
+            "--restore",
+            help="Rehearse a restore from a checkpoint, without touching the run.",
+            show_default=False,
+            rich_help_panel=REHEARSAL,
+        ),
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many restore. Default: as many as the run starts with.",
+            show_default=False,
+            rich_help_panel=REHEARSAL,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -40,8 +69,18 @@ def verify(
     Two runs: the pinned choices, then losses, samples and digests step by
     step, then the final tensors.
 
-    Exit code 0: proved, or equal. 1: not. 2: a file could not be read.
+    With --restore: a checkpoint (the newest, unless one is named) is verified,
+    then read into memory as N workers of a resumed run would. If the ledger has
+    a digest of that step, what was read must have the same.
+
+    Exit code 0: proved, equal, or it would come back. 1: not. 2: a file could
+    not be read.
     """
+    if restore:
+        rehearse(find_run(run), other, workers, as_json=as_json)
+        return
+    if workers is not None:
+        raise BadInput("--workers says how many workers restore", do="use it with --restore")
     first = read_run(find_run(run))
     console = talk(as_json=as_json)
     if other is None:

@@ -23,6 +23,7 @@ from elastane.protocol.actions import Snapshot
 from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
 from elastane.runtime.checkpoints.encoding import Encoded
 from elastane.runtime.checkpoints.entry import Entry
+from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
 from elastane.runtime.state import TrainingState
@@ -284,7 +285,7 @@ class Taker:
             parts=tuple(record.part for record in records),
             aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
             metrics=records[0].metrics,
-            plain={**plain, "scalars": merged},
+            plain={**plain, "scalars": merged, KEY: msgspec.to_builtins(outline_of(self._state))},
         )
         return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
 
