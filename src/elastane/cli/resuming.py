@@ -118,6 +118,7 @@ def _cut_ledger(run_dir: RunDir, step: int) -> int:
     if lost:
         with run_dir.lost_ledger.open("ab") as file:
             file.write(b"\n".join(lost) + b"\n")
+            file.flush()
             os.fsync(file.fileno())
     _replace(run_dir.ledger, b"".join(line + b"\n" for line in kept))
     return len(lost)
@@ -131,6 +132,15 @@ def _append_event(run_dir: RunDir, event: EventLine) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    """As a whole or not at all, also if the power goes: no two lives may bear the same number."""
     beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(content)
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     beside.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

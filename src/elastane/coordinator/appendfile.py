@@ -65,6 +65,14 @@ class AppendFile:
             del self._waiting[0]
         return None
 
+    def sync(self) -> OSError | None:
+        """Returns once what was written outlives the machine; or why it does not."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            return error
+        return None
+
     def _put(self, line: bytes) -> None:
         os.lseek(self._fd, self._end, os.SEEK_SET)
         rest = memoryview(line)
