@@ -1,8 +1,8 @@
 """Seeded histories in which everything dies: train, kill every process, resume otherwise, finish, compare.
 
-Each history loses all of its processes once to three times, at instants that follow from the seed but for what
-the processes are doing then, half of a checkpoint written as often as not. It goes on with other numbers of
-workers and of copies, and must end with the bytes of one quiet run that all histories are compared with.
+Each history loses all of its processes once to three times, at instants that follow from the seed but for
+what the processes are doing then; a checkpoint is half written as often as not. It goes on with other numbers
+of workers and of copies, and must end with the bytes of one quiet run that all are compared with.
 """
 
 import argparse
