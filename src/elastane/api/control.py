@@ -72,6 +72,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
         pinned: what its script turned out to be; None while starting.
         checkpoint: its part of the newest checkpoint; None: it has not written any.
         ending: why its script ended the run before the last step; empty if it did not.
+        stopped: the run ends before the last step because the user asked for it.
     """
 
     worker: WorkerId
@@ -89,6 +90,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     pinned: Pinned | None = None
     checkpoint: CheckpointPart | None = None
     ending: str = ""
+    stopped: bool = False
 
 
 class StepReport(Message, frozen=True, kw_only=True):

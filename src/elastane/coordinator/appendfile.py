@@ -1,5 +1,6 @@
 """A file of JSON lines that only grows, and survives a full disk and a torn last line."""
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,14 @@ OpenFile: TypeAlias = Callable[[Path], int]
 def open_to_append(path: Path) -> int:
     """File descriptor to read and write; the file is created if need be.
 
+    Whoever wrote to it before has ended when this returns, and nobody else writes to it while it is open.
+
     Raises:
         OSError: the file system refuses.
     """
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
 
 
 class AppendFile:
@@ -63,6 +68,14 @@ class AppendFile:
                 return error
             self._end += len(line)
             del self._waiting[0]
+        return None
+
+    def sync(self) -> OSError | None:
+        """Returns once what was written outlives the machine; or why it does not."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            return error
         return None
 
     def _put(self, line: bytes) -> None:

@@ -108,7 +108,9 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
 def _bring_home(turn: Turn, newest: InFlight) -> None:
     """Publish what is written; say what is not, and ask for another where one was wanted."""
     if newest.written:
-        _publish(turn, newest)
+        # A life that begins with it goes on with the ledger, so the lines up to its step come first.
+        if turn.roster.recorded >= newest.step:
+            _publish(turn, newest)
     elif newest.hopeless:
         _tell_once(turn, "checkpoint.abandoned", newest.name, newest.hopeless)
         if turn.roster.finishing is None:

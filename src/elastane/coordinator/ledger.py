@@ -54,6 +54,10 @@ class Ledger:
             self._taken, self.last = line.step, line
         return self._file.flush()
 
+    def keep(self, step: int) -> bool:
+        """Whether every line up to this step is in the file, and stays there if the power goes."""
+        return self.step >= step and self._file.sync() is None
+
     def close(self) -> None:
         self._file.close()
 

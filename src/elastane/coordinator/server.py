@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 from websockets.asyncio.server import serve
 
-from elastane.api.control import Acknowledge, Steps
+from elastane.api.control import Acknowledge, PublishCheckpoint, Steps
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -111,6 +111,9 @@ class Coordinator:
         for action in actions:
             match action:
                 case Tell(worker, message):
+                    if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
+                        # Judged again after a while: a checkpoint past the ledger could not be resumed from.
+                        continue
                     if (outbox := self._connections.workers.get(worker)) is not None:
                         outbox.put(message)
                 case TellAgent(message):

@@ -44,7 +44,7 @@ class Evaluation:
             round_.done(leaf)
         training.committed(round_.outcome)
         self.sums = dict(round_.outcome.sums)
-        training.metrics.update((name, value) for name, value in self.sums.items() if math.isfinite(value))
+        training.measured(self.sums)
         line = EventLine(time=0.0, kind="evaluation", step=training.step, detail=dict(self.sums))
         training.reporter.happened(f"evaluation-{round_.outcome.round}", line)
         training.heartbeat.beat(Phase.USER)

@@ -38,6 +38,9 @@ class TrainingState:
         scaling: of the loss; None: gradients are not scaled.
         keep: what the script keeps.
         placement: where the model's tensors are.
+
+    Attributes:
+        metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class TrainingState:
         self.keep = Keep() if keep is None else keep
         self.optimizer = optimizer
         self.placement = placement
+        self.metrics: dict[str, float] = {}
         self.arena = placement.arena
         self._move_in()
         self.keeper: Keeper = (
@@ -252,7 +256,14 @@ class TrainingState:
         ]
         schedule = self.scheduler.state_dict() if self.scheduler is not None else None
         scale = self.scaling.scaler.state_dict() if self.scaling is not None else None
-        rest = {"groups": groups, "schedule": schedule, "scaler": scale, "keep": self.keep.said()}
+        rest = {
+            "groups": groups,
+            "schedule": schedule,
+            "scaler": scale,
+            "keep": self.keep.said(),
+            # A copy: it is taken down in one thread and added to in another.
+            "metrics": self.metrics.copy(),
+        }
         try:
             return said(rest)  # type: ignore[no-any-return]
         except TypeError as error:
@@ -275,6 +286,7 @@ class TrainingState:
         if self.scaling is not None and rest["scaler"] is not None:
             self.scaling.scaler.load_state_dict(rest["scaler"])
         self.keep.take(rest["keep"])
+        self.metrics = dict(rest["metrics"])
 
     # -- digests -------------------------------------------------------------------------------------------
 

@@ -79,7 +79,6 @@ class Training:
         step: training steps committed and applied.
         rehearsed: this worker has everything loaded and warm.
         digest: of the state, when last computed.
-        metrics: what checkpoints are told apart by, the loss besides.
     """
 
     def __init__(
@@ -127,7 +126,6 @@ class Training:
         # Alone nobody waits for this process, so it need not rehearse.
         self.rehearsed = reporter.alone
         self.digest: Digest | None = None
-        self.metrics: dict[str, float] = {}
         self.origin: Origin | None = None
         self._reactor: Reactor | None = None
 
@@ -201,12 +199,16 @@ class Training:
 
     def checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Keep the state as it is now: a round of its own, in which nobody computes anything."""
-        self.metrics.update(metrics)
+        self.measured(metrics)
         round_ = self.round("evaluate", 0, checkpoint=True)
         for _ in round_:
             raise AssertionError("a checkpoint has no virtual ranks")
         self.committed(round_.outcome)
         self.heartbeat.beat(Phase.USER)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Figures that checkpoints are told apart by; one that is not finite tells nothing, and JSON has none."""
+        self.state.metrics.update((name, value) for name, value in metrics.items() if math.isfinite(value))
 
     def apply(self, commit: actions.Commit) -> Taken:
         """Take a committed training step."""
@@ -223,7 +225,7 @@ class Training:
             virtual_ranks=outcome.filled,
             skipped=skipped,
         )
-        self.step, self.metrics["loss"] = outcome.step, outcome.loss
+        self.step, self.state.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
         return Taken(norm, skipped)
 
@@ -296,8 +298,10 @@ class Training:
                 "rest": json.dumps(self.state.rest()),
                 "on_host": host_keys(self.state),
                 "cursors": member.outcome.cursors if member.outcome is not None else {},
+                # Whoever resumes from the last checkpoint of a script that has ended writes the model.
+                "ending": self.reporter.ending,
             }
-            return Described(plain, dict(self.metrics))
+            return Described(plain, dict(self.state.metrics))
 
         return Taker(
             self.worker,

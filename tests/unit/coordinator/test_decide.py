@@ -1,5 +1,7 @@
 """Stories of membership: who begins, who joins, who leaves, who dies, and who takes over."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -385,9 +387,9 @@ def test_the_traceback_wins_over_the_exit_code_it_races_with(training) -> None:
 # -- the end ---------------------------------------------------------------------------------------------
 
 
-def finish(stage, *workers: int, step: int = 100) -> None:
+def finish(stage, *workers: int, step: int = 100, **said: object) -> None:
     for worker in workers:
-        stage.worker(worker, state="finished", step=step)
+        stage.worker(worker, state="finished", step=step, **said)
 
 
 def test_the_first_member_writes_the_model_and_all_go(training) -> None:
@@ -416,10 +418,42 @@ def test_a_stop_reaches_the_members_until_they_have_finished(training) -> None:
     assert stage.told(Stop, 0) == [Stop()]
     stage.worker(0)
     assert len(stage.told(Stop, 0)) == 2
-    finish(stage, 0, 1, step=5)
+    finish(stage, 0, 1, step=5, stopped=True)
     stage.hear(ModelWritten(worker=0))
     assert stage.told(RunOver)[0].code == 130
     assert stage.kinds()[-1] == "run.stopped"
+
+
+@pytest.mark.parametrize(("stopped", "kind"), [(True, "run.stopped"), (False, "run.finished")])
+def test_a_stop_in_the_last_step_of_a_stream_is_told_from_its_end_by_the_workers(
+    training, stopped, kind
+) -> None:
+    """How many steps a stream has nobody knows before."""
+    stage = training(1, step=5)
+    stage.roster = replace(stage.roster, pinned=msgspec.structs.replace(stage.roster.pinned, steps=0))
+    stage.ask(AskStop())
+    finish(stage, 0, step=5, stopped=stopped)
+    stage.hear(ModelWritten(worker=0))
+    assert stage.kinds()[-1] == kind
+
+
+def test_when_all_die_before_the_model_is_written_the_run_may_have_another_life(training) -> None:
+    stage = training(2, step=100)
+    finish(stage, 0, 1)
+    stage.exit(0)
+    stage.exit(1)
+    assert stage.told(RunOver)[0].lost
+    assert stage.kinds()[-1] == "run.failed"
+
+
+def test_a_model_whose_writers_died_after_it_was_there_is_enough(training) -> None:
+    stage = training(1, step=98)
+    finish(stage, 0)
+    stage.hear(ModelWritten(worker=0))
+    stage.exit(0)
+    stage.step(99, 0)
+    stage.step(100, 0)
+    assert stage.told(RunOver)[0].code == 0
 
 
 def test_a_run_that_its_script_has_ended_is_finished(training) -> None:
