@@ -219,12 +219,19 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended: ``code`` is negative for a signal; ``hung``: the agent ended it for no progress."""
+    """How a worker ended.
+
+    Args:
+        code: negative for a signal.
+        hung: the agent ended it for no progress.
+        why: the agent ended it, in words; empty if it did not.
+    """
 
     worker: WorkerId
     pid: int
     code: int
     hung: bool = False
+    why: str = ""
 
 
 class AgentReport(Message, frozen=True, kw_only=True):
