@@ -218,6 +218,13 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
+LARGEST_SCRIPT_CODE = 127
+"""Exit codes of scripts, and of what they run, go so far; a worker's beyond it is a death like any other."""
+
+DEAD_THREAD = 170
+"""Exit code of a worker in which one of our own threads has died: it cannot go on, but another one can."""
+
+
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker ended.
 

@@ -1,8 +1,8 @@
 """A death is acted upon at once, and written down when it is known how the process ended.
 
 A peer that loses its connection is quicker than the agent, and only the agent knows of signals and exit
-codes; why a script has failed its worker says itself. The line in ``events.jsonl`` waits for such a word, though not for
-long. It keeps the time of the first news, and there is one for every death.
+codes; why a script has failed its worker says itself. The line in ``events.jsonl`` waits for such a word,
+though not for long. It keeps the time of the first news, and there is one for every death.
 """
 
 import signal
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from elastane.api.control import Kill, WorkerExit
+from elastane.api.control import DEAD_THREAD, LARGEST_SCRIPT_CODE, Kill, WorkerExit
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Record
 from elastane.coordinator.turn import Turn
@@ -18,7 +18,6 @@ from elastane.coordinator.turn import Turn
 LAST_WORD_S = 1.0
 """How long a line waits for the agent's word."""
 
-LARGEST_EXIT_CODE = 127
 DEATHS = ("worker.died", "worker.hung")
 
 
@@ -83,6 +82,8 @@ def how_it_ended(ended: WorkerExit) -> str:
     """In words, as: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
     if ended.why:
         return ended.why
+    if ended.code == DEAD_THREAD:
+        return f"a thread of Elastane's died in it, see logs/worker-{ended.worker}.log"
     if ended.code >= 0:
         return f"exit code {ended.code}"
     try:
@@ -93,4 +94,4 @@ def how_it_ended(ended: WorkerExit) -> str:
 
 def by_itself(ended: WorkerExit) -> bool:
     """Its script, or what the script runs, has ended the process."""
-    return not ended.hung and 0 <= ended.code <= LARGEST_EXIT_CODE
+    return not ended.hung and 0 <= ended.code <= LARGEST_SCRIPT_CODE
