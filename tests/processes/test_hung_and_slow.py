@@ -14,8 +14,9 @@ pytestmark = pytest.mark.processes
 def test_a_worker_that_stops_in_a_step_is_found_and_its_step_is_finished(stage, assert_undisturbed, moment):
     ended = stage.play(f"--fault=1:5:{moment}:STOP", start=3)
     assert_undisturbed(ended)
-    # The agent that ends it or a peer that loses it then: whoever is heard first.
-    assert ended.who("worker.hung") + ended.who("worker.died") == ["worker 1"]
+    (told,) = ended.events("worker.hung") + ended.events("worker.died")
+    assert (told.kind, told.who) == ("worker.hung", "worker 1"), ended.story()
+    assert told.why.startswith("hung: no heartbeat for ")
     assert ended.shares(5).keys() == {0, 2}
     assert ended.computed(5, by=[0, 2]) == 8
 

@@ -220,13 +220,27 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
+LARGEST_SCRIPT_CODE = 127
+"""Exit codes of scripts, and of what they run, go so far; a worker's beyond it is a death like any other."""
+
+DEAD_THREAD = 170
+"""Exit code of a worker in which one of our own threads has died: it cannot go on, but another one can."""
+
+
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended: ``code`` is negative for a signal; ``hung``: the agent ended it for no progress."""
+    """How a worker ended.
+
+    Args:
+        code: negative for a signal.
+        hung: the agent ended it for no progress.
+        why: the agent ended it, in words; empty if it did not.
+    """
 
     worker: WorkerId
     pid: int
     code: int
     hung: bool = False
+    why: str = ""
 
 
 class AgentReport(Message, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ class Roster:
         connected: workers with a connection now.
         exits: how processes ended, as the agent saw it.
         excluded: workers that a peer lost and that were left out for it, with the time.
+        untold: deaths that are not written down yet, see `elastane.coordinator.deaths`.
         failed: workers whose code raised.
         dismissed: workers told to go.
         joined: workers that have ever been in effect members.
@@ -82,6 +83,7 @@ class Roster:
     connected: frozenset[WorkerId] = frozenset()
     exits: Mapping[WorkerId, WorkerExit] = field(default_factory=dict)
     excluded: Mapping[WorkerId, float] = field(default_factory=dict)
+    untold: Mapping[WorkerId, EventLine] = field(default_factory=dict)
     failed: Mapping[WorkerId, WorkerFailed] = field(default_factory=dict)
     dismissed: Mapping[WorkerId, Dismiss] = field(default_factory=dict)
     joined: frozenset[WorkerId] = frozenset()

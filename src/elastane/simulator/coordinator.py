@@ -76,6 +76,11 @@ class SimCoordinator:
             self.hear(Tick())
             self.world.clock.after(BETWEEN_TICKS_S, self._tick)
 
+    @property
+    def heard_of_ends(self) -> set[WorkerId]:
+        """Workers that have ended, or were left out, as far as it has heard."""
+        return {*self.roster.exits, *self.roster.excluded}
+
     def ask(self, ask: Ask) -> None:
         self._tokens += 1
         self.hear(Asked(self._tokens, ask))

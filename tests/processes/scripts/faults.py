@@ -7,6 +7,7 @@ of that step; for moments of a joiner the step is not looked at.
 import faulthandler
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -260,6 +261,19 @@ def between_moving_models_files(_step: int, strike: Strike) -> None:
     Path.replace = outer
 
 
+def _in_thread(name: str | None) -> Moment:
+    """Not the worker: a thread in it dies."""
+
+    def moment(step: int, _strike: Strike) -> None:
+        def die() -> None:
+            raise ZeroDivisionError("in a thread")
+
+        at = _in_step(step, lambda: threading.Thread(target=die, name=name).start())
+        _around(Deck, "deal", before=lambda _deck, now, _rank: at(now))
+
+    return moment
+
+
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
@@ -271,6 +285,8 @@ MOMENTS: dict[str, Moment] = {
     "after-one-vote": _message(mesh.Vote, sent=1),
     "after-one-vote-that-counted": _message(mesh.Vote, sent=1, applied=1),
     "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
+    "a-thread-of-ours-dies": _in_thread("elastane-reports"),
+    "a-thread-of-the-script-dies": _in_thread(None),
     "before-apply": before_apply,
     "in-evaluation": in_evaluation,
     "before-vote-on-evaluation": _vote_in("evaluate", sent=None),

@@ -225,7 +225,7 @@ def test_survivors_of_a_death_go_on_at_once(training) -> None:
     stage.exit(1)
     assert (stage.newest.workers, stage.newest.planned) == ((0, 2), False)
     (event,) = [event for event in stage.events if event.kind == "worker.died"]
-    assert (event.who, event.why) == ("worker 1", "killed by signal 9")
+    assert (event.who, event.why) == ("worker 1", "killed by SIGKILL")
 
 
 def test_the_first_word_of_a_death_counts_and_the_second_says_nothing_new(training) -> None:
