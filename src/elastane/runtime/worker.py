@@ -40,8 +40,6 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
     spec = record.spec
     settings.take_part(run_dir, worker, spec, record.resumed)
-    spec = msgspec.json.decode(files.run.read_bytes(), type=RunRecord).spec
-    settings.take_part(run_dir, worker, spec)
     devices.assign(worker)
     sys.argv = [spec.script, *spec.args]
     sys.path.insert(0, str(Path(spec.script).resolve().parent))
