@@ -14,5 +14,3 @@ def test_one(lives, assert_as_if_nothing_happened):
     lives.resume("--start=3", "--copies=2")
     ended = lives.ended()
     assert_as_if_nothing_happened(ended)
-
-

@@ -1,8 +1,6 @@
 """``elastane run``: one process that starts the run, shows it and ends it."""
 
-import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +10,17 @@ import msgspec
 import typer
 
 from elastane.api.control import RunOver
-from elastane.api.errors import BadInput, ElastaneError, RunFailed
+from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoint_policy import CheckpointOptions
 from elastane.cli.home import fresh_name
-from elastane.cli.last_word import say_last_word
-from elastane.cli.resuming import resume as another_life
-from elastane.cli.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.cli.run_spec import Changes, Options, changed_spec, check_name, check_script, remarks, spec_of
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.resolve import find_run
+from elastane.lives.living import lived
+from elastane.lives.resuming import resume as another_life
+from elastane.lives.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.observability.run_files import read_record
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 SHAPE, CHOICES, PLACE = "How many workers", "Pinned for the whole run", "Where and how"
 CHECKPOINTS = "Checkpoints"
-LIVES_IN_VAIN = 3
 FINISHED = "The finished model"
 
 
@@ -213,7 +210,7 @@ def run(
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
-            over = _lived(directory, record, console)
+            over = lived(directory, record, Terminal(directory, console))
     else:
         if script is None:
             raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
@@ -242,10 +239,26 @@ def run(
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in remarks(spec):
                 console.print(f"note: {remark}", markup=False)
-            over = _lived(directory, read_record(directory), console)
+            over = lived(directory, read_record(directory), Terminal(directory, console))
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+class Terminal:
+    """Shows a run to whoever sits before it."""
+
+    def __init__(self, run_dir: RunDir, console: "Console") -> None:
+        self._run_dir = run_dir
+        self._console = console
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
+    def view(self, record: RunRecord) -> "Watcher":
+        from elastane.cli.watch import Watcher  # noqa: PLC0415 - only a life that is watched needs the panel
+
+        return Watcher(self._run_dir, record.spec, self._console)
 
 
 def _typed(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - options of any type
@@ -257,96 +270,16 @@ def _printer(console: "Console") -> Callable[[str], None]:
     return lambda line: console.print(line, markup=False)
 
 
-def _lived(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
-    """The run to its end, with another life from a checkpoint whenever every copy of its state died."""
-    in_vain = 0
-    while True:
-        over = asyncio.run(trained(run_dir, record, console))
-        try:
-            say_last_word(run_dir, over)
-        except (OSError, ElastaneError) as error:
-            console.print(f"the end of the run is not in its files: {error}", markup=False)
-        if not over.lost or in_vain == LIVES_IN_VAIN:
-            return over
-        before = record.resumed.step if record.resumed is not None else 0
-        try:
-            record = another_life(run_dir, record.spec, _printer(console), why="every copy of the state died")
-        except ElastaneError as error:
-            console.print(f"no way back: {error}", markup=False)
-            return over
-        # One that dies before its first new checkpoint will do so again.
-        in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
-
-
-async def trained(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
-    """Run the agent to the end of the run, showing it and passing on Ctrl-C."""
-    from elastane.agent.agent import Agent  # noqa: PLC0415 - sockets are loaded by whoever needs them
-    from elastane.cli.watch import Watcher  # noqa: PLC0415 - likewise the panel
-
-    agent = Agent(run_dir, record.spec, resumed=record.resumed)
-    watcher = Watcher(run_dir, record.spec, console)
-    interrupts = 0
-
-    def interrupted() -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts == 1:
-            watcher.say("stopping at the next commit; Ctrl-C again ends it at once")
-            agent.drain()
-        else:
-            watcher.say("ending every process of the run")
-            agent.kill()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted)
-    showing = asyncio.create_task(watcher.follow())
-    try:
-        over = await agent.run()
-    except OSError as error:
-        raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
-    finally:
-        await ended(showing, watcher)
-    # Killed before it could say so itself: the outcome is still the user's wish, not a failure.
-    if interrupts > 1 and over.code != 0:
-        return msgspec.structs.replace(over, code=STOPPED_BY_USER, traceback="")
-    return over
-
-
-async def ended(showing: "asyncio.Task[None]", watcher: "Watcher") -> None:
-    """Let the view take its last look; a view that failed says so, but does not change the run's outcome."""
-    showing.cancel()
-    (outcome,) = await asyncio.gather(showing, return_exceptions=True)
-    failed = isinstance(outcome, Exception)
-    watcher.close(look=not failed)
-    if failed:
-        watcher.console.print(f"the view failed ({outcome}); the run went on without it", markup=False)
-
-
 def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the report and say how it ended; returns the exit code."""
-    from elastane.cli.report import drawn  # noqa: PLC0415 - only a run that is over is drawn
-    from elastane.observability.facts import facts_of  # noqa: PLC0415
-    from elastane.observability.finished import write_conclusion  # noqa: PLC0415
-    from elastane.observability.run_files import read_run  # noqa: PLC0415
+    from elastane.lives.conclusion import concluded  # noqa: PLC0415 - only a run that is over is drawn
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     if over.traceback:
         sys.stderr.write(over.traceback if over.traceback.endswith("\n") else over.traceback + "\n")
         sys.stderr.flush()
-    report: Path | None = None
-    try:
-        recorded = read_run(run_dir)
-        facts = facts_of(recorded)
-        report = drawn(recorded)
-    except ElastaneError as error:
-        console.print(f"no report: {error}", markup=False)
-        recorded, facts = None, None
-    try:
-        if recorded is not None:
-            write_conclusion(recorded)
-    except ElastaneError as error:
-        console.print(f"no metrics and no card: {error}", markup=False)
+    conclusion = concluded(run_dir, _printer(console))
+    recorded, facts, report = conclusion.recorded, conclusion.facts, conclusion.report
     model = finished_model(run_dir)
     if as_json:
         answer = {

@@ -7,18 +7,13 @@ import typer
 from rich.console import Console
 
 from elastane.api.errors import BadInput
-from elastane.api.records import SCRIPT
 from elastane.cli.rehearsal import rehearse
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
+from elastane.lives.proof import judged
 from elastane.observability.compare import Comparison, compare
-from elastane.observability.coverage import SampleRules
-from elastane.observability.facts import outcome_of
-from elastane.observability.run_files import Recorded, read_run
+from elastane.observability.run_files import read_run
 from elastane.observability.verify import Verdict
-from elastane.observability.verify import verify as judge
-from elastane.protocol.cursors import stream_hash
-from elastane.protocol.sampling import sample_hash, sample_index
 
 SHOWN = 20
 """Problems and tensors named one by one; --json has them all."""
@@ -95,13 +90,6 @@ def verify(
         print_json(found)
     if not good:
         raise typer.Exit(1)
-
-
-def judged(run: Recorded) -> Verdict:
-    outcome, _ = outcome_of(run.events, live=run.live)
-    rules = SampleRules(sample_index, sample_hash, stream_hash)
-    ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)
-    return judge(run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at)
 
 
 def show_verdict(verdict: Verdict, console: Console) -> None:

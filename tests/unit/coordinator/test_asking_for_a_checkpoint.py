@@ -27,9 +27,10 @@ def keeping(training):
 
 
 def at(stage, step):
-    for worker in (0, 1):
-        stage.worker(worker, step=step)
-        stage.step(step, worker)
+    for made in range(stage.roster.recorded + 1, step + 1):
+        for worker in (0, 1):
+            stage.worker(worker, step=made)
+            stage.step(made, worker)
 
 
 def write(stage, step, state="written"):
@@ -47,6 +48,7 @@ def test_every_worker_is_asked_and_the_checkpoint_published(keeping):
     answer = keeping.ask(AskCheckpoint())
     assert (answer.ok, answer.step) == (True, 10)
     assert keeping.told(TakeCheckpoint, 0) == keeping.told(TakeCheckpoint, 1) == [TakeCheckpoint(after=0)]
+    at(keeping, 11)
     write(keeping, 11)
     assert [order.step for order in keeping.told(PublishCheckpoint)] == [11]
     publish(keeping, 11)
@@ -55,6 +57,7 @@ def test_every_worker_is_asked_and_the_checkpoint_published(keeping):
 
 def test_it_is_asked_once_and_not_again_when_it_exists(keeping):
     keeping.ask(AskCheckpoint())
+    at(keeping, 11)
     write(keeping, 11)
     publish(keeping, 11)
     keeping.actions.clear()
