@@ -73,6 +73,10 @@ def verify(
     then read into memory as N workers of a resumed run would. If the ledger has
     a digest of that step, what was read must have the same.
 
+      $ elastane verify demo
+      $ elastane verify demo other
+      $ elastane verify --restore demo 1500 --workers 4
+
     Exit code 0: proved, equal, or it would come back. 1: not. 2: a file could
     not be read.
     """
