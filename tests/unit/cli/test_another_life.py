@@ -3,6 +3,7 @@
 import io
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from elastane.api.records import EventLine
@@ -52,3 +53,21 @@ def test_a_watcher_of_a_new_life_does_not_tell_the_old_one_again(finished_run, l
         "step 1500  checkpoint.restored  step-00001500: 800.0 MB in 0.80 s (1.00 GB/s) on 2 workers",
         "step 5  generation.started  workers 1, 2; they begin",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resume", "done", "--seed", "7", "--name", "new"), "--resume and --seed, --name at once"),
+        (("--resume", "done", "--digest-every", "5"), "--resume and --digest-every at once"),
+        (("--accept-changes", "train.py"), "--accept-changes is about a run that goes on"),
+        (("--resume", "done", "train.py"), "and the script train.py at once"),
+    ],
+)
+def test_what_a_new_life_cannot_change_is_refused(elastane, finished_run, words, said):
+    run_dir = finished_run()
+    before = {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()}
+    result = elastane("run", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()} == before
