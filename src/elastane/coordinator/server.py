@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 from websockets.asyncio.server import serve
 
-from elastane.api.control import Acknowledge, PublishCheckpoint, Steps
+from elastane.api.control import Acknowledge, PublishCheckpoint, Steps, ToWorker
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -111,11 +111,7 @@ class Coordinator:
         for action in actions:
             match action:
                 case Tell(worker, message):
-                    if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
-                        # Judged again after a while: a checkpoint past the ledger could not be resumed from.
-                        continue
-                    if (outbox := self._connections.workers.get(worker)) is not None:
-                        outbox.put(message)
+                    self._tell(worker, message)
                 case TellAgent(message):
                     if self._connections.agent is not None:
                         self._connections.agent.put(message)
@@ -129,6 +125,13 @@ class Coordinator:
                         asking.put(answer)
                 case _:
                     assert_never(action)
+
+    def _tell(self, worker: WorkerId, message: ToWorker) -> None:
+        if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
+            # Asked again after a while: a checkpoint past the ledger could not be resumed from.
+            return
+        if (outbox := self._connections.workers.get(worker)) is not None:
+            outbox.put(message)
 
     def _take(self, batch: list[Steps]) -> None:
         for steps in batch:

@@ -207,7 +207,7 @@ class Training:
         self.heartbeat.beat(Phase.USER)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
-        """Figures that checkpoints are told apart by; one that is not finite tells nothing, and JSON has none."""
+        """Figures that checkpoints are told apart by; JSON has no number for one that is not finite."""
         self.state.metrics.update((name, value) for name, value in metrics.items() if math.isfinite(value))
 
     def apply(self, commit: actions.Commit) -> Taken:
