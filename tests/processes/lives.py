@@ -1,4 +1,4 @@
-"""Runs that are killed whole and resumed: ``elastane run`` in a process of its own, one life after the other."""
+"""Runs that are killed whole and resumed: ``elastane run`` in a process of its own, life after life."""
 
 import os
 import signal
@@ -109,7 +109,9 @@ class Lives:
             return
         dice = order or Random(0)  # noqa: S311 - an order, not a secret
         # Someone may be forked just now: it is found the next time, if its lifeline has not ended it.
-        while pids := [*processes_of(self.run_dir)] + [life.pid for life in self._lives if life.poll() is None]:
+        while pids := [*processes_of(self.run_dir)] + [
+            life.pid for life in self._lives if life.poll() is None
+        ]:
             dice.shuffle(pids)
             for pid in pids:
                 with suppress(ProcessLookupError):
