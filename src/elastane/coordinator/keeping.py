@@ -136,22 +136,22 @@ def _publish_the_next(turn: Turn) -> None:
         _publish(turn, next((some for some in written if some.name not in refused), written[-1]))
 
 
-def _publish(turn: Turn, newest: InFlight) -> None:
+def _publish(turn: Turn, whole: InFlight) -> None:
     roster, keeping = turn.roster, turn.roster.keeping
     asked = keeping.publishing
-    if asked is not None and asked[0] == newest.name:
+    if asked is not None and asked[0] == whole.name:
         if turn.now - asked[2] < PUBLISH_AGAIN_S and not roster.gone(asked[1]):
             return
     else:
         asked = None
-    able = [worker for worker in (*newest.writers, *roster.started) if _may_publish(roster, worker)]
+    able = [worker for worker in (*whole.writers, *roster.started) if _may_publish(roster, worker)]
     if not able:
         return
     # The next one, where the last has failed.
     number = able.index(asked[1]) + 1 if asked is not None and asked[1] in able else 0
     worker = able[number % len(able)]
-    turn.tell(worker, PublishCheckpoint(name=newest.name, step=newest.step, writers=newest.writers))
-    turn.roster = replace(roster, keeping=replace(keeping, publishing=(newest.name, worker, turn.now)))
+    turn.tell(worker, PublishCheckpoint(name=whole.name, step=whole.step, writers=whole.writers))
+    turn.roster = replace(roster, keeping=replace(keeping, publishing=(whole.name, worker, turn.now)))
 
 
 def _may_publish(roster: Roster, worker: WorkerId) -> bool:

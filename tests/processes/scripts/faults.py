@@ -3,8 +3,8 @@
 ``WORKER:STEP:MOMENT[:SIGNAL]`` sends the worker with that number that signal (KILL by default) at that moment
 of that step; for moments of a joiner the step is not looked at.
 
-``MOMENT[:STEP]`` as a hold makes whichever worker gets to that moment, of a checkpoint of that step or a later
-one, wait there until the test has made the file ``release``; it says so by the file ``held``.
+``MOMENT[:STEP]`` as a hold makes whichever worker gets to that moment, of a checkpoint of that step or a
+later one, wait there until the test has made the file ``release``; it says so by the file ``held``.
 """
 
 import faulthandler
