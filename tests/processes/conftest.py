@@ -88,8 +88,8 @@ def assert_as_if_nothing_happened(quiet: Callable[..., Ended]) -> Callable[[Ende
         assert ended.digests == expected.digests, ended.story()
         assert ended.model == expected.model, ended.story()
         assert ended.verdict.problems == (), ended.story()
-        # What is done again is said again, in the same words.
-        assert set(ended.said) == set(expected.said), ended.story()
+        # What is done again is said again, in the same words; a life that was stopped has an end of its own.
+        assert set(ended.said) >= set(expected.said), ended.story()
         assert len(ended.events("run.finished")) == 1, ended.story()
 
     return check

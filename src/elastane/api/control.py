@@ -70,7 +70,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
         blocks: how many it holds the optimizer state of.
         compute_s: seconds per virtual rank, median of its last steps; 0 while unknown.
         pinned: what its script turned out to be; None while starting.
-        checkpoint: its part of the newest checkpoint; None: it has not written any.
+        checkpoints: its parts of the last few checkpoints, oldest first.
         ending: why its script ended the run before the last step; empty if it did not.
         stopped: the run ends before the last step because the user asked for it.
     """
@@ -88,7 +88,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     blocks: int = 0
     compute_s: float = 0.0
     pinned: Pinned | None = None
-    checkpoint: CheckpointPart | None = None
+    checkpoints: tuple[CheckpointPart, ...] = ()
     ending: str = ""
     stopped: bool = False
 

@@ -25,6 +25,7 @@ class History:
         generation_started: highest number in a ``generation.started``.
         over: the outcome, once it has been written.
         kept: names of the checkpoints written.
+        kept_step: of the newest of them that the present life of the run has written.
     """
 
     noted: Noted = frozenset()
@@ -33,6 +34,7 @@ class History:
     generation_started: int = 0
     over: RunOver | None = None
     kept: frozenset[str] = frozenset()
+    kept_step: int = 0
 
 
 def history_of(events: Iterable[EventLine]) -> History:
@@ -41,13 +43,15 @@ def history_of(events: Iterable[EventLine]) -> History:
     generation = started = 0
     over = None
     kept: set[str] = set()
+    kept_step = 0
     for event in events:
         if event.kind == "run.resumed":
             # Another life: it has an end of its own, and what is done again is told again.
-            over = None
+            over, kept_step = None, 0
             keys.clear()
         if event.kind == "checkpoint.saved":
             kept.add(str(event.detail.get("name", "")))
+            kept_step = max(kept_step, int(event.detail.get("step") or 0))
         if event.kind.startswith("worker."):
             noted.update((event.kind, worker) for worker in event.workers)
         if event.key:
@@ -59,4 +63,4 @@ def history_of(events: Iterable[EventLine]) -> History:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
-    return History(frozenset(noted), frozenset(keys), generation, started, over, frozenset(kept))
+    return History(frozenset(noted), frozenset(keys), generation, started, over, frozenset(kept), kept_step)

@@ -307,7 +307,9 @@ def fresh_roster(
         loss=None if last is None else last.loss,
         times=StepTimes(newest=past.generation_started),
         over=past.over,
-        keeping=Keeping(due=first_due(spec.checkpoints, now), kept=past.kept, step=origin),
+        keeping=Keeping(
+            due=first_due(spec.checkpoints, now), kept=past.kept, step=max(origin, past.kept_step)
+        ),
         noted=past.noted,
         keys=past.keys,
     )

@@ -128,7 +128,7 @@ class Coordinator:
 
     def _tell(self, worker: WorkerId, message: ToWorker) -> None:
         if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
-            # Judged again after a while: a checkpoint past the ledger could not be resumed from.
+            # Asked again after a while: a checkpoint past the ledger could not be resumed from.
             return
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)

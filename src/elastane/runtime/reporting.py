@@ -190,7 +190,7 @@ class Reporter:
             blocks=member.blocks_held,
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
-            checkpoint=self.taker.part if self.taker is not None else None,
+            checkpoints=self.taker.parts if self.taker is not None else (),
             ending=self.ending,
             stopped=self.stopped,
         )

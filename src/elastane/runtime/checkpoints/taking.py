@@ -33,6 +33,9 @@ WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0
 """For a write that makes no progress; then the new checkpoint is given up, and training goes on."""
 
+REMEMBERED_PARTS = 8
+"""So many may be written before the first of them is published, should the coordinator be away."""
+
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
 
@@ -90,10 +93,10 @@ class Taker:
         describe: the state that is no tensor; called from the reactor's thread.
         snapped: takes the ticket of a copy that is made.
         kept: takes the news of a published checkpoint.
-        changed: `part` has changed.
+        changed: `parts` have changed.
 
     Attributes:
-        part: how far this worker's part of the newest checkpoint is; None before the first.
+        parts: how far this worker's parts of the last few checkpoints are, oldest first.
     """
 
     def __init__(
@@ -118,7 +121,8 @@ class Taker:
         self._busy = self._refused = self._give_up = False
         self._writes: deque[_Part | PublishCheckpoint] = deque()
         self._copies: SimpleQueue[_Copy | Callable[[], None]] = SimpleQueue()
-        self.part: CheckpointPart | None = None
+        self._saying = threading.Lock()
+        self.parts: tuple[CheckpointPart, ...] = ()
         threading.Thread(target=self._copier, name="elastane-copier", daemon=True).start()
         threading.Thread(target=self._writer, name="elastane-writer", daemon=True).start()
 
@@ -256,7 +260,9 @@ class Taker:
         )
 
     def _say(self, report: CheckpointPart) -> None:
-        self.part = report
+        with self._saying:
+            others = [part for part in self.parts if part.name != report.name]
+            self.parts = (*others, report)[-REMEMBERED_PARTS:]
         self._changed()
 
     # -- publishing ----------------------------------------------------------------------------------------
