@@ -18,6 +18,7 @@ from elastane.api.spec import RunRecord
 from elastane.cli.checkpoint_policy import CheckpointOptions
 from elastane.cli.home import fresh_name
 from elastane.cli.last_word import say_last_word
+from elastane.cli.resuming import check_unchanged
 from elastane.cli.resuming import resume as another_life
 from elastane.cli.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.cli.run_spec import Changes, Options, changed_spec, check_name, check_script, remarks, spec_of
@@ -233,6 +234,8 @@ def run(
             record = read_record(directory)
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
+            if not accept_changes:
+                check_unchanged(record)
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
             over = _lived(directory, record, console)
     else:
