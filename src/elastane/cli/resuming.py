@@ -1,6 +1,5 @@
 """Another life for a run whose processes are all gone: from its newest good checkpoint, in its directory."""
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -88,23 +87,6 @@ def resume(
     _append_event(run_dir, event)
     say(f"resumes from {manifest.name}; {lost} steps after it are made again")
     return record
-
-
-def check_unchanged(record: RunRecord) -> None:
-    """Say before anything is started what every worker would be refused for.
-
-    Raises:
-        BadInput: the script is another than the run began with.
-    """
-    if record.pinned is None:
-        return
-    now = hashlib.sha256(Path(record.spec.script).read_bytes()).hexdigest()
-    if now != record.pinned.script_digest:
-        raise BadInput(
-            f"the script {record.spec.script} has changed since the run began",
-            means="with another script the trained bytes may be others, so the ledger would prove nothing",
-            do="bring it back, or resume with --accept-changes",
-        )
 
 
 def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:

@@ -18,10 +18,18 @@ from elastane.api.spec import RunRecord
 from elastane.cli.checkpoint_policy import CheckpointOptions
 from elastane.cli.home import fresh_name
 from elastane.cli.last_word import say_last_word
-from elastane.cli.resuming import check_unchanged
 from elastane.cli.resuming import resume as another_life
 from elastane.cli.run_directory import check_name_is_free, claimed, reclaimed
-from elastane.cli.run_spec import Changes, Options, changed_spec, check_name, check_script, remarks, spec_of
+from elastane.cli.run_spec import (
+    Changes,
+    Options,
+    changed_spec,
+    check_name,
+    check_script,
+    check_unchanged,
+    remarks,
+    spec_of,
+)
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.run_files import read_record
