@@ -49,8 +49,8 @@ class Watcher:
             if event.kind == RESUMED:
                 self.progress = after_event(self.progress, event)
         # Who trained then, and how fast, says nothing about now.
-        line = self.progress.line
-        nobody = None if line is None else msgspec.structs.replace(line, workers={})
+        newest = self.progress.line
+        nobody = None if newest is None else msgspec.structs.replace(newest, workers={})
         self.progress = msgspec.structs.replace(self.progress, recent=(), line=nobody)
 
     async def follow(self) -> None:
