@@ -177,10 +177,11 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     tensors = manifest.tensors
     console.print(
         f"{url}/{manifest.name}: step {manifest.step}, written {manifest.created}, "
-        f"{len(tensors)} tensors, {size_text(manifest.bytes)}, {manifest.seconds:.1f} s",
+        f"{len(tensors)} tensors, {size_text(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
         markup=False,
     )
-    for name, value in (manifest.plain | manifest.metrics).items():
+    told = {name: value for name, value in (manifest.plain | manifest.metrics).items() if value or value == 0}
+    for name, value in told.items():
         console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
     files = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("file", "size", "items", "xxh128"):

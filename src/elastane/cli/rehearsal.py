@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from elastane.api.checkpoints import Damage
-from elastane.api.errors import BadInput, NoSuchFile
+from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.rehearsal import Rehearsed
 from elastane.api.rundir import RunDir
@@ -64,12 +64,33 @@ def rehearse(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_jso
         raise BadInput(f"{record.spec.name} was started with --checkpoint-every never: it has no checkpoint")
     catalog = Catalog(open_place(record.spec.checkpoints.root(run_dir)))
     ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
-    found = rehearsed(catalog, chosen(catalog, wanted), record, ledger, workers or record.spec.start)
+    name = chosen(catalog, wanted)
+    try:
+        found = rehearsed(catalog, name, record, ledger, workers or record.spec.start)
+    except ElastaneError as error:
+        refuse_deleted(catalog, name)
+        raise error from None
+    if found.damages:
+        refuse_deleted(catalog, name)
     say(found, as_json=as_json)
     if as_json:
         print_json(found)
     if not found.ok:
         raise typer.Exit(1)
+
+
+def refuse_deleted(catalog: Catalog, name: str) -> None:
+    """A live run deletes what its rules do not keep, perhaps what is being read.
+
+    Raises:
+        BadInput: it has done so.
+    """
+    if name not in catalog.names():
+        raise BadInput(
+            f"{name} was deleted while it was read",
+            means="the run lives, and keeps newer ones",
+            do="rehearse again; --keep-last N keeps more of them",
+        )
 
 
 def rehearsed(

@@ -15,7 +15,16 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoint_policy import CheckpointOptions
 from elastane.cli.home import fresh_name
-from elastane.cli.run_spec import Changes, Options, changed_spec, check_name, check_script, remarks, spec_of
+from elastane.cli.run_spec import (
+    Changes,
+    Options,
+    changed_spec,
+    check_name,
+    check_script,
+    check_unchanged,
+    remarks,
+    spec_of,
+)
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.lives.living import lived
@@ -230,6 +239,8 @@ def run(
             record = read_record(directory)
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
+            if not accept_changes:
+                check_unchanged(record)
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
             over = lived(directory, record, Terminal(directory, console))
     else:

@@ -48,8 +48,10 @@ class Watcher:
         for event in map(decode_event_line, self._events.new_lines()):
             if event.kind == RESUMED:
                 self.progress = after_event(self.progress, event)
-        # How fast they went says nothing about this one.
-        self.progress = msgspec.structs.replace(self.progress, recent=())
+        # Who trained then, and how fast, says nothing about now.
+        newest = self.progress.line
+        nobody = None if newest is None else msgspec.structs.replace(newest, workers={})
+        self.progress = msgspec.structs.replace(self.progress, recent=(), line=nobody)
 
     async def follow(self) -> None:
         """Show the run until cancelled."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
-from elastane.observability.lives import RESUMED, lives_of
+from elastane.observability.lives import RESUMED, Restored, lives_of
 from elastane.observability.run_files import Recorded
 
 OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
@@ -40,6 +40,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         checkpoints: written.
         resumes: how often the run went on from one.
         lost_steps: made again after these.
+        restored: what the newest of these has read; None without one.
         digest: SHA-256 of the newest digested parameters, and the step it belongs to.
         phases: share of the step time each phase took, summing to 1; ``other`` is what no phase claims.
     """
@@ -60,6 +61,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     resumes: int
     lost_steps: int
+    restored: Restored | None
     digest: tuple[str, int] | None
     phases: dict[str, float]
 
@@ -88,6 +90,7 @@ def facts_of(run: Recorded) -> Facts:
         checkpoints=sum(event.kind == "checkpoint.saved" for event in run.events),
         resumes=len(lives),
         lost_steps=sum(life.lost_steps for life in lives),
+        restored=lives[-1].restored if lives else None,
         digest=newest_digest(ledger),
         phases=phase_shares(ledger),
     )

@@ -96,6 +96,22 @@ def test_a_damaged_one_is_named_and_not_restored(elastane, kept, rehearsing):
     assert "never finished" in elastane("verify", "--restore", "done", "4").stdout
 
 
+def test_one_that_a_live_run_deletes_meanwhile_is_not_called_damaged(elastane, kept, rehearsing, monkeypatch):
+    rehearsing()
+    verify = Catalog.verify
+
+    def deleted_first(catalog, name):
+        catalog.place.delete(f"{name}/part-0.distcp")
+        damages = verify(catalog, name)
+        catalog.delete(name)
+        return damages
+
+    monkeypatch.setattr(Catalog, "verify", deleted_first)
+    result = elastane("verify", "--restore", "done", "2")
+    assert result.exit_code == 2
+    assert "step-00000002 was deleted while it was read" in result.stderr
+
+
 @pytest.mark.parametrize("words", [("--restore", "done", "999"), ("done", "--workers", "2")])
 def test_what_cannot_be_met_is_refused(elastane, kept, words):
     assert elastane("verify", *words).exit_code == 2

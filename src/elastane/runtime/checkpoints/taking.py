@@ -291,9 +291,15 @@ class Taker:
             parts=tuple(record.part for record in records),
             aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
             metrics=records[0].metrics,
+            seconds=self._since_s(order.name),
             plain={**plain, "scalars": merged, KEY: msgspec.to_builtins(outline_of(self._state))},
         )
         return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
+
+    def _since_s(self, name: str) -> float:
+        """From the copy of this worker's part on; 0 if it has none."""
+        part = self.part
+        return time.monotonic() - part.began_s if part is not None and part.name == name else 0.0
 
     def _existing(self, name: str) -> Manifest | None:
         """A publisher before this one may have died after its work and before its report."""
