@@ -28,9 +28,21 @@ class ElastaneRun:
         start: workers to begin with.
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
+        checkpoints: when the state is kept, as ``--checkpoint-every`` has it.
+        script: ``train_<script>.py`` is run.
     """
 
-    def __init__(self, job: Job, folder: Path, *, start: int, most: int, copies: str = "all") -> None:
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        *,
+        start: int,
+        most: int,
+        copies: str = "all",
+        checkpoints: str = "never",
+        script: str = "elastane",
+    ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
         self.processes = Processes(folder)
@@ -38,8 +50,8 @@ class ElastaneRun:
             [
                 *(sys.executable, "-m", "elastane.cli.main", "run"),
                 *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
-                *("--threads=1", f"--run-dir={self.run_dir.root}"),
-                *job.script("elastane"),
+                *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
+                *job.script(script),
             ],
             ELASTANE_HOME=str((folder / "home").absolute()),
         )
