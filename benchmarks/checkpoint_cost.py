@@ -79,9 +79,7 @@ def of_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
         with Processes(out / "logs") as processes:
             ddp.start(processes, job, workers, "saving_ddp")
             processes.finish(timeout_s=900)
-    return {
-        kind: losses(out, number, len(KINDS), setting.repetitions) for number, kind in enumerate(KINDS)
-    }
+    return {kind: losses(out, number, len(KINDS), setting.repetitions) for number, kind in enumerate(KINDS)}
 
 
 def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
