@@ -32,6 +32,7 @@ class ElastaneRun:
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
         checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
+        script: ``train_<script>.py`` is run.
     """
 
     def __init__(
@@ -42,7 +43,8 @@ class ElastaneRun:
         start: int,
         most: int,
         copies: str = "all",
-        checkpoints: str = "auto",
+        checkpoints: str = "never",
+        script: str = "elastane",
     ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
@@ -51,7 +53,7 @@ class ElastaneRun:
         self.main = self._life(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
-            *job.script("elastane"),
+            *job.script(script),
         )
 
     def _life(self, *arguments: str) -> "subprocess.Popen[bytes]":
