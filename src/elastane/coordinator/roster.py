@@ -64,7 +64,7 @@ class Roster:
         over: the outcome.
         keeping: of checkpoints.
         noted: ``worker.*`` events written, by kind and worker.
-        keys: of events from workers that were written.
+        keys: of events from workers that were written and may be heard again, with their steps.
     """
 
     spec: RunSpec
@@ -108,7 +108,7 @@ class Roster:
     over: RunOver | None = None
     keeping: Keeping = field(default_factory=Keeping)
     noted: Noted = frozenset()
-    keys: frozenset[str] = frozenset()
+    keys: Mapping[str, int | None] = field(default_factory=dict)
 
     def gone(self, worker: WorkerId) -> bool:
         """It cannot take part any more: dead, thought dead, or its code raised."""
@@ -230,6 +230,14 @@ class Roster:
             return newest.number
         numbers = (self._works_in(worker) for worker in self.living(newest.workers))
         return min((number for number in numbers if number > 0), default=newest.number)
+
+    @property
+    def said(self) -> int:
+        """All living members have said all they had to say of the steps before this one.
+
+        Whoever has reported a step has told of everything that happened before it.
+        """
+        return min((self.times.reported.get(worker, 0) for worker in self.living(self.needed)), default=0)
 
     def member(self, worker: WorkerId, speed: float = 1.0) -> Member:
         """Where a worker that has reported is to be found."""
