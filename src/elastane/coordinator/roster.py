@@ -291,7 +291,7 @@ def fresh_roster(
         now: in seconds.
         pid: of its process.
         pinned: from ``run.json``, once an earlier coordinator has written it.
-        events: all of ``events.jsonl``.
+        events: changes in ``events.jsonl``.
         last: line of the ledger.
         origin: step of the checkpoint this life of the run began with; 0: it began anew.
         first_term: of this life's first coordinator; a later one listens before it decides.

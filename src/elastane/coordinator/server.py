@@ -21,6 +21,7 @@ from elastane.coordinator.appendfile import AppendFile
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import heard
 from elastane.coordinator.ledger import Ledger
+from elastane.coordinator.past import changes
 from elastane.coordinator.roster import Roster, fresh_roster
 
 QUIET_S = 0.1
@@ -50,8 +51,7 @@ class Coordinator:
         self._roster = self._begin(term)
 
     def _begin(self, term: int) -> Roster:
-        events = [msgspec.json.decode(line, type=EventLine) for line in self._events.lines]
-        self._events.lines = []
+        events = tuple(changes(self._run_dir.events))
         now = time.time()
         pid = os.getpid()
         resumed = self._record.resumed
