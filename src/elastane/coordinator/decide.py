@@ -320,7 +320,7 @@ def _hear_happening(turn: Turn, happened: Happened) -> None:
 
 
 def _hear_agent(turn: Turn, report: AgentReport) -> None:
-    roster = turn.roster
+    roster, before = turn.roster, turn.roster.agent
     turn.roster = roster = replace(roster, agent=report)
     if roster.target is None:
         turn.roster = replace(roster, target=report.target, draining=frozenset(report.draining))
@@ -334,6 +334,10 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
         turn.note("worker.started", process.worker, pid=process.pid)
         if process.worker in turn.roster.excluded:
             turn.tell_agent(Kill(worker=process.worker))
+    for worker in report.awaiting_data:
+        if before is None or worker not in before.awaiting_data:
+            why = "waits for its data, and all others for it"
+            turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
     if report.stopping:
         request_stop(turn)
 

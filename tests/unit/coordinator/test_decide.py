@@ -576,6 +576,14 @@ def test_what_one_has_not_said_yet_is_remembered(training) -> None:
     assert len(stage.kinds("message")) == 54
 
 
+def test_that_a_worker_waits_for_its_data_is_written_once_each_time_it_does(training) -> None:
+    stage = training(2)
+    for awaiting in ((1,), (1,), (), (1,)):
+        stage.agent(awaiting_data=awaiting)
+    assert [event.who for event in stage.events if event.kind == "data.awaited"] == ["worker 1", "worker 1"]
+    assert stage.proposals == []
+
+
 # -- pauses and status -----------------------------------------------------------------------------------
 
 
