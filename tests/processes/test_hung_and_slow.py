@@ -33,6 +33,19 @@ def test_a_worker_that_is_continued_before_anybody_minds_goes_on(stage, assert_u
     assert ended.events("worker.hung") == ended.events("worker.died") == []
 
 
+def test_a_worker_that_waits_for_its_data_is_not_hung_and_the_run_says_that_it_waits(
+    stage, assert_undisturbed
+):
+    async def story(running):
+        await running.until_event("data.awaited", "worker 1")
+        running.open("data")
+
+    ended = stage.play("--fault=1:5:data-late", story=story, start=2)
+    assert_undisturbed(ended)
+    assert ended.who("data.awaited") == ["worker 1"]
+    assert ended.events("worker.hung") == ended.events("worker.died") == []
+
+
 def test_a_worker_ten_times_slower_gets_fewer_virtual_ranks(stage, quiet):
     """It trains until the shares have been dealt anew, and is stopped then."""
 

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from elastane.agent.coordinators import Coordinators
-from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, is_hung, observed
+from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, awaits_data, is_hung, observed
 from elastane.agent.link import Link
 from elastane.agent.processes import Commands, Watch, start_coordinator, start_spares
 from elastane.agent.restarts import Deaths
@@ -69,6 +69,7 @@ class Agent:
         self._codes: dict[WorkerId, asyncio.Future[int]] = {}
         self._pulses: dict[WorkerId, Pulse] = {}
         self._hung: set[WorkerId] = set()
+        self._awaiting_data: tuple[WorkerId, ...] = ()
         self._reasons: dict[WorkerId, str] = {}
         self._over: RunOver | None = None
         self._finished = asyncio.Event()
@@ -250,6 +251,10 @@ class Agent:
                 if is_hung(pulse, now) and watch.alive:
                     self._hung.add(worker)
                     self._end(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
+            awaiting = tuple(w for w, pulse in sorted(self._pulses.items()) if awaits_data(pulse, now))
+            if awaiting != self._awaiting_data:
+                self._awaiting_data = awaiting
+                self._news.set()
             await asyncio.sleep(READ_EVERY_S)
 
     def _end(self, worker: WorkerId, why: str) -> None:
@@ -289,6 +294,7 @@ class Agent:
             exits=self._staff.exits,
             draining=self._staff.draining,
             stopping=self._stopping,
+            awaiting_data=self._awaiting_data,
         )
 
     # -- the end --------------------------------------------------------------------------------------------

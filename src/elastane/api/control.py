@@ -258,6 +258,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
         exits: of the run so far, oldest first; of a long run only the last few hundred.
         draining: the last `SetTarget`'s ``drain``.
         stopping: the user asked for the end of the run.
+        awaiting_data: workers that have waited for their samples for seconds, within a step.
     """
 
     pid: int
@@ -269,6 +270,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
     exits: tuple[WorkerExit, ...] = ()
     draining: tuple[WorkerId, ...] = ()
     stopping: bool = False
+    awaiting_data: tuple[WorkerId, ...] = ()
 
 
 class SetTarget(Message, frozen=True, kw_only=True):

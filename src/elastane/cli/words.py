@@ -19,6 +19,7 @@ COLOURS = {
     "worker.refused": "red",
     "coordinator.died": "magenta",
     "ledger.stalled": "red",
+    "data.awaited": "yellow",
     "checkpoint.saved": "cyan",
     "checkpoint.restored": "cyan",
     "checkpoint.failing": "red",

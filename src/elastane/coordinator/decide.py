@@ -5,6 +5,7 @@ with messages that are lost, late, doubled and out of order. Whatever is said is
 the next report that shows it has not been heard, and everything may be heard twice.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -26,7 +27,7 @@ from elastane.api.control import (
     WorkerReport,
 )
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Record, Tick
+from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Record
 from elastane.coordinator.asks import answer, request_stop
 from elastane.coordinator.deaths import (
     DEATHS,
@@ -52,22 +53,23 @@ ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
 
-def heard(roster: Roster, event: Heard, now: float) -> tuple[Roster, tuple[Action, ...]]:
-    """The roster after one event, and what is to be done, in order.
+def heard(roster: Roster, events: Iterable[Heard], now: float) -> tuple[Roster, tuple[Action, ...]]:
+    """The roster after some events, and what is to be done, in order.
 
     Args:
-        roster: before it.
-        event: a message, or that time has passed.
+        roster: before them.
+        events: messages in the order they came; none: only time has passed.
         now: wall clock in seconds; also the time of the events recorded.
     """
     turn = Turn(roster, now)
-    if roster.over is not None:
-        _say_it_is_over(turn, event)
-    elif roster.listening and isinstance(event, Asked | PeerLost | WorkerFailed):
-        # Judged once it is known who takes part.
-        turn.roster = replace(roster, waiting=(*roster.waiting, event))
-    else:
-        _hear(turn, event)
+    for event in events:
+        if turn.roster.over is not None:
+            _say_it_is_over(turn, event)
+        elif turn.roster.listening and isinstance(event, Asked | PeerLost | WorkerFailed):
+            # Judged once it is known who takes part.
+            turn.roster = replace(turn.roster, waiting=(*turn.roster.waiting, event))
+        else:
+            _hear(turn, event)
     if turn.roster.listening:
         _stop_listening(turn)
     if not turn.roster.listening:
@@ -97,8 +99,6 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
             answer(turn, event)
         case Disconnected(worker):
             turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
-        case Tick():
-            pass
         case _:
             assert_never(event)
 
@@ -306,16 +306,21 @@ def gist(traceback: str) -> str:
 
 
 def _hear_happening(turn: Turn, happened: Happened) -> None:
-    if happened.key not in turn.roster.keys:
-        turn.roster = replace(turn.roster, keys=turn.roster.keys | {happened.key})
-        turn.actions.append(Record(msgspec.structs.replace(happened.event, key=happened.key)))
+    roster, key, step = turn.roster, happened.key, happened.event.step
+    said = roster.said
+    if key in roster.keys or (step is not None and step < said):
+        return
+    # Nobody will say what belongs to earlier steps any more.
+    kept = {known: of for known, of in roster.keys.items() if of is None or of >= said}
+    turn.roster = replace(roster, keys={**kept, key: step})
+    turn.actions.append(Record(msgspec.structs.replace(happened.event, key=key)))
 
 
 # -- the agent ---------------------------------------------------------------------------------------------
 
 
 def _hear_agent(turn: Turn, report: AgentReport) -> None:
-    roster = turn.roster
+    roster, before = turn.roster, turn.roster.agent
     turn.roster = roster = replace(roster, agent=report)
     if roster.target is None:
         turn.roster = replace(roster, target=report.target, draining=frozenset(report.draining))
@@ -329,6 +334,10 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
         turn.note("worker.started", process.worker, pid=process.pid)
         if process.worker in turn.roster.excluded:
             turn.tell_agent(Kill(worker=process.worker))
+    for worker in report.awaiting_data:
+        if before is None or worker not in before.awaiting_data:
+            why = "waits for its data, and all others for it"
+            turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
     if report.stopping:
         request_stop(turn)
 
