@@ -36,7 +36,7 @@ def at(stage, step):
 def write(stage, step, state="written"):
     part = CheckpointPart(name=f"step-{step:08d}", step=step, writers=(0, 1), state=state)
     for worker in (0, 1):
-        stage.worker(worker, checkpoint=part)
+        stage.worker(worker, checkpoints=(part,))
 
 
 def publish(stage, step):
