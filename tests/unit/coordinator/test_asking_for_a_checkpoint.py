@@ -32,8 +32,8 @@ def at(stage, step):
         stage.step(step, worker)
 
 
-def write(stage, step, state="written"):
-    part = CheckpointPart(name=f"step-{step:08d}", step=step, writers=(0, 1), state=state)
+def write(stage, step, state="written", error=""):
+    part = CheckpointPart(name=f"step-{step:08d}", step=step, writers=(0, 1), state=state, error=error)
     for worker in (0, 1):
         stage.worker(worker, checkpoint=part)
 
@@ -85,3 +85,17 @@ def test_a_run_without_checkpoints_refuses(training):
     answer = training(2).ask(AskCheckpoint())
     assert not answer.ok
     assert "--checkpoint-every never" in answer.why
+
+
+def test_one_that_storage_refused_until_the_next_came_is_given_up_once(keeping):
+    write(keeping, 10, state="failing", error="no room left")
+    write(keeping, 20)
+    publish(keeping, 20)
+    keeping.wait(1)
+    assert keeping.kinds("checkpoint.failing", "checkpoint.abandoned", "checkpoint.saved") == [
+        "checkpoint.failing",
+        "checkpoint.abandoned",
+        "checkpoint.saved",
+    ]
+    (event,) = [event for event in keeping.events if event.kind == "checkpoint.abandoned"]
+    assert event.detail == {"name": "step-00000010"}
