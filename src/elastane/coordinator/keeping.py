@@ -20,10 +20,8 @@ def keep_state(turn: Turn) -> None:
     if turn.roster.spec.checkpoints is None:
         return
     newest = newest_of(turn.roster)
-    if newest is not None:
-        _tell_overtaken(turn, newest)
-        if not is_settled(turn.roster, newest):
-            _bring_home(turn, newest)
+    if newest is not None and not is_settled(turn.roster, newest):
+        _bring_home(turn, newest)
     _ask_when_due(turn)
 
 
@@ -118,14 +116,6 @@ def _bring_home(turn: Turn, newest: InFlight) -> None:
     elif newest.refused:
         why = f"{newest.refused}; training goes on, and it is tried again"
         _tell_once(turn, "checkpoint.failing", newest.name, why)
-
-
-def _tell_overtaken(turn: Turn, newest: InFlight) -> None:
-    """Storage refused a checkpoint until the next one took its memory: nobody writes it any more."""
-    keeping = turn.roster.keeping
-    for kind, name in sorted(keeping.told):
-        if kind == "checkpoint.failing" and name != newest.name and name not in keeping.kept:
-            _tell_once(turn, "checkpoint.abandoned", name, f"storage refused it until {newest.name} was due")
 
 
 def _publish(turn: Turn, newest: InFlight) -> None:

@@ -85,17 +85,3 @@ def test_a_run_without_checkpoints_refuses(training):
     answer = training(2).ask(AskCheckpoint())
     assert not answer.ok
     assert "--checkpoint-every never" in answer.why
-
-
-def test_one_that_storage_refused_until_the_next_came_is_given_up_once(keeping):
-    write(keeping, 10, state="failing", error="no room left")
-    write(keeping, 20)
-    publish(keeping, 20)
-    keeping.wait(1)
-    assert keeping.kinds("checkpoint.failing", "checkpoint.abandoned", "checkpoint.saved") == [
-        "checkpoint.failing",
-        "checkpoint.abandoned",
-        "checkpoint.saved",
-    ]
-    (event,) = [event for event in keeping.events if event.kind == "checkpoint.abandoned"]
-    assert event.detail == {"name": "step-00000010"}
