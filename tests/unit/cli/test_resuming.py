@@ -1,6 +1,7 @@
 """What a resume makes of a run directory, and what it refuses without touching it."""
 
 import hashlib
+import os
 
 import msgspec
 import pytest
@@ -208,3 +209,33 @@ def test_another_script_is_refused_unless_the_user_knows(died, script):
     record = died.resume(adapted=True)
     assert record.pinned is None, "the first worker says what is pinned now"
     assert record.resumed.step == 3
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_resume_that_was_killed_is_begun_again(died, monkeypatch, at):
+    """Wherever it was, at the last moment before something is on the disk."""
+    real, calls = os.fsync, []
+
+    def fsync(descriptor):
+        calls.append(descriptor)
+        if len(calls) == at:
+            raise Killed
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    try:
+        died.resume()
+    except Killed:
+        monkeypatch.undo()
+        died.resume()
+    else:
+        assert at == 6, "the lost lines, the ledger and run.json, with their directory"
+    assert died.steps == [1, 2, 3]
+    lost = read_lines(died.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
+    assert {line.step for line in lost} == {4}
+    assert (died.record.resumed.step, died.events[-1].kind) == (3, "run.resumed")
+    assert died.record.resumed.first_term == 3
