@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,8 @@ import ticks
 from job import Job
 from processes import Processes, wait_until
 
+ELASTANE = (sys.executable, "-m", "elastane.cli.main")
+
 
 class ElastaneRun:
     """``with ElastaneRun(...) as run:`` ends every process of the run with the block.
@@ -32,6 +34,7 @@ class ElastaneRun:
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
         checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
+        command: that is ``elastane``.
     """
 
     def __init__(
@@ -43,10 +46,12 @@ class ElastaneRun:
         most: int,
         copies: str = "all",
         checkpoints: str = "auto",
+        command: Sequence[str] = ELASTANE,
     ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
         self.processes = Processes(folder)
+        self._command = command
         self._home = str((folder / "home").absolute())
         self.main = self._life(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
@@ -55,8 +60,7 @@ class ElastaneRun:
         )
 
     def _life(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "elastane.cli.main", "run", *arguments]
-        return self.processes.start(command, ELASTANE_HOME=self._home)
+        return self.processes.start([*self._command, "run", *arguments], ELASTANE_HOME=self._home)
 
     def resume(self, *, start: int, copies: str) -> None:
         """Another life, from the newest checkpoint, after `kill_everything`."""
