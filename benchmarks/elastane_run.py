@@ -34,6 +34,7 @@ class ElastaneRun:
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
         checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
+        script: ``train_<script>.py`` is run.
         command: that is ``elastane``.
     """
 
@@ -45,7 +46,8 @@ class ElastaneRun:
         start: int,
         most: int,
         copies: str = "all",
-        checkpoints: str = "auto",
+        checkpoints: str = "never",
+        script: str = "elastane",
         command: Sequence[str] = ELASTANE,
     ) -> None:
         self.job = job
@@ -56,7 +58,7 @@ class ElastaneRun:
         self.main = self._life(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
-            *job.script("elastane"),
+            *job.script(script),
         )
 
     def _life(self, *arguments: str) -> "subprocess.Popen[bytes]":

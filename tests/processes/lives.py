@@ -109,8 +109,9 @@ class Lives:
             return
         dice = order or Random(0)  # noqa: S311 - an order, not a secret
         # Someone may be forked just now: it is found the next time, if its lifeline has not ended it.
-        while pids := [*processes_of(self.run_dir)] + [
-            life.pid for life in self._lives if life.poll() is None
+        while pids := [
+            *processes_of(self.run_dir),
+            *(life.pid for life in self._lives if life.poll() is None),
         ]:
             dice.shuffle(pids)
             for pid in pids:

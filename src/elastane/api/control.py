@@ -220,13 +220,27 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
+LARGEST_SCRIPT_CODE = 127
+"""Exit codes of scripts, and of what they run, go so far; a worker's beyond it is a death like any other."""
+
+DEAD_THREAD = 170
+"""Exit code of a worker in which one of our own threads has died: it cannot go on, but another one can."""
+
+
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended: ``code`` is negative for a signal; ``hung``: the agent ended it for no progress."""
+    """How a worker ended.
+
+    Args:
+        code: negative for a signal.
+        hung: the agent ended it for no progress.
+        why: the agent ended it, in words; empty if it did not.
+    """
 
     worker: WorkerId
     pid: int
     code: int
     hung: bool = False
+    why: str = ""
 
 
 class AgentReport(Message, frozen=True, kw_only=True):
@@ -244,6 +258,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
         exits: of the run so far, oldest first; of a long run only the last few hundred.
         draining: the last `SetTarget`'s ``drain``.
         stopping: the user asked for the end of the run.
+        awaiting_data: workers that have waited for their samples for seconds, within a step.
     """
 
     pid: int
@@ -255,6 +270,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
     exits: tuple[WorkerExit, ...] = ()
     draining: tuple[WorkerId, ...] = ()
     stopping: bool = False
+    awaiting_data: tuple[WorkerId, ...] = ()
 
 
 class SetTarget(Message, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from elastane.coordinator.past import after_newline, last_line
+
 OpenFile: TypeAlias = Callable[[Path], int]
 
 
@@ -43,9 +45,13 @@ class AppendFile:
         self._fd = open_file(path)
         self._write = write
         self._waiting: list[bytes] = []
-        self.lines = path.read_bytes().split(b"\n")[:-1]
-        self._end = sum(len(line) + 1 for line in self.lines)
+        self._end = after_newline(self._fd, os.lseek(self._fd, 0, os.SEEK_END))
         os.ftruncate(self._fd, self._end)
+
+    @property
+    def last_line(self) -> bytes | None:
+        """Without its end; None: there is none."""
+        return last_line(self._fd, self._end)
 
     @property
     def waiting(self) -> int:

@@ -30,6 +30,7 @@ class Keeping:
         told: names of those of which it was said that they fail, or are given up.
         cost_s: what the last one cost the training at most.
         step: of the newest that exists.
+        wanted: a user has asked for the state after this step or a later one.
     """
 
     due: float = math.inf
@@ -39,6 +40,7 @@ class Keeping:
     told: frozenset[tuple[str, str]] = frozenset()
     cost_s: float = 0.0
     step: int = 0
+    wanted: int = 0
 
 
 def interval_s(policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int) -> float:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from elastane.api.control import RunOver, WriteModel
 from elastane.api.records import SCRIPT
+from elastane.coordinator.deaths import tell_all
 from elastane.coordinator.history import STOPPED_BY_USER
 from elastane.coordinator.keeping import last_one_is_settled
 from elastane.coordinator.turn import Turn
@@ -15,6 +16,7 @@ LATE_REPORTS_S = 30.0
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
     """Writes the outcome and sends everybody home: the agent first, so that it replaces nobody who goes."""
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
+    tell_all(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
     turn.record(kind, who=who, why=over.why, detail=detail)

@@ -1,7 +1,7 @@
 """What earlier coordinators of the run have written down, as far as a new one must know it."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elastane.api.control import RunOver
@@ -20,7 +20,7 @@ class History:
 
     Args:
         noted: ``worker.*`` events already written, by kind and worker.
-        keys: of `elastane.api.control.Happened`, already written.
+        keys: of `elastane.api.control.Happened`, already written, with their steps.
         generation: highest number in any event.
         generation_started: highest number in a ``generation.started``.
         over: the outcome, once it has been written.
@@ -29,7 +29,7 @@ class History:
     """
 
     noted: Noted = frozenset()
-    keys: frozenset[str] = frozenset()
+    keys: Mapping[str, int | None] = field(default_factory=dict)
     generation: int = 0
     generation_started: int = 0
     over: RunOver | None = None
@@ -39,7 +39,7 @@ class History:
 
 def history_of(events: Iterable[EventLine]) -> History:
     noted: set[tuple[str, WorkerId]] = set()
-    keys: set[str] = set()
+    keys: dict[str, int | None] = {}
     generation = started = 0
     over = None
     kept: set[str] = set()
@@ -55,7 +55,7 @@ def history_of(events: Iterable[EventLine]) -> History:
         if event.kind.startswith("worker."):
             noted.update((event.kind, worker) for worker in event.workers)
         if event.key:
-            keys.add(event.key)
+            keys[event.key] = event.step
         generation = max(generation, event.generation or 0)
         if event.kind == "generation.started":
             started = max(started, event.generation or 0)
@@ -63,4 +63,4 @@ def history_of(events: Iterable[EventLine]) -> History:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
-    return History(frozenset(noted), frozenset(keys), generation, started, over, frozenset(kept), kept_step)
+    return History(frozenset(noted), keys, generation, started, over, frozenset(kept), kept_step)

@@ -66,6 +66,12 @@ def ask_now(turn: Turn) -> None:
     turn.roster = replace(turn.roster, keeping=replace(turn.roster.keeping, due=turn.now))
 
 
+def want_one(turn: Turn) -> None:
+    """A user wants the state as it is now, or a little later; one already under way may be too early."""
+    keeping = turn.roster.keeping
+    turn.roster = replace(turn.roster, keeping=replace(keeping, wanted=turn.roster.step, due=turn.now))
+
+
 def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
     """A checkpoint exists, or its publisher could not make it so and will be asked again."""
     keeping = turn.roster.keeping
@@ -80,12 +86,9 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
     if mine is not None and mine.parts:
         parts = mine.parts.values()
-        detail |= {
-            "copy_s": round(max(part.copy_s for part in parts), 3),
-            "seconds": round(max(part.write_s for part in parts), 3),
-            "writers": len(mine.writers),
-        }
-        why += f", copied in {detail['copy_s']} s, written in {detail['seconds']} s"
+        copy_s, write_s = max(part.copy_s for part in parts), max(part.write_s for part in parts)
+        detail |= {"copy_s": round(copy_s, 6), "seconds": round(write_s, 6), "writers": len(mine.writers)}
+        why += f", copied in {1000 * copy_s:.1f} ms, written in {write_s:.2f} s"
     turn.record("checkpoint.saved", who=f"worker {kept.worker}", why=why, detail=detail)
     turn.roster = replace(
         turn.roster,
@@ -95,7 +98,7 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
             step=max(keeping.step, kept.step),
             publishing=None,
             cost_s=cost_s,
-            due=turn.now + _interval_s(turn, cost_s),
+            due=turn.now + (0.0 if kept.step < keeping.wanted else _interval_s(turn, cost_s)),
         ),
     )
 

@@ -28,9 +28,8 @@ class Ledger:
     ) -> None:
         self._file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
-        last = self._file.lines[-1] if self._file.lines else None
+        last = self._file.last_line
         self.last = None if last is None else msgspec.json.decode(last, type=LedgerLine)
-        self._file.lines = []
         self._taken = 0 if self.last is None else self.last.step
 
     @property

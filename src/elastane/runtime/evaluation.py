@@ -36,7 +36,9 @@ class Evaluation:
         round_ = training.round("evaluate", size, checkpoint=due)
         for rank in round_:
             positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
+            training.heartbeat.beat(Phase.DATA)
             batch = deal_in_order(self._dataset, positions, self._collate)
+            training.heartbeat.beat(Phase.COMPUTE)
             self._added = {}
             yield batch.inputs
             added = {name: math.fsum(values) for name, values in self._added.items()}

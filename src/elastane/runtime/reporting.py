@@ -225,7 +225,9 @@ class Reporter:
                 if code:
                     print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
                 # From this thread, whatever the script is doing: the process has nothing left to decide.
-                threading.Thread(target=_exit, args=(self, code), daemon=True).start()
+                threading.Thread(
+                    target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
+                ).start()
             case control.Acknowledge():
                 pass  # the line itself keeps account
 

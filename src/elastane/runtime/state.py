@@ -2,7 +2,7 @@
 
 import hashlib
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.api.errors import BadInput
+from elastane.api.records import Digest
 from elastane.protocol.mesh import Outcome
 from elastane.runtime import parcel
 from elastane.runtime.keep import Keep
@@ -302,3 +303,15 @@ class TrainingState:
                         raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
                     )
         return values.hexdigest(), states.hexdigest()
+
+
+def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:
+    """The digest of the whole state, from those of all its blocks; see `TrainingState.digest`."""
+    pairs = [blocks[block] for block in sorted(blocks)]
+    values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return Digest(
+        parameters=hashlib.sha256("".join(values).encode()).hexdigest(),
+        optimizer=hashlib.sha256("".join(states).encode()).hexdigest(),
+        parameter_blocks=tuple(value[:16] for value in values),
+        optimizer_blocks=tuple(value[:16] for value in states),
+    )

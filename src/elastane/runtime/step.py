@@ -78,8 +78,10 @@ class Step:
             self._number = round_.step
             assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
+                training.heartbeat.beat(Phase.DATA)
                 self._deck.expect(round_.begin, (rank, *round_.waiting))
                 batch = self._deck.deal(self._number, rank)
+                training.heartbeat.beat(Phase.COMPUTE)
             begun = time.perf_counter()
             announce = self._announce(round_) if round_.last else None
             training.gradients.begin_leaf(rank, announce, round_.following)

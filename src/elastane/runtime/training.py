@@ -42,7 +42,7 @@ from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
 from elastane.runtime.scaling import Scaling
 from elastane.runtime.settings import Settings
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state import TrainingState, digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -207,7 +207,7 @@ class Training:
         self.heartbeat.beat(Phase.USER)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
-        """Figures that checkpoints are told apart by; JSON has no number for one that is not finite."""
+        """Figures that checkpoints are told apart by; JSON has none that is not finite."""
         self.state.metrics.update((name, value) for name, value in metrics.items() if math.isfinite(value))
 
     def apply(self, commit: actions.Commit) -> Taken:
@@ -232,7 +232,7 @@ class Training:
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
         if len(outcome.digests) == len(self.layout.blocks):
-            self.digest = _digest(outcome)
+            self.digest = digest_of(outcome.digests)
             self.reporter.digested(self.step, self.digest)
 
     def settle(self) -> None:
@@ -276,15 +276,16 @@ class Training:
         return origin
 
     def _restored(self, nbytes: int, seconds: float) -> None:
+        name = self._here.resumed.checkpoint if self._here.resumed is not None else ""
         rate = nbytes / 1e9 / seconds if seconds else 0.0
         line = EventLine(
             time=0.0,
             kind="checkpoint.restored",
             who=f"worker {self.worker}",
-            why=f"{nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
+            why=f"{name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
             step=self.step,
             workers=(self.worker,),
-            detail={"bytes": nbytes, "seconds": seconds},
+            detail={"name": name, "bytes": nbytes, "seconds": seconds},
         )
         self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
 
@@ -345,14 +346,3 @@ class Training:
 def _describe(optimizer: Optimizer) -> str:
     defaults = ", ".join(f"{key}={value!r}" for key, value in sorted(optimizer.defaults.items()))
     return f"{type(optimizer).__name__}({defaults})"
-
-
-def _digest(outcome: Outcome) -> Digest:
-    pairs = [outcome.digests[block] for block in sorted(outcome.digests)]
-    values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return Digest(
-        parameters=hashlib.sha256("".join(values).encode()).hexdigest(),
-        optimizer=hashlib.sha256("".join(states).encode()).hexdigest(),
-        parameter_blocks=tuple(value[:16] for value in values),
-        optimizer_blocks=tuple(value[:16] for value in states),
-    )

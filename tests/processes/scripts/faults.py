@@ -22,7 +22,7 @@ from elastane.api.checkpoints import age_of
 from elastane.protocol import actions, events, mesh
 from elastane.runtime import settings, worker
 from elastane.runtime.checkpoints.taking import Taker
-from elastane.runtime.data import Deck
+from elastane.runtime.data import Deck, MapDeck
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.gradients import _Kept, _Leaf
 from elastane.runtime.reactor import Reactor
@@ -124,6 +124,12 @@ def _in_step(step: int, strike: Strike) -> Callable[[int], None]:
             strike()
 
     return at
+
+
+def data_late(step: int, _strike: Strike) -> None:
+    """Its samples come when the file ``data`` is there."""
+    at = _in_step(step, lambda: wait_for("data"))
+    _around(MapDeck, "_batch", before=lambda _deck, now, _rank: at(now))
 
 
 def before_compute(step: int, strike: Strike) -> None:
@@ -269,6 +275,19 @@ def between_moving_models_files(_step: int, strike: Strike) -> None:
     Path.replace = outer
 
 
+def _in_thread(name: str | None) -> Moment:
+    """Not the worker: a thread in it dies."""
+
+    def moment(step: int, _strike: Strike) -> None:
+        def die() -> None:
+            raise ZeroDivisionError("in a thread")
+
+        at = _in_step(step, lambda: threading.Thread(target=die, name=name).start())
+        _around(Deck, "deal", before=lambda _deck, now, _rank: at(now))
+
+    return moment
+
+
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
@@ -280,6 +299,9 @@ MOMENTS: dict[str, Moment] = {
     "after-one-vote": _message(mesh.Vote, sent=1),
     "after-one-vote-that-counted": _message(mesh.Vote, sent=1, applied=1),
     "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
+    "data-late": data_late,
+    "a-thread-of-ours-dies": _in_thread("elastane-reports"),
+    "a-thread-of-the-script-dies": _in_thread(None),
     "before-apply": before_apply,
     "in-evaluation": in_evaluation,
     "before-vote-on-evaluation": _vote_in("evaluate", sent=None),

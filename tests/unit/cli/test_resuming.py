@@ -10,7 +10,7 @@ from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
 from elastane.api.errors import BadInput, Damaged, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
-from elastane.cli.resuming import newest_good, resume
+from elastane.lives.resuming import newest_good, resume
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace

@@ -14,7 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunRecord, RunSpec
-from elastane.cli.run import LIVES_IN_VAIN
+from elastane.lives.living import LIVES_IN_VAIN
 from elastane.observability.run_files import read_run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: [bold]no[/bold]\n'
@@ -186,14 +186,14 @@ def test_a_run_that_loses_everything_again_and_again_is_given_up(
     agent.over = RunOver(code=1, why="every copy died", lost=True)
     lives = []
 
-    def another_life(run_dir, spec, say, *, why: str) -> RunRecord:
+    def resume(run_dir, spec, say, *, why: str) -> RunRecord:
         lives.append(why)
         record = msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord)
         step = 10 * min(len(lives), 3)
         resumed = Resumed(checkpoint=f"step-{step:08d}", step=step, times=1, first_worker=1, first_term=2)
         return msgspec.structs.replace(record, resumed=resumed)
 
-    monkeypatch.setattr("elastane.cli.run.another_life", another_life)
+    monkeypatch.setattr("elastane.lives.living.resume", resume)
     result = elastane("run", script)
     assert result.exit_code == 1
     assert lives == ["every copy of the state died"] * (3 + LIVES_IN_VAIN)
@@ -205,7 +205,7 @@ def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -
     def no_life(*_: object, **__: object) -> RunRecord:
         raise BadInput("there is no checkpoint")
 
-    monkeypatch.setattr("elastane.cli.run.another_life", no_life)
+    monkeypatch.setattr("elastane.lives.living.resume", no_life)
     result = elastane("run", script)
     assert result.exit_code == 1
     assert "no way back: there is no checkpoint" in result.stdout

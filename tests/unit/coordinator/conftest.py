@@ -21,7 +21,7 @@ from elastane.api.control import (
 from elastane.api.membership import Generation
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
-from elastane.coordinator.actions import Action, Asked, Heard, Record, Reply, Tell, TellAgent, Tick
+from elastane.coordinator.actions import Action, Asked, Heard, Record, Reply, Tell, TellAgent
 from elastane.coordinator.decide import heard
 from elastane.coordinator.roster import Roster, fresh_roster
 
@@ -77,15 +77,15 @@ class Stage:
 
     # -- what others do ----------------------------------------------------------------------------------
 
-    def hear(self, event: Heard) -> list[Action]:
-        self.roster, actions = heard(self.roster, event, self.now)
+    def hear(self, *events: Heard) -> list[Action]:
+        self.roster, actions = heard(self.roster, events, self.now)
         self.actions += actions
         self.written += [action.event for action in actions if isinstance(action, Record)]
         return list(actions)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.hear(Tick())
+        self.hear()
 
     def agent(self, **changes: object) -> list[Action]:
         report = AgentReport(

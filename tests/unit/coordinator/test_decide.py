@@ -225,7 +225,7 @@ def test_survivors_of_a_death_go_on_at_once(training) -> None:
     stage.exit(1)
     assert (stage.newest.workers, stage.newest.planned) == ((0, 2), False)
     (event,) = [event for event in stage.events if event.kind == "worker.died"]
-    assert (event.who, event.why) == ("worker 1", "killed by signal 9")
+    assert (event.who, event.why) == ("worker 1", "killed by SIGKILL")
 
 
 def test_the_first_word_of_a_death_counts_and_the_second_says_nothing_new(training) -> None:
@@ -583,6 +583,39 @@ def test_what_a_worker_saw_is_written_once_per_key(training) -> None:
     heir = stage.successor()
     heir.hear(Happened(worker=0, key="evaluation 5", event=event))
     assert heir.events == []
+
+
+def test_what_everybody_has_said_is_not_remembered_for_ever_and_still_written_once(training) -> None:
+    stage = training(2, step=5)
+    for step in range(6, 60):
+        stage.step(step, 0, 1)
+        for worker in (0, 1):
+            line = EventLine(time=1.0, kind="message", step=step)
+            stage.hear(Happened(worker=worker, key=f"print-{step}-1", event=line))
+    assert len(stage.kinds("message")) == 54
+    assert len(stage.roster.keys) <= 2
+    stage.hear(Happened(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
+    assert len(stage.kinds("message")) == 54
+
+
+def test_what_one_has_not_said_yet_is_remembered(training) -> None:
+    stage = training(2, step=5)
+    events = {step: EventLine(time=1.0, kind="message", step=step) for step in range(6, 60)}
+    for step, event in events.items():
+        stage.step(step, 0)
+        stage.hear(Happened(worker=0, key=f"print-{step}-1", event=event))
+    for step, event in events.items():
+        stage.step(step, 1)
+        stage.hear(Happened(worker=1, key=f"print-{step}-1", event=event))
+    assert len(stage.kinds("message")) == 54
+
+
+def test_that_a_worker_waits_for_its_data_is_written_once_each_time_it_does(training) -> None:
+    stage = training(2)
+    for awaiting in ((1,), (1,), (), (1,)):
+        stage.agent(awaiting_data=awaiting)
+    assert [event.who for event in stage.events if event.kind == "data.awaited"] == ["worker 1", "worker 1"]
+    assert stage.proposals == []
 
 
 # -- pauses and status -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
 from elastane.protocol.actions import Snapshot
 from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
 from elastane.runtime.checkpoints.encoding import Encoded
-from elastane.runtime.checkpoints.entry import Entry
+from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
 from elastane.runtime.state import TrainingState
@@ -71,7 +71,7 @@ class _Part(msgspec.Struct, frozen=True):
     """One part on its way to the storage."""
 
     name: str
-    entries: tuple[Entry, ...]
+    file: Encoded
     record: PartRecord
     report: CheckpointPart
 
@@ -183,16 +183,17 @@ class Taker:
             report = CheckpointPart(name=name, step=snapshot.step, writers=snapshot.writers, state="copied")
             if self._make_way():
                 begun = time.perf_counter()
-                copies = self._staging.copied(list(entries(self._state, snapshot.blocks)))
+                file = Encoded(part_name(self._worker), list(entries(self._state, snapshot.blocks)))
+                self._staging.take(file)
                 record = PartRecord(
-                    PartFile(name=part_name(self._worker), bytes=0, checksum=""),
+                    PartFile(name=file.name, bytes=0, checksum=""),
                     scalars(self._state, snapshot.blocks),
                     job.described.plain,
                     job.described.metrics,
                 )
                 copy_s = time.perf_counter() - begun
                 report = msgspec.structs.replace(report, copy_s=copy_s, began_s=job.at_s)
-                self._pending = _Part(name, copies, record, report)
+                self._pending = _Part(name, file, record, report)
             else:
                 why = f"the checkpoint before it has not been written after {LONGEST_WAIT_S:.0f} s"
                 report = msgspec.structs.replace(report, state="abandoned", error=why)
@@ -246,9 +247,8 @@ class Taker:
 
     def _written(self, part: _Part) -> CheckpointPart:
         begun, cpu = time.perf_counter(), time.thread_time()
-        encoded = Encoded(part_name(self._worker), part.entries)
-        written = self._catalog.write(part.name, encoded.name, encoded)
-        record = msgspec.structs.replace(part.record, part=encoded.part(written))
+        written = self._catalog.write(part.name, part.file.name, part.file)
+        record = msgspec.structs.replace(part.record, part=part.file.part(written))
         self._catalog.write(part.name, record_name(self._worker), [msgspec.json.encode(record)])
         return msgspec.structs.replace(
             part.report,
@@ -290,9 +290,14 @@ class Taker:
             parts=tuple(record.part for record in records),
             aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
             metrics=records[0].metrics,
-            plain={**plain, "scalars": merged},
+            seconds=self._since_s(order.name),
+            plain={**plain, "scalars": merged, KEY: msgspec.to_builtins(outline_of(self._state))},
         )
         return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
+
+    def _since_s(self, name: str) -> float:
+        """From the copy of this worker's part on; 0 if it has none."""
+        return next((time.monotonic() - part.began_s for part in self.parts if part.name == name), 0.0)
 
     def _existing(self, name: str) -> Manifest | None:
         """A publisher before this one may have died after its work and before its report."""

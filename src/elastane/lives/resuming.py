@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,13 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
-from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
+from elastane.observability.run_files import (
+    decode_event_line,
+    decode_ledger_line,
+    last_line,
+    read_lines,
+    read_record,
+)
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -43,6 +49,7 @@ def resume(
     """
     record = read_record(run_dir)
     events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    last_word = _last_word(run_dir, events)
     if any(event.kind == "run.finished" for event in events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
@@ -68,13 +75,20 @@ def resume(
         ),
     )
     _replace(run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    now = time.time()
     event = EventLine(
-        time=time.time(),
+        time=now,
         kind="run.resumed",
         who="elastane run",
         why=f"{why}: from {manifest.name}, {lost} steps are made again",
         step=manifest.step,
-        detail={"name": manifest.name, "step": manifest.step, "lost_steps": lost, "times": times},
+        detail={
+            "name": manifest.name,
+            "step": manifest.step,
+            "lost_steps": lost,
+            "times": times,
+            "away_s": round(now - last_word, 3),
+        },
     )
     _append_event(run_dir, event)
     say(f"resumes from {manifest.name}; {lost} steps after it are made again")
@@ -134,6 +148,13 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
             means="with another script it may not end with the bytes it would have ended with",
             do="put it back as it was, or add --accept-changes",
         )
+
+
+def _last_word(run_dir: RunDir, events: Sequence[EventLine]) -> float:
+    """When the life before wrote something down for the last time."""
+    newest = last_line(run_dir.ledger, decode_ledger_line)
+    times = [event.time for event in events] + ([newest.time] if newest is not None else [])
+    return max(times, default=time.time())
 
 
 def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
