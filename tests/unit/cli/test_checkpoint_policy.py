@@ -25,11 +25,14 @@ def test_an_interval_is_of_time_or_of_steps(typed, every_s, every_steps):
     assert (policy.every_s, policy.every_steps, policy.auto) == (every_s, every_steps, typed == "auto")
 
 
-def test_never_is_no_policy_at_all_unless_there_is_a_moment_or_a_place():
-    assert policy_of(CheckpointOptions(every="never")) is None
-    for some in ({"at": "epoch"}, {"url": "there"}):
-        policy = policy_of(CheckpointOptions(every="never", **some))
-        assert (policy.every_s, policy.every_steps, policy.auto) == (None, None, False)
+def test_never_is_no_policy_at_all():
+    assert policy_of(CheckpointOptions(every="never", keep_last=0)) is None
+
+
+def test_never_beside_a_moment_is_at_that_moment_only():
+    policy = policy_of(CheckpointOptions(every="never", at="epoch"))
+    assert policy is not None
+    assert (policy.every_s, policy.every_steps, policy.auto, policy.each_epoch) == (None, None, False, True)
 
 
 @pytest.mark.parametrize(
