@@ -30,6 +30,7 @@ class ElastaneRun:
         copies: copies of the optimizer state, ``all`` or a number.
         checkpoints: when the state is kept, as ``--checkpoint-every`` has it.
         script: ``train_<script>.py`` is run.
+        resume: the run in ``folder`` goes on from its newest checkpoint.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class ElastaneRun:
         copies: str = "all",
         checkpoints: str = "never",
         script: str = "elastane",
+        resume: bool = False,
     ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
@@ -50,8 +52,12 @@ class ElastaneRun:
             [
                 *(sys.executable, "-m", "elastane.cli.main", "run"),
                 *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
-                *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
-                *job.script(script),
+                *("--threads=1", f"--checkpoint-every={checkpoints}"),
+                *(
+                    [f"--resume={self.run_dir.root}"]
+                    if resume
+                    else [f"--run-dir={self.run_dir.root}", *job.script(script)]
+                ),
             ],
             ELASTANE_HOME=str((folder / "home").absolute()),
         )
@@ -124,8 +130,7 @@ class ElastaneRun:
         return self.run_dir.ledger.read_bytes().count(b"\n") if self.run_dir.ledger.exists() else 0
 
     def events(self, kind: str) -> list[EventLine]:
-        lines = read_lines(self.run_dir.events, decode_event_line, torn_tail=True)
-        return [line for line in lines if line.kind == kind]
+        return events(self.run_dir, kind)
 
     def ticks(self) -> list[ticks.Tick]:
         return ticks.steps(self.job.out)
@@ -157,3 +162,9 @@ class ElastaneRun:
             return condition()
 
         return wait_until(holds, what, timeout_s)
+
+
+def events(run_dir: RunDir, kind: str) -> list[EventLine]:
+    """Of a run, whether it has ended or not."""
+    lines = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    return [line for line in lines if line.kind == kind]
