@@ -4,15 +4,13 @@ All read the same files, each process everything, as all processes of a run with
 are in the page cache: `elastane run --resume` has just checked every byte of them before it starts a worker.
 """
 
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from elastane.api.records import EventLine
-from elastane.api.rundir import RunDir
-
-from elastane_run import ElastaneRun, events
+from elastane_run import ElastaneRun
 from job import HERE, Job
 from setting import Setting
 from usual_step import ratios
@@ -20,27 +18,26 @@ from usual_step import ratios
 VIRTUAL_RANKS = 6
 SAVED_BY = 2
 WORKERS = (1, 2, 3)
+EVERY = "4 steps"
+DICE = random.Random(0)  # noqa: S311 - the order in which processes are killed
 
 
 def measure(setting: Setting) -> dict[str, Any]:
     """Seconds of the slowest process, by number of workers and contestant."""
     job = Job(setting.state, 1_000_000, VIRTUAL_RANKS, setting.work / "restore")
     folder = setting.work / "restore-run"
-    with ElastaneRun(job, folder, start=SAVED_BY, most=max(WORKERS), checkpoints="2 steps") as run:
+    with ElastaneRun(job, folder, start=SAVED_BY, most=max(WORKERS), checkpoints=EVERY) as run:
         run.wait(lambda: bool(run.events("checkpoint.saved")), "a checkpoint")
         nbytes = run.events("checkpoint.saved")[0].detail["bytes"]
-    return {
-        "bytes": nbytes,
-        "saved_by": SAVED_BY,
-        "workers": {str(workers): one(setting, job, folder, workers) for workers in WORKERS},
-    }
+        found = {str(workers): one(setting, run, workers) for workers in WORKERS}
+    return {"bytes": nbytes, "saved_by": SAVED_BY, "workers": found}
 
 
-def one(setting: Setting, job: Job, folder: Path, workers: int) -> dict[str, Any]:
+def one(setting: Setting, run: ElastaneRun, workers: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"elastane": [], "raw": [], "dcp": []}
     for _ in range(setting.repetitions):
-        seconds["elastane"].append(in_workers(job, folder, workers))
-        newest = max((RunDir(folder / "run").root / "checkpoints").glob("step-*/COMPLETE")).parent
+        seconds["elastane"].append(in_workers(run, workers))
+        newest = max((run.run_dir.root / "checkpoints").glob("step-*/COMPLETE")).parent
         seconds["raw"].append(in_processes("raw", newest, setting.state, workers))
         seconds["dcp"].append(in_processes("dcp", newest, setting.state, workers))
     return {
@@ -50,20 +47,17 @@ def one(setting: Setting, job: Job, folder: Path, workers: int) -> dict[str, Any
     }
 
 
-def in_workers(job: Job, folder: Path, workers: int) -> float:
-    """As the workers themselves tell it, of a run that goes on and is ended right after."""
-    run_dir = RunDir((folder / "run").absolute())
-    before = len(events(run_dir, "checkpoint.restored"))
-    with ElastaneRun(
-        job, folder, start=workers, most=max(WORKERS), checkpoints="1000000 steps", resume=True
-    ) as run:
-
-        def restored() -> list[EventLine]:
-            return events(run_dir, "checkpoint.restored")[before:]
-
-        run.wait(lambda: len(restored()) == workers, f"all {workers} workers restored it")
-        found = restored()
-    return max(float(event.detail["seconds"]) for event in found)
+def in_workers(run: ElastaneRun, workers: int) -> float:
+    """As the workers themselves tell it, after all processes were killed; then they are killed again."""
+    run.kill_everything(DICE)
+    before = len(run.events("checkpoint.restored"))
+    run.resume(start=workers, copies="all")
+    run.wait(
+        lambda: len(run.events("checkpoint.restored")) == before + workers,
+        f"all {workers} workers restored it",
+    )
+    run.kill_everything(DICE)
+    return max(float(event.detail["seconds"]) for event in run.events("checkpoint.restored")[before:])
 
 
 def in_processes(how: str, checkpoint: Path, size: str, processes: int) -> float:
@@ -81,5 +75,3 @@ def in_processes(how: str, checkpoint: Path, size: str, processes: int) -> float
         process.stdin.write("go\n")
         process.stdin.flush()
     return max(float(process.communicate()[0]) for process in started)
-
-

@@ -1,13 +1,8 @@
 """``elastane report``: a run's page, metrics and card once more."""
 
-from pathlib import Path
-
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
-from elastane.observability.run_files import Recorded, read_run
-
-MOST_PROVED_SAMPLES = 2_000_000
-"""Above this many samples, proving coverage takes too long to do in passing (about 5 us each)."""
+from elastane.observability.run_files import read_run
 
 
 def report(run: RunName, as_json: AsJson = False) -> None:
@@ -15,7 +10,8 @@ def report(run: RunName, as_json: AsJson = False) -> None:
 
     Of a run that is over, metrics.json and the model's CARD.md too.
     """
-    from elastane.observability.finished import write_conclusion  # noqa: PLC0415 - only here
+    from elastane.lives.conclusion import drawn  # noqa: PLC0415 - only here
+    from elastane.observability.finished import write_conclusion  # noqa: PLC0415
 
     recorded = read_run(find_run(run))
     pages = [drawn(recorded)]
@@ -27,13 +23,3 @@ def report(run: RunName, as_json: AsJson = False) -> None:
         console.print(str(page), markup=False)
     if as_json:
         print_json({page.stem.lower(): str(page) for page in pages})
-
-
-def drawn(run: Recorded) -> Path:
-    """Write the page of a run, with the proof of its samples where that is quick."""
-    from elastane.cli.verify import judged  # noqa: PLC0415 - only what is drawn is proved
-    from elastane.observability.report import write_report  # noqa: PLC0415
-
-    samples = sum(line.samples.count for line in run.ledger)
-    verdict = judged(run) if run.record.pinned and samples <= MOST_PROVED_SAMPLES else None
-    return write_report(run, verdict).report

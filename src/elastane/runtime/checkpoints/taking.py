@@ -22,6 +22,7 @@ from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
 from elastane.protocol.actions import Snapshot
 from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
 from elastane.runtime.checkpoints.encoding import Encoded
+from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
 from elastane.runtime.state import TrainingState
@@ -30,6 +31,9 @@ from elastane.storage.catalog import Catalog
 WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0
 """For a write that makes no progress; then the new checkpoint is given up, and training goes on."""
+
+REMEMBERED_PARTS = 8
+"""So many may be written before the first of them is published, should the coordinator be away."""
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
@@ -88,10 +92,10 @@ class Taker:
         describe: the state that is no tensor; called from the reactor's thread.
         snapped: takes the ticket of a copy that is made.
         kept: takes the news of a published checkpoint.
-        changed: `part` has changed.
+        changed: `parts` have changed.
 
     Attributes:
-        part: how far this worker's part of the newest checkpoint is; None before the first.
+        parts: how far this worker's parts of the last few checkpoints are, oldest first.
     """
 
     def __init__(
@@ -116,7 +120,8 @@ class Taker:
         self._busy = self._refused = self._give_up = False
         self._writes: deque[_Part | PublishCheckpoint] = deque()
         self._copies: SimpleQueue[_Copy | Callable[[], None]] = SimpleQueue()
-        self.part: CheckpointPart | None = None
+        self._saying = threading.Lock()
+        self.parts: tuple[CheckpointPart, ...] = ()
         threading.Thread(target=self._copier, name="elastane-copier", daemon=True).start()
         threading.Thread(target=self._writer, name="elastane-writer", daemon=True).start()
 
@@ -230,7 +235,7 @@ class Taker:
             try:
                 self._say(self._written(part))
             except StorageError as error:
-                self._say(msgspec.structs.replace(part.report, state="failing", error=str(error)))
+                self._say(msgspec.structs.replace(part.report, state="failing", error=error.what))
             else:
                 return
             with self._way:
@@ -254,7 +259,9 @@ class Taker:
         )
 
     def _say(self, report: CheckpointPart) -> None:
-        self.part = report
+        with self._saying:
+            others = [part for part in self.parts if part.name != report.name]
+            self.parts = (*others, report)[-REMEMBERED_PARTS:]
         self._changed()
 
     # -- publishing ----------------------------------------------------------------------------------------
@@ -264,7 +271,7 @@ class Taker:
         try:
             manifest = self._published(order)
         except ElastaneError as error:
-            self._kept(msgspec.structs.replace(kept, error=str(error)))
+            self._kept(msgspec.structs.replace(kept, error=error.what))
             return
         self._kept(msgspec.structs.replace(kept, bytes=manifest.bytes, metrics=manifest.metrics))
         self._tidy(order)
@@ -283,9 +290,14 @@ class Taker:
             parts=tuple(record.part for record in records),
             aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
             metrics=records[0].metrics,
-            plain={**plain, "scalars": merged},
+            seconds=self._since_s(order.name),
+            plain={**plain, "scalars": merged, KEY: msgspec.to_builtins(outline_of(self._state))},
         )
         return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
+
+    def _since_s(self, name: str) -> float:
+        """From the copy of this worker's part on; 0 if it has none."""
+        return next((time.monotonic() - part.began_s for part in self.parts if part.name == name), 0.0)
 
     def _existing(self, name: str) -> Manifest | None:
         """A publisher before this one may have died after its work and before its report."""

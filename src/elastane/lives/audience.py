@@ -1,0 +1,45 @@
+"""Whoever looks on while a run lives: a terminal, or a log."""
+
+import asyncio
+from typing import Protocol
+
+from elastane.api.spec import RunRecord
+
+
+class View(Protocol):
+    """One life as somebody sees it."""
+
+    async def follow(self) -> None:
+        """Shows it until cancelled."""
+
+    def say(self, words: str) -> None:
+        """A sentence about what happens to the run now."""
+
+    def close(self, *, look: bool) -> None:
+        """Takes a last look, if wanted, and ends."""
+
+
+class Audience(Protocol):
+    """Nothing it does changes what becomes of the run."""
+
+    def say(self, line: str) -> None:
+        """A line between two lives."""
+
+    def view(self, record: RunRecord) -> View:
+        """Opens the view of a life that begins now."""
+
+
+class Log:
+    """Standard output, when that is a file that nobody watches: the run's own files say the rest."""
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)  # noqa: T201 - standard output is the log
+
+    def view(self, record: RunRecord) -> View:  # noqa: ARG002 - all lives look alike here
+        return self
+
+    async def follow(self) -> None:
+        await asyncio.Event().wait()
+
+    def close(self, *, look: bool) -> None:
+        """Nothing is open."""

@@ -1,0 +1,86 @@
+"""A run to its end: one life, and another from a checkpoint whenever every copy of the state has died."""
+
+import asyncio
+import signal
+
+import msgspec
+
+from elastane.api.control import RunOver
+from elastane.api.errors import ElastaneError, RunFailed
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.lives.audience import Audience, View
+from elastane.lives.last_word import say_last_word
+from elastane.lives.resuming import resume
+
+LIVES_IN_VAIN = 3
+STOPPED_BY_USER = 130
+
+
+def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
+    """The run to its end. The caller holds its lock.
+
+    Raises:
+        RunFailed: its processes cannot be started.
+    """
+    in_vain = 0
+    while True:
+        over = asyncio.run(trained(run_dir, record, audience))
+        try:
+            say_last_word(run_dir, over)
+        except (OSError, ElastaneError) as error:
+            audience.say(f"the end of the run is not in its files: {error}")
+        if not over.lost or in_vain == LIVES_IN_VAIN:
+            return over
+        before = record.resumed.step if record.resumed is not None else 0
+        try:
+            record = resume(run_dir, record.spec, audience.say, why="every copy of the state died")
+        except ElastaneError as error:
+            audience.say(f"no way back: {error}")
+            return over
+        # One that dies before its first new checkpoint will do so again.
+        in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
+
+
+async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
+    """One life: the first SIGINT or SIGTERM stops at the next commit, the second ends everything at once."""
+    from elastane.agent.agent import Agent  # noqa: PLC0415 - sockets are loaded by whoever needs them
+
+    agent = Agent(run_dir, record.spec, resumed=record.resumed)
+    view = audience.view(record)
+    interrupts = 0
+
+    def interrupted() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
+            view.say("stopping at the next commit; Ctrl-C again ends it at once")
+            agent.drain()
+        else:
+            view.say("ending every process of the run")
+            agent.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted)
+    showing = asyncio.create_task(view.follow())
+    try:
+        over = await agent.run()
+    except OSError as error:
+        raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
+    finally:
+        await ended(showing, view, audience)
+    # Killed before it could say so itself: the outcome is still the user's wish, not a failure.
+    if interrupts > 1 and over.code != 0:
+        return msgspec.structs.replace(over, code=STOPPED_BY_USER, traceback="")
+    return over
+
+
+async def ended(showing: "asyncio.Task[None]", view: View, audience: Audience) -> None:
+    """Let the view take its last look; a view that failed says so, but does not change the run's outcome."""
+    showing.cancel()
+    (outcome,) = await asyncio.gather(showing, return_exceptions=True)
+    failed = isinstance(outcome, Exception)
+    view.close(look=not failed)
+    if failed:
+        audience.say(f"the view failed ({outcome}); the run went on without it")
