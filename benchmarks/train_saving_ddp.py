@@ -65,7 +65,7 @@ def main() -> None:
 
 
 class Saving:
-    """Keeps the state with PyTorch's own means; asynchronously into memory that it keeps from one time to the next."""
+    """Keeps the state with PyTorch's own means; asynchronously, by way of memory that stays."""
 
     def __init__(
         self, out: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, distributed: bool
@@ -74,7 +74,7 @@ class Saving:
         self.distributed = distributed
         # A group of its own for what happens under the training, as PyTorch's recipe for async_save has it.
         self.group = dist.new_group(backend="gloo") if distributed else None
-        self.stager = DefaultStager(StagingOptions(False, False, False, False))  # noqa: FBT003 - as torch makes it
+        self.stager = DefaultStager(StagingOptions(False, False, False, False))
         self.under_way: Future[Any] | None = None
         warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
 
