@@ -202,11 +202,7 @@ def coordinator_death(found: Results) -> list[str]:
                     said(found["successor_s"], "s"),
                     said(found["resize_after_s"], "s"),
                 ],
-                *(
-                    ["an onlooker starts", said(found[control]), "", ""]
-                    for control in ("control_slowest_over_usual",)
-                    if control in found
-                ),
+                ["an onlooker starts", said(found["control_slowest_over_usual"]), "", ""],
             ],
         ),
     ]
@@ -294,8 +290,8 @@ def restore(found: Results) -> list[str]:
     return [
         prose(
             f"""
-            A checkpoint of {float(found["bytes"]) / 1e9:.2f} GB, written by {found["saved_by"]} workers, is read
-            back by each of others at once, as `elastane run --resume` does it, until the slowest has all.
+            A checkpoint of {float(found["bytes"]) / 1e9:.2f} GB, written by {found["saved_by"]}
+            workers, is read back by each of others at once, as `elastane run --resume` does it, until the slowest has all.
             """
         ),
         table(
