@@ -5,7 +5,7 @@ from typing import Any
 
 import ticks
 from checkpoint_cost import lost_after
-from elastane_run import ElastaneRun
+from elastane_run import ElastaneRun, number
 from job import Job
 from setting import Setting
 
@@ -27,12 +27,12 @@ def measure(setting: Setting) -> dict[str, Any]:
         run.wait_for_steps(TOUCHED_STEPS)
         saved = run.events("checkpoint.saved")[:CHECKPOINTS]
         took = ticks.mean_durations_s(run.ticks())
-    lost = [lost_after(took, int(event.detail["step"]), TOUCHED_STEPS) for event in saved]
+    lost = [lost_after(took, int(number(event, "step")), TOUCHED_STEPS) for event in saved]
     times = [begin, *(event.time for event in saved)]
     between = [after - before for before, after in pairwise(times)]
     return {
         "lost_s": lost,
         "between_s": between,
         "share": [lost_s / between_s for lost_s, between_s in zip(lost, between, strict=True)],
-        "bytes": saved[0].detail["bytes"],
+        "bytes": number(saved[0], "bytes"),
     }

@@ -16,7 +16,7 @@ from typing import Any
 import ddp
 import pausing
 import ticks
-from elastane_run import ElastaneRun
+from elastane_run import ElastaneRun, number
 from job import HERE, Job
 from processes import Processes
 from setting import Setting
@@ -58,12 +58,12 @@ def of_elastane(setting: Setting, workers: int) -> dict[str, Any]:
         script="saving_elastane",
     ) as run:
         run.finish_in_peace()
-    saved = [event.detail for event in run.events("checkpoint.saved")]
+    saved = run.events("checkpoint.saved")
     return {
         "lost_s": losses(out, 0, 1, setting.repetitions),
-        "bytes": int(saved[0]["bytes"]),
-        "copy_s": [float(detail["copy_s"]) for detail in saved[1:-1]],
-        "write_s": [float(detail["seconds"]) for detail in saved[1:-1]],
+        "bytes": int(number(saved[0], "bytes")),
+        "copy_s": [number(event, "copy_s") for event in saved[1:-1]],
+        "write_s": [number(event, "seconds") for event in saved[1:-1]],
     }
 
 

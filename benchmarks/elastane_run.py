@@ -22,6 +22,14 @@ from job import Job
 from processes import Processes, wait_until
 
 
+def number(event: EventLine, key: str) -> float:
+    """A figure that an event tells besides."""
+    value = event.detail[key]
+    if not isinstance(value, int | float):
+        raise TypeError(f"{key} of {event.kind} is {value!r}")
+    return value
+
+
 class ElastaneRun:
     """``with ElastaneRun(...) as run:`` ends every process of the run with the block.
 

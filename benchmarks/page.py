@@ -290,8 +290,9 @@ def restore(found: Results) -> list[str]:
     return [
         prose(
             f"""
-            A checkpoint of {float(found["bytes"]) / 1e9:.2f} GB, written by {found["saved_by"]}
-            workers, is read back by each of others at once, as `elastane run --resume` does it, until the slowest has all.
+            A checkpoint of {found["bytes"] / 1e9:.2f} GB, written by {found["saved_by"]}
+            workers, is read back by each of others at once, as `elastane run --resume` does it,
+            until the slowest has all.
             """
         ),
         table(
@@ -304,7 +305,7 @@ def auto(found: Results) -> list[str]:
     return [
         prose(
             f"""
-            `--checkpoint-every auto`, two workers, {float(found["bytes"]) / 1e6:.0f} MB of state: the first
+            `--checkpoint-every auto`, two workers, {found["bytes"] / 1e6:.0f} MB of state: the first
             checkpoint after a minute, the second when its cost and the record of deaths say so.
             """
         ),

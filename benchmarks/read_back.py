@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
 
 import workload
 
@@ -23,7 +23,7 @@ def main(how: str, checkpoint: Path, size: str) -> None:
     sys.stdin.readline()
     begin_s = time.perf_counter()
     if how == "dcp":
-        dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+        load(state, checkpoint_id=checkpoint, no_dist=True)
     for part, into in zip(parts, room, strict=False):
         with part.open("rb", buffering=0) as file:
             view = memoryview(into)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from elastane_run import ElastaneRun
+from elastane_run import ElastaneRun, number
 from job import HERE, Job
 from setting import Setting
 from usual_step import ratios
@@ -28,7 +28,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     folder = setting.work / "restore-run"
     with ElastaneRun(job, folder, start=SAVED_BY, most=max(WORKERS), checkpoints=EVERY) as run:
         run.wait(lambda: bool(run.events("checkpoint.saved")), "a checkpoint")
-        nbytes = run.events("checkpoint.saved")[0].detail["bytes"]
+        nbytes = number(run.events("checkpoint.saved")[0], "bytes")
         found = {str(workers): one(setting, run, workers) for workers in WORKERS}
     return {"bytes": nbytes, "saved_by": SAVED_BY, "workers": found}
 
@@ -57,7 +57,7 @@ def in_workers(run: ElastaneRun, workers: int) -> float:
         f"all {workers} workers restored it",
     )
     run.kill_everything(DICE)
-    return max(float(event.detail["seconds"]) for event in run.events("checkpoint.restored")[before:])
+    return max(number(event, "seconds") for event in run.events("checkpoint.restored")[before:])
 
 
 def in_processes(how: str, checkpoint: Path, size: str, processes: int) -> float:

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -85,9 +85,9 @@ class Saving:
         self.settle()
         place = self.out / kind
         if kind == "dcp.save":
-            dcp.save(self.state(), checkpoint_id=place, no_dist=not self.distributed)
+            save(self.state(), checkpoint_id=place, no_dist=not self.distributed)
             return
-        found = dcp.async_save(
+        found = async_save(
             self.state(),
             checkpoint_id=place,
             process_group=self.group,
