@@ -23,7 +23,7 @@ from setting import Setting
 from train_saving_ddp import KINDS
 
 VIRTUAL_RANKS = 2
-TOUCHED_STEPS = 4
+TOUCHED_STEPS = 3
 """After a checkpoint; all writing is over by then, in this setting."""
 
 
