@@ -24,6 +24,14 @@ from processes import Processes, wait_until
 ELASTANE = (sys.executable, "-m", "elastane.cli.main")
 
 
+def number(event: EventLine, key: str) -> float:
+    """A figure that an event tells besides."""
+    value = event.detail[key]
+    if not isinstance(value, int | float):
+        raise TypeError(f"{key} of {event.kind} is {value!r}")
+    return value
+
+
 class ElastaneRun:
     """``with ElastaneRun(...) as run:`` ends every process of the run with the block.
 
