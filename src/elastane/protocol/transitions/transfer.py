@@ -1,7 +1,7 @@
 """State that moves between workers: values and optimizer state fetched, served, taken over, published."""
 
 from elastane.protocol import mesh
-from elastane.protocol.actions import Load, Restore, Send, Serve, TakeValues
+from elastane.protocol.actions import Load, Restore, Serve, TakeValues
 from elastane.protocol.layout import STORE
 from elastane.protocol.ownership import sources
 from elastane.protocol.transitions.state import MemberState
@@ -29,20 +29,17 @@ def hear_state(me: MemberState, sender: int, state: mesh.State) -> None:
 
 
 def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]) -> None:
+    """Ask everybody for values first: with them I compute, while optimizer state is still on its way."""
     assert me.generation is not None, "only members of a generation fetch"  # noqa: S101
-    for peer in sorted({*values, *states}):
-        fetch = mesh.Fetch(
-            generation=me.generation.number,
-            committed=me.committed,
-            values=values.get(peer, ()),
-            states=states.get(peer, ()),
-        )
-        me.wanted_values.update(fetch.values)
-        me.wanted_states.update(fetch.states)
-        if peer == STORE:
-            me.actions.append(Restore(fetch.generation, fetch.values, fetch.states))
-        else:
-            me.actions.append(Send(peer, fetch))
+    number = me.generation.number
+    me.wanted_values.update(*values.values())
+    me.wanted_states.update(*states.values())
+    if STORE in {*values, *states}:
+        me.actions.append(Restore(number, values.get(STORE, ()), states.get(STORE, ())))
+    for peer in sorted(values.keys() - {STORE}):
+        me.tell(peer, mesh.Fetch(generation=number, committed=me.committed, values=values[peer]))
+    for peer in sorted(states.keys() - {STORE}):
+        me.tell(peer, mesh.Fetch(generation=number, committed=me.committed, states=states[peer]))
 
 
 def fetch_more(me: MemberState) -> None:
