@@ -238,8 +238,9 @@ def checkpoint_cost(found: Results) -> list[str]:
             Seconds that a checkpoint of {gigabytes:.2f} GB takes from the training: of the step
             it falls into, and of all steps it touches, those under which it is written too, beyond
             as many usual steps. Elastane copies under the step and writes behind the following
-            ones. The onlooker is no part of the training and writes the same bytes beside it at
-            the same priority. `async_save` keeps the memory it copies to, as Elastane does.
+            ones. The onlooker is no part of the training and writes the same bytes beside it, by
+            way of the page cache, at the same priority. `async_save` keeps the memory it copies
+            to, as Elastane does.
             """
         ),
         table(["workers", "", "that step", "all steps", "usual step"], rows),

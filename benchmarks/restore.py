@@ -1,4 +1,6 @@
-"""How long it takes to have a state back: Elastane beside `dcp.load` and a raw read, on as many workers and others.
+"""How long it takes to have a state back in workers: Elastane beside `dcp.load` and a raw read.
+
+On as many workers as saved it, and on another number.
 
 All read the same files, each process everything, as all processes of a run with whole copies must. The files
 are in the page cache: `elastane run --resume` has just checked every byte of them before it starts a worker.
