@@ -15,7 +15,7 @@ import elastane
 from elastane.api.spec import RunSpec
 from elastane.protocol.sampling import random_key, sample_index, step_samples
 from elastane.runtime import settings
-from elastane.runtime.data import seed_everything
+from elastane.runtime.data.decks import seed_everything
 from elastane.runtime.session import Run
 
 FEATURES, CLASSES = 6, 4

@@ -8,9 +8,9 @@ from torch import nn, optim
 from torch.nn import functional
 
 from elastane.api.errors import BadInput
-from elastane.runtime import devices
-from elastane.runtime.layout import ModelLayout
-from elastane.runtime.placement import Carrier, Mirrored
+from elastane.runtime.state import devices
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.placement import Carrier, Mirrored
 
 from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
 from .test_gradients import Worker, alone
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def unpinned():
-    """What `elastane.runtime.devices` pins is of this process; others in it begin without."""
+    """What `elastane.runtime.state.devices` pins is of this process; others in it begin without."""
     devices.pin_libraries()
     deterministic = torch.are_deterministic_algorithms_enabled()
     filling = torch.utils.deterministic.fill_uninitialized_memory

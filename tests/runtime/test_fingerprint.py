@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from elastane.runtime.fingerprint import dataset_digest
+from elastane.runtime.data.fingerprint import dataset_digest
 
 
 @dataclass

@@ -8,8 +8,8 @@ from torch import nn
 
 from elastane.protocol.shares import deal
 from elastane.protocol.tree import members_of
-from elastane.runtime.gradients import Gradients
-from elastane.runtime.layout import ModelLayout
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.layout import ModelLayout
 
 
 class Worker:

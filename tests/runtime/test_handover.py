@@ -5,7 +5,7 @@ import multiprocessing
 import pytest
 import torch
 
-from elastane.runtime.handover import SMALL_BYTES, packed, unpacked
+from elastane.runtime.data.handover import SMALL_BYTES, packed, unpacked
 
 BATCHES = {
     "small": torch.arange(12).reshape(3, 4),

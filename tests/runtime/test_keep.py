@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 from elastane.api.errors import BadInput
 from elastane.protocol.commit import disagreement
 from elastane.protocol.mesh import Vote
-from elastane.runtime.keep import Keep
+from elastane.runtime.state.keep import Keep
 
 from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
 from .test_optimizers import packed

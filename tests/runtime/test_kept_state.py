@@ -21,7 +21,7 @@ from elastane.runtime.finished.named_tensors import state_dict
 from elastane.runtime.finished.optimizer import from_training
 from elastane.runtime.finished.write import write_finished
 from elastane.runtime.rehearse import check_memory, rehearse
-from elastane.runtime.state import digest_of
+from elastane.runtime.state.state import digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
 

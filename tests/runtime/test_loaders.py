@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from elastane.protocol.actions import Begin
-from elastane.runtime.data import MapDeck, make_plan
-from elastane.runtime.mesh import Mesh
+from elastane.runtime.data.decks import MapDeck, make_plan
+from elastane.runtime.links.mesh import Mesh
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_same_bits, mean_loss, prepared, samples
 

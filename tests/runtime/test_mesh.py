@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from elastane.protocol.mesh import Fetch, State, Vote
-from elastane.runtime.mesh import HEADER, HELLO_LIMIT, MESSAGE_LIMIT, NONCE_BYTES, Hello, Mesh
+from elastane.runtime.links.mesh import HEADER, HELLO_LIMIT, MESSAGE_LIMIT, NONCE_BYTES, Hello, Mesh
 
 SECRET = b"secret"
 WAIT_S = 20

@@ -8,7 +8,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
-from elastane.runtime.optimizers import ELEMENTWISE
+from elastane.runtime.state.optimizers import ELEMENTWISE
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
 

@@ -5,10 +5,11 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime import devices, training
-from elastane.runtime.layout import ModelLayout
-from elastane.runtime.optimizers import ELEMENTWISE
-from elastane.runtime.placement import Carrier, InPlace, Mirrored, placed
+from elastane.runtime import training
+from elastane.runtime.state import devices
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.optimizers import ELEMENTWISE
+from elastane.runtime.state.placement import Carrier, InPlace, Mirrored, placed
 
 from .lessons import Lesson, assert_same_bits, elastic, prepared
 from .test_models import (

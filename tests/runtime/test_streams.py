@@ -15,8 +15,8 @@ from elastane.protocol import cursors
 from elastane.protocol.actions import Begin
 from elastane.protocol.commit import tally
 from elastane.protocol.mesh import Leaf
-from elastane.runtime.data import make_plan
-from elastane.runtime.streams import StreamDeck, check_stream, source_of
+from elastane.runtime.data.decks import make_plan
+from elastane.runtime.data.streams import StreamDeck, check_stream, source_of
 
 from .lessons import CLASSES, FEATURES, Lesson, prepared
 

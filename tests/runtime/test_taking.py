@@ -17,9 +17,9 @@ from elastane.runtime.checkpoints import taking
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.reader import Reader, Want
 from elastane.runtime.checkpoints.taking import REMEMBERED_PARTS, Described, Taker, record_name
-from elastane.runtime.layout import ModelLayout
-from elastane.runtime.placement import placed
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.placement import placed
+from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
 

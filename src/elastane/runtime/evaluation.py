@@ -9,7 +9,7 @@ import torch
 from elastane.api.heartbeat import Phase
 from elastane.api.records import EventLine
 from elastane.protocol.mesh import Leaf
-from elastane.runtime.data import Collate, MapDataset, deal_in_order
+from elastane.runtime.data.decks import Collate, MapDataset, deal_in_order
 from elastane.runtime.training import Training
 
 

@@ -20,10 +20,10 @@ from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
 from elastane.protocol.layout import STORE
-from elastane.runtime.gradients import Gradients
-from elastane.runtime.memory import Letter, PeerArenas, raw_bytes, read_letter
-from elastane.runtime.mesh import Buffer, Mesh
-from elastane.runtime.state import TrainingState
+from elastane.runtime.links.mesh import Buffer, Mesh
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
+from elastane.runtime.state.state import TrainingState
 
 
 class Failed(msgspec.Struct, frozen=True):

@@ -21,9 +21,9 @@ from elastane.protocol.ownership import hold, spread
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.outline import read_outline, stand_in
 from elastane.runtime.checkpoints.reader import Reader
-from elastane.runtime.layout import ModelLayout
-from elastane.runtime.placement import InPlace
-from elastane.runtime.state import TrainingState, digest_of
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.placement import InPlace
+from elastane.runtime.state.state import TrainingState, digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import Place, open_place
 

@@ -18,13 +18,13 @@ from elastane.api.spec import Pinned
 from elastane.protocol import events
 from elastane.protocol import member as core
 from elastane.runtime.checkpoints.taking import Taker
-from elastane.runtime.control import Control
-from elastane.runtime.gradients import Gradients
-from elastane.runtime.mesh import Mesh
+from elastane.runtime.links.control import Control
+from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.rounds import Round
 from elastane.runtime.settings import Settings
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.state import TrainingState
 
 
 class Reporter:

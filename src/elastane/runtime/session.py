@@ -14,8 +14,8 @@ from torch.utils.data import IterableDataset
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
-from elastane.runtime import devices, settings
-from elastane.runtime.data import (
+from elastane.runtime import settings
+from elastane.runtime.data.decks import (
     Collate,
     Deck,
     MapDataset,
@@ -24,13 +24,14 @@ from elastane.runtime.data import (
     make_plan,
     seed_everything,
 )
+from elastane.runtime.data.fingerprint import dataset_digest
+from elastane.runtime.data.streams import Factory, StreamDeck, check_stream, source_of
 from elastane.runtime.evaluation import Evaluation
-from elastane.runtime.fingerprint import dataset_digest
 from elastane.runtime.heartbeat import Heartbeat
-from elastane.runtime.keep import Keep
 from elastane.runtime.reporting import Reporter
+from elastane.runtime.state import devices
+from elastane.runtime.state.keep import Keep
 from elastane.runtime.step import Step
-from elastane.runtime.streams import Factory, StreamDeck, check_stream, source_of
 from elastane.runtime.training import Training
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)

@@ -12,7 +12,7 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
-from elastane.runtime.data import Deck, Plan
+from elastane.runtime.data.decks import Deck, Plan
 from elastane.runtime.rounds import Round
 from elastane.runtime.training import Training
 

@@ -26,23 +26,23 @@ from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
-from elastane.runtime import devices
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
 from elastane.runtime.checkpoints.taking import Described, Taker
-from elastane.runtime.data import Plan
+from elastane.runtime.data.decks import Plan
 from elastane.runtime.finished.write import check_writable
-from elastane.runtime.gradients import Gradients
 from elastane.runtime.heartbeat import Heartbeat
-from elastane.runtime.keep import Keep
-from elastane.runtime.layout import ModelLayout, check_dense
-from elastane.runtime.placement import placed
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
-from elastane.runtime.scaling import Scaling
 from elastane.runtime.settings import Settings
-from elastane.runtime.state import TrainingState, digest_of
+from elastane.runtime.state import devices
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.keep import Keep
+from elastane.runtime.state.layout import ModelLayout, check_dense
+from elastane.runtime.state.placement import placed
+from elastane.runtime.state.scaling import Scaling
+from elastane.runtime.state.state import TrainingState, digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 

@@ -14,9 +14,10 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.runtime import devices, reporting, settings
+from elastane.runtime import reporting, settings
 from elastane.runtime.finished.write import write_finished
 from elastane.runtime.rounds import Left
+from elastane.runtime.state import devices
 
 SAY_S = 5.0
 OUR_THREADS = "elastane-"

@@ -22,11 +22,11 @@ from elastane.api.checkpoints import age_of
 from elastane.protocol import actions, events, mesh
 from elastane.runtime import settings, worker
 from elastane.runtime.checkpoints.taking import Taker
-from elastane.runtime.data import Deck, MapDeck
+from elastane.runtime.data.decks import Deck, MapDeck
 from elastane.runtime.evaluation import Evaluation
-from elastane.runtime.gradients import _Kept, _Leaf
 from elastane.runtime.reactor import Reactor
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.gradients import _Kept, _Leaf
+from elastane.runtime.state.state import TrainingState
 from elastane.storage import local
 from elastane.storage.local import LocalPlace
 

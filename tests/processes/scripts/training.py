@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import elastane
 from elastane.runtime import training as charge
-from elastane.runtime.placement import Mirrored
+from elastane.runtime.state.placement import Mirrored
 
 LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2
 EVALUATED_STEP = 7

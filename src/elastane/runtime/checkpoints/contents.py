@@ -10,8 +10,8 @@ from elastane.api.checkpoints import Manifest, TensorFacts
 from elastane.api.errors import BadInput
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.reader import Reader, Want
-from elastane.runtime.layout import Piece, Place
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.layout import Piece, Place
+from elastane.runtime.state.state import TrainingState
 
 MODEL, STATE = "model.", "optimizer.state."
 

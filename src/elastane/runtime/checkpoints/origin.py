@@ -8,7 +8,7 @@ import msgspec
 from elastane.protocol.mesh import BEGINNING, Outcome
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.reader import Reader
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import Catalog
 
 

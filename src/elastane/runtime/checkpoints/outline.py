@@ -9,8 +9,8 @@ from torch import nn
 from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
 from elastane.runtime.finished.configs import configs_of
-from elastane.runtime.optimizers import ELEMENTWISE
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.optimizers import ELEMENTWISE
+from elastane.runtime.state.state import TrainingState
 
 KEY = "outline"
 

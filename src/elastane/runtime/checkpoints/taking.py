@@ -25,7 +25,7 @@ from elastane.runtime.checkpoints.encoding import Encoded
 from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import Catalog
 
 WRITER_NICE = 10

@@ -13,7 +13,7 @@ import torch
 
 from elastane.api.errors import BadInput
 from elastane.runtime.finished.named_tensors import InMemory, NamedTensors
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.state import TrainingState
 
 PREFIX = "state."
 

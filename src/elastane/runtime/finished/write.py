@@ -14,7 +14,7 @@ from elastane.runtime.finished.named_tensors import InMemory, only_tensors
 from elastane.runtime.finished.optimizer import OptimizerState, from_training
 from elastane.runtime.finished.shards import model_files, outdated
 from elastane.runtime.finished.tensor_file import check_types, write_tensors
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state.state import TrainingState
 
 
 def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from elastane.runtime.memory import raw_bytes
-from elastane.runtime.mesh import Buffer
+from elastane.runtime.links.mesh import Buffer
+from elastane.runtime.state.memory import raw_bytes
 
 LENGTH_BYTES = 8
 

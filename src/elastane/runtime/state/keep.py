@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.plain import Stateful, restored, said, text
+from elastane.runtime.state.plain import Stateful, restored, said, text
 
 
 class Keep(MutableMapping[str, Any]):

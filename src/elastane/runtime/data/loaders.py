@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from elastane.runtime.handover import packed, unpacked
+from elastane.runtime.data.handover import packed, unpacked
 
 Request: TypeAlias = tuple[int, int]
 """``(step, virtual rank)``."""
@@ -40,7 +40,7 @@ class Loaders:
     """Processes that load ahead.
 
     They are forked here, so whatever the dataset is, they have it. Make them before this process has
-    connections to others: see `elastane.runtime.forked`.
+    connections to others: see `elastane.runtime.links.forked`.
 
     Args:
         load: a request's answer; called in the loaders.

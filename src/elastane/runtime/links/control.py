@@ -15,7 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from elastane.api import control
 from elastane.api.rundir import RunDir
-from elastane.runtime.forked import close_in_children
+from elastane.runtime.links.forked import close_in_children
 
 REPORT_S = 0.5
 FLUSH_S = 0.05

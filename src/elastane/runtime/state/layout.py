@@ -10,7 +10,7 @@ from torch import nn
 
 from elastane.api.errors import BadInput
 from elastane.protocol.blocks import Block, cut
-from elastane.runtime.memory import Section, raw_bytes
+from elastane.runtime.state.memory import Section, raw_bytes
 
 TRAINED_ON = ("cpu", "cuda")
 

@@ -15,9 +15,9 @@ import torch
 
 from elastane.protocol.mesh import Part
 from elastane.protocol.tree import Span, fold, merges, sibling, spans
-from elastane.runtime.layout import ModelLayout, Piece, Place
-from elastane.runtime.memory import Arena
-from elastane.runtime.placement import Carrier
+from elastane.runtime.state.layout import ModelLayout, Piece, Place
+from elastane.runtime.state.memory import Arena
+from elastane.runtime.state.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
 

@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 import torch
 
-from elastane.runtime.layout import ModelLayout
-from elastane.runtime.memory import Arena
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.memory import Arena
 
 Sections: TypeAlias = tuple[torch.Tensor, ...]
 View: TypeAlias = Callable[[Sections], torch.Tensor]

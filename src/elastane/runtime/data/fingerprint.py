@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from elastane.protocol.sampling import loading_key, mix
-from elastane.runtime.data import MapDataset, one_thread, seed_everything
+from elastane.runtime.data.decks import MapDataset, one_thread, seed_everything
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -21,8 +21,8 @@ from elastane.protocol.actions import Begin
 from elastane.protocol.cursors import Cursor, Place, stream_hash, stream_key
 from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import loading_key
-from elastane.runtime.data import MASK, Batch, Collate, Deck, Plan, one_thread, seed_everything
-from elastane.runtime.fingerprint import stream_digest
+from elastane.runtime.data.decks import MASK, Batch, Collate, Deck, Plan, one_thread, seed_everything
+from elastane.runtime.data.fingerprint import stream_digest
 
 Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
 """``(shard, shards)`` to an iterable over that shard's samples."""

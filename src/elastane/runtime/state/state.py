@@ -13,15 +13,15 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from elastane.api.errors import BadInput
 from elastane.api.records import Digest
 from elastane.protocol.mesh import Outcome
-from elastane.runtime import parcel
-from elastane.runtime.keep import Keep
-from elastane.runtime.layout import ModelLayout
-from elastane.runtime.memory import raw_bytes
-from elastane.runtime.mesh import Buffer
-from elastane.runtime.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
-from elastane.runtime.placement import Placement
-from elastane.runtime.plain import restored, said
-from elastane.runtime.scaling import Scaling
+from elastane.runtime.links.mesh import Buffer
+from elastane.runtime.state import parcel
+from elastane.runtime.state.keep import Keep
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.memory import raw_bytes
+from elastane.runtime.state.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
+from elastane.runtime.state.placement import Placement
+from elastane.runtime.state.plain import restored, said
+from elastane.runtime.state.scaling import Scaling
 
 
 class TrainingState:

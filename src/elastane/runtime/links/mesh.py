@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.protocol.mesh import AnyPeerMessage
-from elastane.runtime.forked import close_in_children
+from elastane.runtime.links.forked import close_in_children
 
 HEADER = struct.Struct("<IQ")
 NONCE_BYTES = 32

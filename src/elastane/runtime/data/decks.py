@@ -25,7 +25,7 @@ from elastane.protocol.sampling import (
     step_samples,
     steps_per_epoch,
 )
-from elastane.runtime.loaders import Loaders, Request
+from elastane.runtime.data.loaders import Loaders, Request
 
 Collate = Callable[[list[Any]], Any]
 MASK = (1 << 64) - 1

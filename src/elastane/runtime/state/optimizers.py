@@ -14,8 +14,8 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime.layout import ModelLayout, Piece, Place
-from elastane.runtime.placement import Sections
+from elastane.runtime.state.layout import ModelLayout, Piece, Place
+from elastane.runtime.state.placement import Sections
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.ASGD,

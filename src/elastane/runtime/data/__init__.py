@@ -1,0 +1,1 @@
+"""Samples of virtual ranks: dealt by position or from streams, loaded ahead."""
