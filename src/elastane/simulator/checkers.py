@@ -120,9 +120,12 @@ class Checker:
 
     def state_survives(self) -> bool:
         """Every unit has a living holder who is at most one round behind and has voted for that."""
-        if self.steps == self.began:
+        if self.steps == self.began < self.shape.steps:
             return True
         living = [worker for worker in self.workers.values() if worker.alive and worker.state != "leaving"]
+        if self.steps == self.began:
+            # Nothing is left to train: whoever is there may have the last word, and needs no optimizer for it.
+            return any(worker.member.works_in for worker in living)
         held: set[int] = set()
         for worker in living:
             held |= worker.member.held

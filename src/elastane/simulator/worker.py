@@ -242,6 +242,8 @@ class SimWorker(Endpoint):
             case actions.Report(peer, generation):
                 self.reports.lose(peer, generation)
             case actions.StateIsLost(units):
+                if self.state == "finished":
+                    return  # the script is in no round any more, and the model needs values only
                 self.world.checker.state_is_lost(self.worker, units)
                 self.world.to_coordinator(
                     WorkerFailed(worker=self.worker, traceback=f"state of units {units} is lost")
