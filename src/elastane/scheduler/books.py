@@ -2,6 +2,7 @@
 
 from elastane.scheduler.accounts import Accounts, Path
 from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.eligibility import Group
 
 Parts = tuple[tuple[int, int], ...]
 """``(pool, workers)``; a pool may come twice."""
@@ -19,53 +20,64 @@ class Books:
         self.on_quota: dict[int, list[Grant]] = {}
         self.rank = 0
 
-    def parts(self, claimant: Claimant, workers: int, level: int, *, growth: bool = False) -> Parts | None:
-        """Where so many more workers fit on the quota of ``path[level]``; None if they do not.
+    def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
+        """Where so many workers fit on the quota of ``path[level]``; None if they do not.
 
         Workers stay where they are as far as they can.
         """
         for group in claimant.groups:
-            order = group.for_growth if growth else group.for_minimum
-            parts, left = self._parts(claimant, workers, level, order)
+            kept, left = self.kept(claimant, workers, level, group)
+            new, left = self.new(claimant, left, level, group.for_minimum, kept)
             if not left:
-                return parts
+                return kept + new
         return None
 
+    def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
+        """Where so many more fit beside its minimum: only where it has workers if ``held``, else only elsewhere."""
+        group = _group_of(claimant)
+        if held:
+            parts, left = self.kept(claimant, workers, level, group)
+        else:
+            parts, left = self.new(claimant, workers, level, group.for_growth, ())
+        return None if left else parts
+
     def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
-        """Up to so many, in the group that has room for most."""
-        found = [self._parts(claimant, workers, level, group.for_minimum) for group in claimant.groups]
+        """Up to so many new ones, in the group that has room for most."""
+        found = [self.new(claimant, workers, level, group.for_minimum, ()) for group in claimant.groups]
         return min(found, key=lambda one: one[1])[0]
 
-    def _parts(
-        self, claimant: Claimant, workers: int, level: int, order: tuple[int, ...]
-    ) -> tuple[Parts, int]:
+    def kept(self, claimant: Claimant, workers: int, level: int, group: Group) -> tuple[Parts, int]:
+        """Up to so many where the claimant has them already, and how many are left to place."""
         accounts, devices, given = self.accounts, claimant.devices, claimant.given
         parts: list[tuple[int, int]] = []
-        left = workers
-        taken: dict[int, int] = {}
         for pool, held in claimant.held.items():
-            stay = min(left, held - given.get(pool, 0))
-            if stay > 0 and pool in order:
+            stay = min(workers, held - given.get(pool, 0))
+            if stay > 0 and pool in group.for_minimum:
                 room = min(accounts.room(claimant.path, level, pool), accounts.free[pool])
                 stay = min(stay, int(room // devices))
                 if stay > 0:
                     parts.append((pool, stay))
-                    taken[pool] = stay * devices
-                    left -= stay
-                    if not left:
-                        return tuple(parts), 0
+                    workers -= stay
+        return tuple(parts), workers
+
+    def new(
+        self, claimant: Claimant, workers: int, level: int, order: tuple[int, ...], beside: Parts
+    ) -> tuple[Parts, int]:
+        """Up to so many in new places, ``beside`` what is about to be taken, and how many are left to place."""
+        accounts, devices = self.accounts, claimant.devices
+        taken = dict(beside)
+        parts: list[tuple[int, int]] = []
         for pool in order:
-            room = min(accounts.growable[pool], accounts.free[pool])
-            if room < devices:
-                continue
-            room = min(room, accounts.room(claimant.path, level, pool)) - taken.get(pool, 0)
-            new = min(left, int(room // devices))
-            if new > 0:
-                parts.append((pool, new))
-                left -= new
-                if not left:
-                    break
-        return tuple(parts), left
+            if not workers:
+                break
+            room: float = min(accounts.growable[pool], accounts.free[pool])
+            if room >= devices:
+                room = min(room, accounts.room(claimant.path, level, pool))
+                more = min(workers, int(room // devices) - taken.get(pool, 0))
+                if more > 0:
+                    parts.append((pool, more))
+                    workers -= more
+        return tuple(parts), workers
 
     def grant(self, claimant: Claimant, node: int, parts: Parts, *, growth: bool) -> Grant:
         """From now on the claimant is entitled to these workers, too."""
@@ -105,3 +117,11 @@ class Books:
             self.accounts.charge(claimant.path, pool, sign * workers * claimant.devices)
             claimant.given[pool] = claimant.given.get(pool, 0) + sign * workers
             claimant.entitled += sign * workers
+
+
+def _group_of(claimant: Claimant) -> Group:
+    """The one its minimum went to: kind and site are the same for all its workers."""
+    if len(claimant.groups) == 1:
+        return claimant.groups[0]
+    pool = claimant.grants[0].parts[0][0]
+    return next(group for group in claimant.groups if pool in group.for_minimum)

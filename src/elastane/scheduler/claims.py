@@ -4,8 +4,8 @@ On the quota of one node of the tree, the jobs below it come
 
 1. if they were started a moment ago, because a start must be worth its cost;
 2. by priority;
-3. the running before the waiting, because fairness does not stop a job; of the running the one first whose
-   preemption would lose most;
+3. the running before the waiting, because fairness does not stop a job; of the running the one that was started
+   first;
 4. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
    and teams, then oldest first.
 
@@ -46,16 +46,18 @@ def grant_minimums(
             protected.append(claimant)
         else:
             by_priority.setdefault(claimant.priority, []).append(claimant)
-    for claimant in sorted(protected, key=lambda c: (-c.priority, -c.preemption_loses, c.number)):
+    for claimant in sorted(protected, key=lambda c: (-c.priority, c.state.started_s, c.number)):
         desk.serve(claimant, by_priority)
     while by_priority:
         group = by_priority.pop(max(by_priority))
         running = [claimant for claimant in group if claimant.running]
-        for claimant in sorted(running, key=lambda c: (-c.preemption_loses, c.number)):
+        for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
             desk.serve(claimant, by_priority)
+        # What is held for somebody who cannot start yet stops no running job, only those who would start.
+        desk.hold_again()
         for claimant in desk.in_turn([claimant for claimant in group if not claimant.running]):
             desk.serve(claimant, by_priority)
-    desk.release()
+        desk.release()
 
 
 class _Desk:
@@ -64,7 +66,6 @@ class _Desk:
     def __init__(self, books: Books, node: int, grain: float, names: tuple[str, ...], refill: Fill) -> None:
         self.books, self.node, self.grain, self.names, self.refill = books, node, grain, names, refill
         self.held: list[tuple[Claimant, Parts]] = []
-        self.disturbed: dict[int, None] = {}
         self.refused: dict[object, int] = {}
 
     def in_turn(self, waiting: list[Claimant]) -> Iterable[Claimant]:
@@ -103,7 +104,7 @@ class _Desk:
             return
         parts = self.books.parts(claimant, claimant.minimum, level)
         taken: list[Grant] = []
-        if parts is None:
+        if parts is None and level and not self.must_not_displace(claimant, level):
             parts, taken = self.displace(claimant, level)
         if parts is not None:
             self.books.grant(claimant, self.node, parts, growth=False)
@@ -114,7 +115,7 @@ class _Desk:
         if alike:
             self.refused[shape] = claimant.minimum
         if claimant.patient:
-            self.hold(claimant, level)
+            self.hold(claimant)
 
     def displace(self, claimant: Claimant, level: int) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
@@ -163,21 +164,29 @@ class _Desk:
             if not displaced.entitled and not grant.growth and may_ask:
                 later.setdefault(displaced.priority, []).append(displaced)
 
-    def hold(self, claimant: Claimant, level: int) -> None:
+    def hold(self, claimant: Claimant) -> None:
         """Keep what there is of the claimant's minimum from those who come later; growth may use it meanwhile."""
-        for grant in self.takeable(claimant, level):
-            if grant.growth:
-                self.books.take_back(grant)
-                self.disturbed[grant.node] = None
-        parts = self.books.as_many(claimant, claimant.minimum, level)
+        parts = self.books.as_many(claimant, claimant.minimum, claimant.path.index(self.node))
         self.books.charge(claimant.path, parts, claimant.devices)
         self.held.append((claimant, parts))
+
+    def hold_again(self) -> None:
+        holders = [claimant for claimant, _ in self.held]
+        self.held = []
+        for claimant in holders:
+            self.hold(claimant)
 
     def release(self) -> None:
         for claimant, parts in self.held:
             self.books.charge(claimant.path, parts, -claimant.devices)
-        for node in self.disturbed:
-            self.refill(node)
+
+    def must_not_displace(self, claimant: Claimant, level: int) -> bool:
+        """What it could take back is what somebody of the same team or cohort waits for who holds its place."""
+        return not claimant.running and any(
+            other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
+            for other, _ in self.held
+            if other.path[0] != self.node
+        )
 
     def refuse(self, claimant: Claimant, level: int) -> None:
         if level == claimant.level:

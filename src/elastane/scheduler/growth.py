@@ -14,7 +14,7 @@ A job stops growing when the next worker is not worth its devices, or when no si
 
 import heapq
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from elastane.api.cluster import Rules
 from elastane.api.plans import NotWorth, ResizeTooDear
@@ -29,8 +29,22 @@ STICKY = 1.1
 LAX = 0.5
 """Of `Rules.worth`: what is held is given up only well below what would be asked for it anew."""
 
-Step: TypeAlias = tuple[int, bool, bool, float, int, int]
-"""Priority (negative), in time, not settled, worth per device (negative), number of the job, size after it."""
+Key: TypeAlias = tuple[int, bool, bool, float, int]
+"""Priority (negative), in time, not settled, worth per device (negative), number of the job."""
+
+
+class Step(NamedTuple):
+    """From one size to the next.
+
+    Args:
+        key: place in the order, shares aside.
+        workers: how many more.
+        held: the job has them already; else it has yet to get them.
+    """
+
+    key: Key
+    workers: int
+    held: bool
 
 
 def grant_growth(
@@ -65,15 +79,8 @@ def grant_growth(
             heapq.heapreplace(turns, (now, team))
             if turns[0][1] != team:
                 continue
-        (_, _, _, _, _, size), claimant = queue[0]
-        level = claimant.path.index(node)
-        parts = books.parts(claimant, size - claimant.entitled, level, growth=True)
-        following_step = None
-        if parts is None:
-            claimant.stop = no_room(books, claimant, size - claimant.entitled, level, names)
-        else:
-            books.grant(claimant, node, parts, growth=True)
-            following_step = next_step(claimant, rules)
+        step, claimant = queue[0]
+        following_step = _take(books, node, claimant, step, rules, names)
         if following_step is None:
             heapq.heappop(queue)
         else:
@@ -84,37 +91,60 @@ def grant_growth(
             heapq.heappop(turns)
 
 
+def _take(
+    books: Books, node: int, claimant: Claimant, step: Step, rules: Rules, names: tuple[str, ...]
+) -> Step | None:
+    """Grant the step if it fits, and say which is the next."""
+    level = claimant.path.index(node)
+    parts = books.growth(claimant, step.workers, level, held=step.held)
+    if parts is not None:
+        books.grant(claimant, node, parts, growth=True)
+        return next_step(claimant, rules, new_only=not step.held)
+    claimant.stop = no_room(books, claimant, step.workers, level, names)
+    # Where it has workers it may have no right to them on this quota, but a right to others.
+    return next_step(claimant, rules, new_only=True) if step.held else None
+
+
 def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
     """The order between teams, by the first job of each."""
     step, claimant = queue[0]
-    return (*step[:3], shares(books, claimant, node, rules.fairness_grain), *step[3:])
+    return (*step.key[:3], shares(books, claimant, node, rules.fairness_grain), *step.key[3:])
 
 
-def next_step(claimant: Claimant, rules: Rules) -> Step | None:
-    """The next size and its place in the order; None, with the reason in ``stop``, if there is none."""
-    now, curve = claimant.entitled, claimant.curve
-    policy = claimant.state.spec.elastic_policy
+def next_step(claimant: Claimant, rules: Rules, *, new_only: bool = False) -> Step | None:
+    """The next size; None, with the reason in ``stop``, if there is none."""
+    policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
+    now = claimant.entitled
+    # Workers it has and that are not granted yet: something new would come on top of them.
+    unplaced = sum(max(0, held - claimant.given.get(pool, 0)) for pool, held in claimant.held.items())
     size = following(policy, now)
-    if size is None or size > claimant.limit:
+    held = not new_only and size is not None and size - now <= unplaced
+    if not held:
+        now += unplaced
+        size = following(policy, now)
+    if size is None or size > limit:
         claimant.stop = claimant.limited_by
         return None
-    held = size <= claimant.stays
-    least = rules.worth * (LAX if held else 1.0)
     efficiency = curve.efficiency(now, size)
-    if efficiency < least:
+    if efficiency < rules.worth * (LAX if held else 1.0):
         claimant.stop = NotWorth(workers=size, efficiency=efficiency)
         return None
-    if not held and claimant.stays >= now > 0 and claimant.stays == claimant.size:
+    if not held and now == claimant.stays == claimant.size:
         # The first step beyond what it has pays for the resize.
-        while curve.gain(claimant.stays, size) < claimant.resize_log:
+        while curve.gain(now, size) < claimant.resize_log:
             larger = following(policy, size)
-            if larger is None or larger > claimant.limit:
+            if larger is None or larger > limit:
                 claimant.stop = ResizeTooDear(cost_s=claimant.state.resize_s, horizon_s=rules.horizon_s)
                 return None
             size = larger
     worth = curve.gain(now, size) / (size - now)
     if held:
         worth = STICKY * worth + claimant.resize_log / (size - now)
-    in_time = now >= claimant.needed
-    settled = held and claimant.cooling
-    return -claimant.priority, in_time, not settled, -worth / claimant.devices, claimant.number, size
+    key = (
+        -claimant.priority,
+        now >= claimant.needed,
+        not (held and claimant.cooling),
+        -worth / claimant.devices,
+        claimant.number,
+    )
+    return Step(key, size - now, held)
