@@ -10,6 +10,7 @@ from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.claims import grant_minimums
 from elastane.scheduler.growth import grant_growth
+from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground
 
 
@@ -35,4 +36,13 @@ def entitle(ground: Ground) -> Books:
 
     for node in ground.tree.upwards:
         fill(node)
+    for claimant in ground.claimants:
+        _round_down(books, claimant)
     return books
+
+
+def _round_down(books: Books, claimant: Claimant) -> None:
+    """Growth on top of workers that were then not granted may have left a size that is not legal."""
+    policy = claimant.state.spec.elastic_policy
+    while claimant.entitled != largest(policy, claimant.entitled) and claimant.grants[-1].growth:
+        books.take_back(claimant.grants[-1])

@@ -56,9 +56,9 @@ def transition(ground: Ground) -> tuple[Change, ...]:
         _grow(accounts, claimant, changes[claimant.number])
     for claimant in ground.claimants:
         change = changes[claimant.number]
-        if change.size < claimant.minimum and not claimant.excused:
-            # It cannot go on below its minimum; what it is entitled to is kept for it.
-            change.kept, change.new = {}, {}
+        if not claimant.excused:
+            # What it is entitled to and cannot have at a legal size is kept for it all the same.
+            _cut(change, largest(claimant.state.spec.elastic_policy, change.size))
         for holding in claimant.state.holds:
             pool = ground.pools.get(holding.pool, -1)
             gone = holding.workers - change.kept.get(pool, 0)
@@ -109,6 +109,18 @@ def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
             change.new[pool] = change.new.get(pool, 0) + taken
         if workers > taken:
             change.short[pool] = change.short.get(pool, 0) + workers - taken
+
+
+def _cut(change: Change, size: int) -> None:
+    """Down to ``size``: what has not begun is given up before what runs."""
+    excess = change.size - size
+    for workers in (change.new, change.kept):
+        for pool in reversed(tuple(workers)):
+            gone = min(excess, workers[pool])
+            excess -= gone
+            workers[pool] -= gone
+            if not workers[pool]:
+                del workers[pool]
 
 
 def busy(claimant: Claimant) -> bool:
