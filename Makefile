@@ -6,6 +6,7 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 SEED   ?= 1
 EVENTS ?= 20
+HISTORIES ?= 50
 # More flags for the comparison, e.g. make bench BENCH="--quick".
 BENCH  ?=
 
@@ -13,7 +14,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos clean
+.PHONY: help setup demo test check format bench chaos survive clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -53,6 +54,9 @@ bench: setup ## measure against plain PyTorch, DDP and torchrun; writes docs/ben
 
 chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared with a quiet one (SEED=1 EVENTS=20)
 	$(BIN)/python benchmarks/chaos.py --seed $(SEED) --events $(EVENTS)
+
+survive: setup ## HISTORIES runs that are killed whole and resumed, compared with a quiet one (SEED=1 HISTORIES=50)
+	$(BIN)/python benchmarks/survive.py --seed $(SEED) --histories $(HISTORIES)
 
 clean: ## remove what the targets above have built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

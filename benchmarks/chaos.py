@@ -1,7 +1,8 @@
 """Seeded trouble for a real run, and a quiet run to compare every bit with.
 
 Workers are added, drained, killed at any instant and stopped until they count as hung; the coordinator
-is killed. The plan follows from the seed alone; what the processes are doing at that instant does not.
+is killed; everything is killed, and the run resumed otherwise. The plan follows from the seed alone; what the
+processes are doing at that instant does not.
 """
 
 import argparse
@@ -29,7 +30,9 @@ MOST_WORKERS = 4
 STEPS_PER_EVENT = 14
 SIZE = "1m"
 
-Kind = Literal["resize", "drain", "kill", "kill two", "kill coordinator", "stop"]
+CHECKPOINTS = "10 steps"
+
+Kind = Literal["resize", "drain", "kill", "kill two", "kill coordinator", "kill everything", "stop"]
 KINDS: tuple[Kind, ...] = (
     "resize",
     "resize",
@@ -38,6 +41,7 @@ KINDS: tuple[Kind, ...] = (
     "kill",
     "kill two",
     "kill coordinator",
+    "kill everything",
     "stop",
 )
 
@@ -91,7 +95,7 @@ def main() -> int:
 
 def stormy(troubles: list[Trouble], steps: int, folder: Path) -> None:
     job = Job(SIZE, steps, VIRTUAL_RANKS, folder / "ticks")
-    with ElastaneRun(job, folder, start=2, most=MOST_WORKERS) as run:
+    with ElastaneRun(job, folder, start=2, most=MOST_WORKERS, checkpoints=CHECKPOINTS) as run:
         run.wait_for_steps(3)
         for number, trouble in enumerate(troubles, start=1):
             run.wait_for_steps(trouble.after_steps)
@@ -164,6 +168,18 @@ def kill_coordinator(run: ElastaneRun, choice: float) -> str:
     return f"of term {status.term}"
 
 
+def kill_everything(run: ElastaneRun, choice: float) -> str:
+    """Once there is something to go back to; the next life has other numbers of workers and copies."""
+    run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")
+    count = run.kill_everything(random.Random(choice))  # noqa: S311 - an order, not a secret
+    before = run.events("run.resumed")
+    workers, copies = 1 + int(choice * MOST_WORKERS), "all" if choice < 0.5 else "2"
+    run.resume(start=workers, copies=copies)
+    run.wait(lambda: len(run.events("run.resumed")) > len(before), "the resume")
+    resumed = run.events("run.resumed")[-1]
+    return f"{count} processes; {resumed.detail['name']} on {workers} workers, copies {copies}"
+
+
 def stop(run: ElastaneRun, choice: float) -> str:
     """Stop a worker's process; its agent must take it for hung and end it."""
     members = whole_members(run)
@@ -198,6 +214,7 @@ DEEDS: dict[Kind, Callable[[ElastaneRun, float], str]] = {
     "kill": kill,
     "kill two": kill_two,
     "kill coordinator": kill_coordinator,
+    "kill everything": kill_everything,
     "stop": stop,
 }
 

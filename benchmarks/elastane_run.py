@@ -1,9 +1,12 @@
 """A run of Elastane, started with its command line and watched through its files and its coordinator."""
 
+import os
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,21 +31,64 @@ class ElastaneRun:
         start: workers to begin with.
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
+        checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
+        script: ``train_<script>.py`` is run.
     """
 
-    def __init__(self, job: Job, folder: Path, *, start: int, most: int, copies: str = "all") -> None:
+    def __init__(
+        self,
+        job: Job,
+        folder: Path,
+        *,
+        start: int,
+        most: int,
+        copies: str = "all",
+        checkpoints: str = "never",
+        script: str = "elastane",
+    ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
         self.processes = Processes(folder)
-        self.main: subprocess.Popen[bytes] = self.processes.start(
-            [
-                *(sys.executable, "-m", "elastane.cli.main", "run"),
-                *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
-                *("--threads=1", f"--run-dir={self.run_dir.root}"),
-                *job.script("elastane"),
-            ],
-            ELASTANE_HOME=str((folder / "home").absolute()),
+        self._home = str((folder / "home").absolute())
+        self.main = self._life(
+            *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
+            *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
+            *job.script(script),
         )
+
+    def _life(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "elastane.cli.main", "run", *arguments]
+        return self.processes.start(command, ELASTANE_HOME=self._home)
+
+    def resume(self, *, start: int, copies: str) -> None:
+        """Another life, from the newest checkpoint, after `kill_everything`."""
+        self.main = self._life(f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}")
+
+    def kill_everything(self, dice: random.Random) -> int:
+        """SIGKILL for every process of the run, in any order, until none is left; how many there were."""
+        killed: set[int] = set()
+        # Somebody may be forked just now: found the next time, if the end of its pipe has not ended it.
+        while pids := self._pids():
+            dice.shuffle(pids)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed.update(pids)
+            self.main.wait()
+        return len(killed)
+
+    def _pids(self) -> list[int]:
+        """Of all that have a file of the run open: each has its log, if nothing else."""
+        root = f"{self.run_dir.root.resolve()}/"
+        found = {self.main.pid} if self.main.poll() is None else set()
+        for process in Path("/proc").glob("[0-9]*"):
+            # Processes and their files come and go, and some are not ours.
+            with suppress(OSError):
+                for file in (process / "fd").iterdir():
+                    with suppress(OSError):
+                        if str(file.readlink()).startswith(root):
+                            found.add(int(process.name))
+        return list(found)
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +112,13 @@ class ElastaneRun:
         Raises:
             RuntimeError: it ended badly.
         """
-        self.processes.finish(timeout_s)
+        code = self.main.wait(timeout_s)
+        if code:
+            raise RuntimeError(f"exit code {code} of {self.main.args!r}:\n{self.last_words()}")
+
+    def last_words(self) -> str:
+        """What ``elastane run`` said last, in this life."""
+        return self.processes.last_words(len(self.processes.started) - 1)
 
     def finish_in_peace(self, timeout_s: float = 600) -> None:
         """To the end of a job in which nothing was to happen.
@@ -141,7 +193,7 @@ class ElastaneRun:
 
         def holds() -> bool:
             if self.main.poll() is not None:
-                raise RuntimeError(f"the run ended before {what}:\n{self.processes.last_words(0)}")
+                raise RuntimeError(f"the run ended before {what}:\n{self.last_words()}")
             return condition()
 
         return wait_until(holds, what, timeout_s)

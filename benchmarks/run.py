@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import checkpoint_cost
 import coordinator_death
 import death
 import floors
@@ -35,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[setting.Setting], dict[str, Any]]] = {
     "leave": leave.measure,
     "death": death.measure,
     "coordinator_death": coordinator_death.measure,
+    "checkpoint_cost": checkpoint_cost.measure,
     "loading": loading.measure,
     "memory": memory.measure,
     "floors": floors.measure,

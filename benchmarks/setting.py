@@ -27,6 +27,7 @@ class Setting:
         size: the workload of every measurement of a change (join, leave, death).
         usual: the sizes whose usual step is measured, and for how long.
         memory: the size whose memory is measured.
+        state: the size whose state is kept and read back.
         calm_steps: between two changes, to learn what is usual.
     """
 
@@ -35,6 +36,7 @@ class Setting:
     size: str
     usual: dict[str, Usual]
     memory: str
+    state: str
     calm_steps: int
 
 
@@ -45,6 +47,7 @@ def full(work: Path) -> Setting:
         size="10m",
         usual={"10m": Usual(warmup=4, steps=15), "100m": Usual(warmup=1, steps=3)},
         memory="100m",
+        state="100m",
         calm_steps=10,
     )
 
@@ -57,5 +60,6 @@ def quick(work: Path) -> Setting:
         size="1m",
         usual={"1m": Usual(warmup=3, steps=10)},
         memory="1m",
+        state="1m",
         calm_steps=10,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .lives import Lives
 from .stage import Ended, Stage, eventually
 
 
@@ -65,5 +66,30 @@ def assert_undisturbed(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
         assert ended.model == expected.model
         assert ended.verdict.problems == ()
         assert len(ended.events("run.finished")) == 1
+
+    return check
+
+
+@pytest.fixture
+def lives(stage: Stage, tmp_path: Path) -> Iterator[Lives]:
+    """A run in a process of its own, to be killed and resumed."""
+    with Lives(stage, tmp_path) as run:
+        yield run
+
+
+@pytest.fixture(scope="session")
+def assert_as_if_nothing_happened(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
+    """After any number of lives it finished, and nobody could tell its bytes from those of the quiet run."""
+
+    def check(ended: Ended) -> None:
+        assert ended.over.code == 0, ended.story()
+        expected = quiet(len(ended.run.ledger))
+        assert ended.losses == expected.losses, ended.story()
+        assert ended.digests == expected.digests, ended.story()
+        assert ended.model == expected.model, ended.story()
+        assert ended.verdict.problems == (), ended.story()
+        # What is done again is said again, in the same words; a life that was stopped has an end of its own.
+        assert set(ended.said) >= set(expected.said), ended.story()
+        assert len(ended.events("run.finished")) == 1, ended.story()
 
     return check

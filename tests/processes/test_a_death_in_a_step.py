@@ -23,7 +23,9 @@ WAYS = [
 
 def with_a_death(stage, moment, way, *, workers=3, number=1):
     ended = stage.play(f"--fault={number}:{STEP}:{moment}", start=workers, **way)
-    assert ended.who("worker.died") == [f"worker {number}"], ended.story()
+    # Its peers notice before the agent does, and still the record says how it ended.
+    told = [(event.who, event.why) for event in ended.events("worker.died")]
+    assert told == [(f"worker {number}", "killed by SIGKILL")], ended.story()
     return ended
 
 

@@ -1,4 +1,7 @@
-"""A short storm of joins, leaves, kills and hangs from a seed, compared bit for bit with a quiet run."""
+"""A short storm of joins, leaves, kills and hangs from a seed, compared bit for bit with a quiet run.
+
+All may be killed at once in it, too; the run is resumed then.
+"""
 
 import subprocess
 import sys
@@ -9,11 +12,11 @@ import pytest
 pytestmark = pytest.mark.processes
 
 CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
-SEED, EVENTS = 7, 15
+SEED, EVENTS = 16, 15
 
 
 def test_fifteen_events_leave_no_trace_in_the_bytes():
-    """What fails here is repeated with ``make chaos SEED=7 EVENTS=15``."""
+    """What fails here is repeated with ``make chaos SEED=16 EVENTS=15``."""
     command = [sys.executable, str(CHAOS), f"--seed={SEED}", f"--events={EVENTS}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,8 +14,9 @@ pytestmark = pytest.mark.processes
 def test_a_worker_that_stops_in_a_step_is_found_and_its_step_is_finished(stage, assert_undisturbed, moment):
     ended = stage.play(f"--fault=1:5:{moment}:STOP", start=3)
     assert_undisturbed(ended)
-    # The agent that ends it or a peer that loses it then: whoever is heard first.
-    assert ended.who("worker.hung") + ended.who("worker.died") == ["worker 1"]
+    (told,) = ended.events("worker.hung") + ended.events("worker.died")
+    assert (told.kind, told.who) == ("worker.hung", "worker 1"), ended.story()
+    assert told.why.startswith("hung: no heartbeat for ")
     assert ended.shares(5).keys() == {0, 2}
     assert ended.computed(5, by=[0, 2]) == 8
 
@@ -29,6 +30,19 @@ def test_a_worker_that_is_continued_before_anybody_minds_goes_on(stage, assert_u
 
     ended = stage.play("--paced-from=5", story=story, start=2)
     assert_undisturbed(ended)
+    assert ended.events("worker.hung") == ended.events("worker.died") == []
+
+
+def test_a_worker_that_waits_for_its_data_is_not_hung_and_the_run_says_that_it_waits(
+    stage, assert_undisturbed
+):
+    async def story(running):
+        await running.until_event("data.awaited", "worker 1")
+        running.open("data")
+
+    ended = stage.play("--fault=1:5:data-late", story=story, start=2)
+    assert_undisturbed(ended)
+    assert ended.who("data.awaited") == ["worker 1"]
     assert ended.events("worker.hung") == ended.events("worker.died") == []
 
 

@@ -16,7 +16,9 @@ def main() -> None:
     path, _, run_dir, _, lifeline = sys.argv[1:]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
-        socket.send_fds(connection, [json.dumps(run_dir).encode()], [0, 1, 2, int(lifeline)])
+        # Where an object store is, the forked server would not know: its environment is the session's.
+        stores = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+        socket.send_fds(connection, [json.dumps([run_dir, stores]).encode()], [0, 1, 2, int(lifeline)])
         pid = int(connection.recv(64))
     os.close(0)
     os.close(1)

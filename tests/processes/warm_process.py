@@ -46,7 +46,9 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
     if pid == 0:
         connection.close()
         listener.close()
-        become(Path(json.loads(text)), *descriptors)
+        run_dir, environment = json.loads(text)
+        os.environ.update(environment)
+        become(Path(run_dir), *descriptors)
     for descriptor in descriptors:
         os.close(descriptor)
     with contextlib.suppress(BrokenPipeError):

@@ -12,7 +12,7 @@ from functools import partial
 import msgspec
 
 from elastane.agent.coordinators import Coordinators
-from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, is_hung, observed
+from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, awaits_data, is_hung, observed
 from elastane.agent.link import Link
 from elastane.agent.processes import Commands, Watch, start_coordinator, start_spares
 from elastane.agent.restarts import Deaths
@@ -69,6 +69,8 @@ class Agent:
         self._codes: dict[WorkerId, asyncio.Future[int]] = {}
         self._pulses: dict[WorkerId, Pulse] = {}
         self._hung: set[WorkerId] = set()
+        self._awaiting_data: tuple[WorkerId, ...] = ()
+        self._reasons: dict[WorkerId, str] = {}
         self._over: RunOver | None = None
         self._finished = asyncio.Event()
         self._killed = asyncio.Event()
@@ -218,8 +220,10 @@ class Agent:
         self._watches.pop(worker, None)
         self._pulses.pop(worker, None)
         self._codes.pop(worker, None)
+        # What ended before our signal came has a reason of its own.
+        why = self._reasons.get(worker, "") if code == KILLED else ""
         self._staff = ended(
-            self._staff, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung)
+            self._staff, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
         )
         self._hire()
         self._news.set()
@@ -244,10 +248,20 @@ class Agent:
             for worker, watch in self._watches.items():
                 pulse = observed(self._pulses.get(worker), *self._beats.read(worker), now)
                 self._pulses[worker] = pulse
-                if is_hung(pulse, now):
+                if is_hung(pulse, now) and watch.alive:
                     self._hung.add(worker)
-                    watch.send(signal.SIGKILL)
+                    self._end(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
+            awaiting = tuple(w for w, pulse in sorted(self._pulses.items()) if awaits_data(pulse, now))
+            if awaiting != self._awaiting_data:
+                self._awaiting_data = awaiting
+                self._news.set()
             await asyncio.sleep(READ_EVERY_S)
+
+    def _end(self, worker: WorkerId, why: str) -> None:
+        watch = self._watches.get(worker)
+        if watch is not None and watch.alive:
+            self._reasons.setdefault(worker, why)
+            watch.send(signal.SIGKILL)
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
@@ -258,8 +272,7 @@ class Agent:
                 self._hire()
                 self._news.set()
             case Kill(worker=worker):
-                if worker in self._watches:
-                    self._watches[worker].send(signal.SIGKILL)
+                self._end(worker, "its peers had lost it while it lived, so it was ended")
             case RunOver():
                 self._finish(message)
 
@@ -281,6 +294,7 @@ class Agent:
             exits=self._staff.exits,
             draining=self._staff.draining,
             stopping=self._stopping,
+            awaiting_data=self._awaiting_data,
         )
 
     # -- the end --------------------------------------------------------------------------------------------

@@ -15,7 +15,16 @@ READ_EVERY_S = 0.05
 BLIND_S = 1.0
 USUAL_INTERVALS = 20
 UNKNOWN_S = 120.0
-PATIENCE_S = {Phase.STEP: 2.0, Phase.COMPUTE: 2.0, Phase.USER: 60.0}
+AWAITED_S = 5.0
+PATIENCE_S = {
+    Phase.STEP: 2.0,
+    Phase.COMPUTE: 2.0,
+    Phase.USER: 60.0,
+    # Storage may stand still for minutes; to end a worker for that would make another one wait for it.
+    Phase.DATA: 600.0,
+    # Nobody waits for it, and a large model or dataset takes its time.
+    Phase.STARTING: 1800.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,17 @@ def is_hung(pulse: Pulse, now: float) -> bool:
     return now - pulse.moved_s > allowed_s(pulse)
 
 
+def awaits_data(pulse: Pulse, now: float) -> bool:
+    """It has waited for its samples for so long that somebody should know: its peers wait for it."""
+    return pulse.phase == Phase.DATA and now - pulse.moved_s > AWAITED_S
+
+
 def allowed_s(pulse: Pulse) -> float:
     """How long this worker may be silent in the phase it is in, in seconds."""
     if pulse.phase == Phase.FINISHED:
         return float("inf")
     # Compilers and caches make the first time long, and nobody knows how long.
-    if pulse.phase == Phase.STARTING or (pulse.phase == Phase.COMPUTE and not pulse.rhythm_s):
+    if pulse.phase == Phase.COMPUTE and not pulse.rhythm_s:
         return UNKNOWN_S
     return max(PATIENCE_S[Phase(pulse.phase)], USUAL_INTERVALS * pulse.rhythm_s)
 

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from elastane.api.rundir import RunDir
 
+PF_EXITING = 0x4
+"""Of the kernel's flags of a process: it is being taken down."""
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -46,6 +49,22 @@ class Watch:
 
     async def ended(self) -> None:
         await self._ended.wait()
+
+    @property
+    def alive(self) -> bool:
+        """It has not begun to end, as the kernel knows at this moment.
+
+        Its peers lose their connections a little before a process has ended as a whole.
+        """
+        if self._ended.is_set():
+            return False
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        # After the name in brackets, which may contain anything, flags are the seventh: see proc(5).
+        flags = int(stat.rpartition(")")[2].split()[6])
+        return not flags & PF_EXITING
 
     def send(self, number: signal.Signals) -> None:
         """Signals the process, if it still lives and is still watched."""

@@ -70,8 +70,9 @@ class WorkerReport(Message, frozen=True, kw_only=True):
         blocks: how many it holds the optimizer state of.
         compute_s: seconds per virtual rank, median of its last steps; 0 while unknown.
         pinned: what its script turned out to be; None while starting.
-        checkpoint: its part of the newest checkpoint; None: it has not written any.
+        checkpoints: its parts of the last few checkpoints, oldest first.
         ending: why its script ended the run before the last step; empty if it did not.
+        stopped: the run ends before the last step because the user asked for it.
     """
 
     worker: WorkerId
@@ -87,8 +88,9 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     blocks: int = 0
     compute_s: float = 0.0
     pinned: Pinned | None = None
-    checkpoint: CheckpointPart | None = None
+    checkpoints: tuple[CheckpointPart, ...] = ()
     ending: str = ""
+    stopped: bool = False
 
 
 class StepReport(Message, frozen=True, kw_only=True):
@@ -218,13 +220,27 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
 
 
+LARGEST_SCRIPT_CODE = 127
+"""Exit codes of scripts, and of what they run, go so far; a worker's beyond it is a death like any other."""
+
+DEAD_THREAD = 170
+"""Exit code of a worker in which one of our own threads has died: it cannot go on, but another one can."""
+
+
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker ended: ``code`` is negative for a signal; ``hung``: the agent ended it for no progress."""
+    """How a worker ended.
+
+    Args:
+        code: negative for a signal.
+        hung: the agent ended it for no progress.
+        why: the agent ended it, in words; empty if it did not.
+    """
 
     worker: WorkerId
     pid: int
     code: int
     hung: bool = False
+    why: str = ""
 
 
 class AgentReport(Message, frozen=True, kw_only=True):
@@ -242,6 +258,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
         exits: of the run so far, oldest first; of a long run only the last few hundred.
         draining: the last `SetTarget`'s ``drain``.
         stopping: the user asked for the end of the run.
+        awaiting_data: workers that have waited for their samples for seconds, within a step.
     """
 
     pid: int
@@ -253,6 +270,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
     exits: tuple[WorkerExit, ...] = ()
     draining: tuple[WorkerId, ...] = ()
     stopping: bool = False
+    awaiting_data: tuple[WorkerId, ...] = ()
 
 
 class SetTarget(Message, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What the exporting process says on its standard output: one line, when it is done."""
+"""What a process that has torch says on its standard output to one that has not: one line, at its end."""
 
 from typing import Literal, TypeAlias
 
@@ -16,8 +16,9 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="refused"):
-    """An `elastane.api.errors.BadInput`; nothing was written."""
+    """An `elastane.api.errors.ElastaneError`; nothing was written."""
 
     what: str
     means: str
     do: str
+    exit_code: int = 2

@@ -20,7 +20,8 @@ SLOTS = 4096
 class Phase(IntEnum):
     """Where a worker is. Only in a step, where it owes progress to its peers, is silence soon suspicious.
 
-    In a step it waits (`STEP`, moving ten times a second) or computes (`COMPUTE`).
+    In a step it waits for its peers (`STEP`, moving ten times a second), waits for its samples (`DATA`) or
+    computes (`COMPUTE`).
     """
 
     STARTING = 0
@@ -28,6 +29,7 @@ class Phase(IntEnum):
     USER = 2
     FINISHED = 3
     COMPUTE = 4
+    DATA = 5
 
 
 def offset(worker: WorkerId) -> int:

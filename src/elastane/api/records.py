@@ -65,9 +65,9 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``kind`` is one of ``run.started``, ``worker.started``, ``worker.ready``, ``worker.joined``,
     ``worker.left``, ``worker.died``, ``worker.hung``, ``worker.refused``, ``worker.failed``,
-    ``coordinator.started``, ``coordinator.died``, ``resize.requested``, ``drain.requested``,
-    ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``, ``digest``,
-    ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
+    ``data.awaited``, ``coordinator.started``, ``coordinator.died``, ``resize.requested``,
+    ``drain.requested``, ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``,
+    ``digest``, ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
     ``checkpoint.restored``, ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:

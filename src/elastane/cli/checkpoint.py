@@ -1,4 +1,4 @@
-"""``elastane checkpoint``: the checkpoints of a run, listed, shown, verified and pruned."""
+"""``elastane checkpoint``: the checkpoints of a run; those verbs that only read or delete files."""
 
 from typing import Annotated, Literal
 
@@ -6,80 +6,32 @@ import msgspec
 import typer
 
 from elastane.api.checkpoints import Damage, Manifest, Retention, Summary
-from elastane.api.errors import BadInput, NoSuchFile, NoSuchRun
+from elastane.api.errors import BadInput, NoSuchFile
+from elastane.cli.checkpoint_export import export
+from elastane.cli.checkpoint_now import now
 from elastane.cli.verb import AsJson, print_json, talk, verb
-from elastane.client.resolve import find_run
-from elastane.observability.run_files import read_record
-from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.cli.which_checkpoint import Checkpoint, Checkpoints, catalog_of, chosen
+from elastane.observability.quantities import size_text
 
 HELP = """
-List, show, verify and prune the checkpoints of a run.
+The checkpoints of a run: ask for one, look at them, prove them, use them.
 
 RUN is the name of a run, its directory, or the directory or URL of its
 checkpoints: file systems that fsspec knows work, s3://bucket/path too.
+CHECKPOINT is a name or a step; without it, the newest finished one.
+
+  $ elastane checkpoint now demo --wait          [dim]keep the state as it is now[/dim]
+  $ elastane checkpoint list demo
+  $ elastane checkpoint export demo 1500 --format torch
+  $ elastane verify --restore demo               [dim]would it come back?[/dim]
+  $ elastane run --resume demo                   [dim]it does[/dim]
 """
 
-KIB = 1024
 SHOWN = 20
 """Tensors shown one by one; --json has them all."""
 
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run's name or directory, or the path or URL of checkpoints.",
-        show_default=False,
-    ),
-]
-Name = Annotated[
-    str | None,
-    typer.Argument(metavar="CHECKPOINT", help="Its name or step. Default: the newest.", show_default=False),
-]
 
-
-def catalog_of(run: str) -> Catalog:
-    """The checkpoints that a user means.
-
-    Raises:
-        NoSuchRun: no run of that name, and no checkpoints there.
-        BadInput: a URL of a file system that is not installed.
-    """
-    if "://" in run:
-        return Catalog(open_place(run))
-    try:
-        run_dir = find_run(run)
-        policy = read_record(run_dir).spec.checkpoints
-        return Catalog(open_place(str(run_dir.checkpoints) if policy is None else policy.root(run_dir)))
-    except NoSuchRun:
-        catalog = Catalog(open_place(run))
-        if catalog.names():
-            return catalog
-        raise
-
-
-def chosen(catalog: Catalog, wanted: str | None) -> str:
-    """The name of the checkpoint that a user means: a name, a step, or nothing for the newest finished one.
-
-    Raises:
-        BadInput: there is no such checkpoint.
-    """
-    found = catalog.found()
-    if wanted is None:
-        finished = [summary.name for summary in found if summary.state != "unfinished"]
-        if not finished:
-            raise BadInput(f"{catalog.place.url} holds no finished checkpoint")
-        return finished[-1]
-    for summary in reversed(found):
-        if wanted == summary.name or (wanted.isdigit() and int(wanted) == summary.step):
-            return summary.name
-    raise BadInput(
-        f"{catalog.place.url} holds no checkpoint {wanted}",
-        do=f"choose one of {', '.join(summary.name for summary in found)}" if found else "",
-    )
-
-
-def listing(run: Run, as_json: AsJson = False) -> None:
+def listing(run: Checkpoints, as_json: AsJson = False) -> None:
     """Show the checkpoints of RUN, oldest first.
 
     With --json, a list of objects with the keys name, state, step, resumed,
@@ -103,7 +55,7 @@ def listing(run: Run, as_json: AsJson = False) -> None:
         table.add_row(
             Text(summary.name),
             str(summary.step),
-            size_words(summary.bytes) if summary.bytes else "",
+            size_text(summary.bytes) if summary.bytes else "",
             Text(summary.state),
             Text(summary.created),
             Text(metric_words(summary)),
@@ -114,7 +66,7 @@ def listing(run: Run, as_json: AsJson = False) -> None:
             talk().print(f"{summary.name}: {damage}", markup=False)
 
 
-def show(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
+def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
     """Show what is in a checkpoint of RUN: its files, tensors and counters.
 
     With --json, the manifest itself.
@@ -131,7 +83,7 @@ def show(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
     show_manifest(manifest, catalog.place.url)
 
 
-def verify(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
+def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
     """Read every byte of a checkpoint of RUN, and compare it with its checksums.
 
     With --json, an object with the keys name, ok, bytes and damages. The exit
@@ -150,13 +102,13 @@ def verify(run: Run, checkpoint: Name = None, as_json: AsJson = False) -> None:
         console = talk()
         for damage in damages:
             console.print(f"{name}/{damage}", markup=False)
-        console.print(f"{name} is damaged" if damages else f"{name} is good, {size_words(size_bytes)} read")
+        console.print(f"{name} is damaged" if damages else f"{name} is good, {size_text(size_bytes)} read")
     if damages:
         raise typer.Exit(1)
 
 
 def prune(
-    run: Run,
+    run: Checkpoints,
     *,
     last: Annotated[
         int | None, typer.Option("--last", min=1, metavar="N", help="Keep the N newest.", show_default=False)
@@ -225,17 +177,18 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     tensors = manifest.tensors
     console.print(
         f"{url}/{manifest.name}: step {manifest.step}, written {manifest.created}, "
-        f"{len(tensors)} tensors, {size_words(manifest.bytes)}, {manifest.seconds:.1f} s",
+        f"{len(tensors)} tensors, {size_text(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
         markup=False,
     )
-    for name, value in (manifest.plain | manifest.metrics).items():
+    told = {name: value for name, value in (manifest.plain | manifest.metrics).items() if value or value == 0}
+    for name, value in told.items():
         console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
     files = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("file", "size", "items", "xxh128"):
         files.add_column(title, justify="right" if title in ("size", "items") else "left", no_wrap=True)
     for part in manifest.parts:
         items = str(len(part.items)) if part.items else ""
-        files.add_row(Text(part.name), size_words(part.bytes), items, part.checksum)
+        files.add_row(Text(part.name), size_text(part.bytes), items, part.checksum)
     console.print(files)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("tensor", "dtype", "shape"):
@@ -245,14 +198,6 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     console.print(table)
     if len(tensors) > SHOWN:
         console.print(f"and {len(tensors) - SHOWN} more; --json has them all")
-
-
-def size_words(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < KIB:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= KIB
-    return f"{size_bytes:.1f} TiB"
 
 
 def metric_words(summary: Summary) -> str:
@@ -266,7 +211,9 @@ checkpoint = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
+checkpoint.command()(verb(now))
 checkpoint.command("list")(verb(listing))
 checkpoint.command()(verb(show))
 checkpoint.command()(verb(verify))
+checkpoint.command()(verb(export))
 checkpoint.command()(verb(prune))

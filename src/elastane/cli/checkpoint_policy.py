@@ -27,10 +27,12 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
 def policy_of(options: CheckpointOptions) -> CheckpointPolicy | None:
     """Check what was typed; None: no checkpoints.
 
+    ``never`` beside moments or a place: only at those, at the end, and when `elastane checkpoint now` asks.
+
     Raises:
         BadInput: with the option to change.
     """
-    if options.every == "never":
+    if options.every == "never" and not (options.at or options.url):
         return None
     if options.keep_last < 1 or (options.keep_every is not None and options.keep_every < 1):
         raise BadInput("--keep-last and --keep-every are at least 1", do="write 1 or more")
@@ -54,7 +56,7 @@ def policy_of(options: CheckpointOptions) -> CheckpointPolicy | None:
 
 
 def _interval(text: str) -> tuple[float | None, int | None]:
-    if text == "auto":
+    if text in ("auto", "never"):
         return None, None
     match = INTERVAL.fullmatch(text.strip())
     number = float(match[1]) if match else 0.0

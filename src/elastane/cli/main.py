@@ -38,6 +38,11 @@ there are. This command starts such a script, and changes it while it runs.
   $ elastane verify demo        [dim]prove that every sample was seen once[/dim]
   $ elastane verify demo other  [dim]prove two runs the same, bit for bit[/dim]
 
+[bold]When everything is gone[/bold]
+
+  $ elastane run --resume demo  [dim]go on from the newest checkpoint[/dim]
+  $ elastane checkpoint --help  [dim]ask for one, look at them, use them[/dim]
+
 [bold]And afterwards[/bold]
 
   $ elastane export demo --format hf   [dim]the model, for from_pretrained[/dim]
@@ -46,8 +51,8 @@ there are. This command starts such a script, and changes it while it runs.
 EPILOG = """
 [bold]Exit codes[/bold]
 
-  0    done, proved or equal
-  1    the run failed, or runs differ
+  0    done, proved or equal; it would come back
+  1    the run failed, runs differ, or a checkpoint is damaged
   2    the request cannot be met; nothing was changed
   3    no such run, or it is not running
   130  stopped by the user
@@ -89,6 +94,7 @@ app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": 
 app.command(rich_help_panel=TRAIN)(verb(resize))
 app.command(rich_help_panel=TRAIN)(verb(drain))
 app.command(rich_help_panel=TRAIN)(verb(stop))
+app.add_typer(checkpoint, rich_help_panel=TRAIN)
 app.command(rich_help_panel=LOOK)(verb(ps))
 app.command(rich_help_panel=LOOK)(verb(events))
 app.command(rich_help_panel=LOOK)(verb(logs))
@@ -96,7 +102,6 @@ app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
-app.add_typer(checkpoint, rich_help_panel=AFTER)
 
 
 def main() -> None:

@@ -15,7 +15,16 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoint_policy import CheckpointOptions
 from elastane.cli.home import fresh_name
-from elastane.cli.run_spec import Changes, Options, changed_spec, check_name, check_script, remarks, spec_of
+from elastane.cli.run_spec import (
+    Changes,
+    Options,
+    changed_spec,
+    check_name,
+    check_script,
+    check_unchanged,
+    remarks,
+    spec_of,
+)
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.lives.living import lived
@@ -28,9 +37,9 @@ if TYPE_CHECKING:
 
     from elastane.cli.watch import Watcher
 
-SHAPE, CHOICES, PLACE = "How many workers", "Pinned for the whole run", "Where and how"
-CHECKPOINTS = "Checkpoints"
-FINISHED = "The finished model"
+ELASTICITY, TRAINING = "Elasticity", "Training (the trained bytes depend on these)"
+CHECKPOINTS, BACK, OUTPUT = "Checkpoints", "Coming back", "Output"
+DIGEST_EVERY, SHARD_SIZE = 50, "5GB"
 
 
 def run(
@@ -47,104 +56,79 @@ def run(
         typer.Option(
             metavar="MIN:MAX",
             help="Fewest and most workers. Default: 1 to the number of CPUs.",
-            rich_help_panel=SHAPE,
+            rich_help_panel=ELASTICITY,
         ),
     ] = None,
     start: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Workers to begin with. Default: MIN.", rich_help_panel=SHAPE),
+        typer.Option(metavar="N", help="Workers to begin with. Default: MIN.", rich_help_panel=ELASTICITY),
+    ] = None,
+    copies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|N",
+            help="How many workers keep each piece of the optimizer; N-1 may die at once. Default: all.",
+            rich_help_panel=ELASTICITY,
+        ),
+    ] = None,
+    transport: Annotated[
+        Literal["shared", "tcp"] | None,
+        typer.Option(
+            help="How gradients travel: shared memory (default), or the workers' connections.",
+            rich_help_panel=ELASTICITY,
+        ),
     ] = None,
     virtual_ranks: Annotated[
         int | None,
         typer.Option(
             metavar="V",
             help="Fixed pieces of every global batch. Default: global batch / microbatch.",
-            rich_help_panel=CHOICES,
-        ),
-    ] = None,
-    copies: Annotated[
-        str | None,
-        typer.Option(
-            metavar="all|N",
-            help="Copies of each block of the optimizer state. Default: all.",
-            rich_help_panel=CHOICES,
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     convergence: Annotated[
         Literal["exact", "fast"],
         typer.Option(
             help="exact: the same bits for any number of workers. fast: sums in the cheapest order.",
-            rich_help_panel=CHOICES,
+            rich_help_panel=TRAINING,
         ),
     ] = "exact",
     seed: Annotated[
         int,
-        typer.Option(help="Of the sample order, dropout and initial weights.", rich_help_panel=CHOICES),
+        typer.Option(help="Of the sample order, dropout and initial weights.", rich_help_panel=TRAINING),
     ] = 0,
     threads: Annotated[
-        int, typer.Option(help="Threads per worker; the bits depend on it.", rich_help_panel=CHOICES)
+        int, typer.Option(help="Threads per worker; the bits depend on it.", rich_help_panel=TRAINING)
     ] = 1,
-    name: Annotated[
-        str | None,
-        typer.Option(help="What other terminals call the run. Default: made up.", rich_help_panel=PLACE),
-    ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(help="Its directory. Default: $ELASTANE_HOME/runs/NAME.", rich_help_panel=PLACE),
-    ] = None,
-    transport: Annotated[
-        Literal["shared", "tcp"] | None,
-        typer.Option(
-            help="How gradients travel: shared memory (default), or the workers' connections.",
-            rich_help_panel=PLACE,
-        ),
-    ] = None,
-    digest_every: Annotated[
-        int,
-        typer.Option(metavar="K", help="Steps between two digests in the ledger.", rich_help_panel=PLACE),
-    ] = 50,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Go on with RUN, whose processes are all gone, from its newest good checkpoint.",
-            rich_help_panel=CHECKPOINTS,
-        ),
-    ] = None,
-    accept_changes: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changes",
-            help="Resume although the script or the software has changed; the bytes may then differ.",
-            rich_help_panel=CHECKPOINTS,
-        ),
-    ] = False,
     checkpoint_every: Annotated[
         str | None,
         typer.Option(
-            metavar='auto|"10 min"|"500 steps"|never',
-            help="How often the state is kept. Default: auto, by its cost and how often workers die.",
+            metavar="EVERY",
+            help='"10 min", "500 steps", auto or never. Default: auto, by what one costs and how often '
+            "workers die; never above 1 % of the time.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None,
     checkpoint_at: Annotated[
         str | None,
         typer.Option(
-            metavar="epoch,evaluation", help="Keep it after each of these, too.", rich_help_panel=CHECKPOINTS
+            metavar="WHEN",
+            help="epoch, evaluation or both: after each of these, too.",
+            rich_help_panel=CHECKPOINTS,
         ),
     ] = None,
     checkpoint_dir: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where: a directory or URL, s3://bucket/path. Default: checkpoints in the run directory.",
+            help="A directory, or s3://bucket/path. Default: checkpoints/ in the run directory.",
             rich_help_panel=CHECKPOINTS,
         ),
     ] = None,
     keep_last: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="How many of the newest stay. Default: 2.", rich_help_panel=CHECKPOINTS
+            metavar="N", help="So many of the newest stay. Default: 2.", rich_help_panel=CHECKPOINTS
         ),
     ] = None,
     keep_every: Annotated[
@@ -154,21 +138,52 @@ def run(
     keep_best: Annotated[
         str | None,
         typer.Option(
-            metavar="METRIC:min|max", help="The best by a metric stays, too.", rich_help_panel=CHECKPOINTS
+            metavar="METRIC:DIR",
+            help="The best by a metric stays, too: eval_loss:min.",
+            rich_help_panel=CHECKPOINTS,
         ),
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with RUN, whose processes are all gone, from its newest good checkpoint. Takes no "
+            "SCRIPT, and only options of elasticity and checkpoints.",
+            rich_help_panel=BACK,
+        ),
+    ] = None,
+    accept_changes: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changes",
+            help="Although the script or the software has changed; the bytes may then differ.",
+            rich_help_panel=BACK,
+        ),
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(help="What other terminals call the run. Default: made up.", rich_help_panel=OUTPUT),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(help="Its directory. Default: $ELASTANE_HOME/runs/NAME.", rich_help_panel=OUTPUT),
+    ] = None,
+    digest_every: Annotated[
+        int,
+        typer.Option(metavar="K", help="Steps between two digests in the ledger.", rich_help_panel=OUTPUT),
+    ] = DIGEST_EVERY,
     save_optimizer: Annotated[
         bool,
         typer.Option(
-            "--save-optimizer", help="Write its state beside the finished model.", rich_help_panel=FINISHED
+            "--save-optimizer", help="Write its state beside the finished model.", rich_help_panel=OUTPUT
         ),
     ] = False,
     max_shard_size: Annotated[
         str,
         typer.Option(
-            metavar="SIZE", help="A model with more weights is written in shards.", rich_help_panel=FINISHED
+            metavar="SIZE", help="A model with more weights is written in shards.", rich_help_panel=OUTPUT
         ),
-    ] = "5GB",
+    ] = SHARD_SIZE,
     as_json: AsJson = False,
 ) -> None:
     """Train SCRIPT, elastically.
@@ -177,12 +192,14 @@ def run(
     the next commit and writes the model; the second ends everything at once.
     When the script raises, its own traceback is printed.
 
-    The state is kept as it goes; after a power cut --resume goes on from there,
-    with any number of workers, to the same trained bytes.
-
     Options of elastane come before SCRIPT; all after it is the script's own.
 
-      $ elastane run --workers 1:4 train.py --lr 3e-4
+      $ elastane run --workers 1:4 --name demo train.py --lr 3e-4
+
+    The state is kept as it goes. After a power cut, go on from there, with any
+    number of workers, to the same trained bytes:
+
+      $ elastane run --resume demo --start 2
     """
     kept = _typed(
         every=checkpoint_every,
@@ -201,6 +218,19 @@ def run(
                 means="a run goes on with the script and the arguments it began with",
                 do=f"elastane run --resume {resume}",
             )
+        refuse_kept(
+            {
+                "--virtual-ranks": virtual_ranks is not None,
+                "--convergence": convergence != "exact",
+                "--seed": seed != 0,
+                "--threads": threads != 1,
+                "--name": name is not None,
+                "--run-dir": run_dir is not None,
+                "--digest-every": digest_every != DIGEST_EVERY,
+                "--save-optimizer": save_optimizer,
+                "--max-shard-size": max_shard_size != SHARD_SIZE,
+            }
+        )
         checkpoints = CheckpointOptions(**kept) if kept else None
         changes = Changes(
             workers=workers, start=start, copies=copies, transport=transport, checkpoints=checkpoints
@@ -209,9 +239,13 @@ def run(
             record = read_record(directory)
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
+            if not accept_changes:
+                check_unchanged(record)
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
             over = lived(directory, record, Terminal(directory, console))
     else:
+        if accept_changes:
+            raise BadInput("--accept-changes is about a run that goes on", do="use it with --resume RUN")
         if script is None:
             raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
         check_script(script)
@@ -243,6 +277,23 @@ def run(
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def refuse_kept(given: dict[str, bool]) -> None:
+    """A life of a run may not differ in what the run was begun with.
+
+    Args:
+        given: options, and whether each was given.
+
+    Raises:
+        BadInput: one was.
+    """
+    if names := ", ".join(option for option, was in given.items() if was):
+        raise BadInput(
+            f"--resume and {names} at once",
+            means="a run keeps these from its first step to its last",
+            do="leave them out, or begin another run",
+        )
 
 
 class Terminal:

@@ -1,20 +1,27 @@
-"""``elastane verify``: prove one run from its ledger, or two runs equal."""
+"""``elastane verify``: prove one run from its ledger, two runs equal, or a checkpoint restorable."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Annotated
 
 import msgspec
 import typer
 from rich.console import Console
 
+from elastane.api.errors import BadInput
+from elastane.cli.rehearsal import rehearse
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.lives.proof import judged
 from elastane.observability.compare import Comparison, compare
+from elastane.observability.coverage import EpochCoverage
 from elastane.observability.run_files import read_run
 from elastane.observability.verify import Verdict
 
 SHOWN = 20
-"""Problems and tensors named one by one; --json has them all."""
+"""Problems, tensors and epochs named one by one; --json has them all."""
+
+REHEARSAL = "Rehearse a restore"
 
 ONE_LINE = 60
 """Characters of two values that are still easy to compare side by side."""
@@ -23,7 +30,32 @@ ONE_LINE = 60
 def verify(
     run: RunName,
     other: Annotated[
-        str | None, typer.Argument(metavar="OTHER", help="A second run to compare with.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="OTHER",
+            help="A second run to compare with; with --restore, a checkpoint of RUN by its name or step.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    restore: Annotated[
+        bool,
+        typer.Option(
+            "--restore",
+            help="Rehearse a restore from a checkpoint, without touching the run.",
+            show_default=False,
+            rich_help_panel=REHEARSAL,
+        ),
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="How many restore. Default: as many as the run starts with.",
+            show_default=False,
+            rich_help_panel=REHEARSAL,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -35,8 +67,22 @@ def verify(
     Two runs: the pinned choices, then losses, samples and digests step by
     step, then the final tensors.
 
-    Exit code 0: proved, or equal. 1: not. 2: a file could not be read.
+    With --restore: a checkpoint (the newest, unless one is named) is verified,
+    then read into memory as N workers of a resumed run would. If the ledger has
+    a digest of that step, what was read must have the same.
+
+      $ elastane verify demo
+      $ elastane verify demo other
+      $ elastane verify --restore demo 1500 --workers 4
+
+    Exit code 0: proved, equal, or it would come back. 1: not. 2: a file could
+    not be read.
     """
+    if restore:
+        rehearse(find_run(run), other, workers, as_json=as_json)
+        return
+    if workers is not None:
+        raise BadInput("--workers says how many workers restore", do="use it with --restore")
     first = read_run(find_run(run))
     console = talk(as_json=as_json)
     if other is None:
@@ -59,12 +105,13 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
 
     of = f" of {verdict.planned_steps}" if verdict.planned_steps else ""
     say(f"{verdict.steps}{of} steps in {verdict.generations} generations, {verdict.samples:,} samples")
-    for epoch in verdict.epochs:
-        state = "" if epoch.finished else " (unfinished)"
-        say(
-            f"  epoch {epoch.epoch}{state}: {epoch.once:,} samples once, {epoch.never:,} never, "
-            f"{epoch.repeated:,} repeatedly"
-        )
+    # Of many epochs those of which the same is to be said share a line.
+    many = len(verdict.epochs) > SHOWN
+    groups = groupby(
+        verdict.epochs, lambda epoch: msgspec.structs.replace(epoch, epoch=0 if many else epoch.epoch)
+    )
+    for _, alike in groups:
+        say(f"  {epochs_text([*alike])}")
     if verdict.not_finite:
         say(f"  loss not finite at steps {shortened([*map(str, verdict.not_finite)])}")
     for problem in verdict.problems[:SHOWN]:
@@ -73,6 +120,15 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     if len(verdict.problems) > SHOWN:
         say(f"  and {len(verdict.problems) - SHOWN} more")
     say("proved: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
+
+
+def epochs_text(alike: Sequence[EpochCoverage]) -> str:
+    """Consecutive epochs of which the same is to be said."""
+    first, last = alike[0], alike[-1]
+    which = f"epoch {first.epoch}" if first is last else f"epochs {first.epoch} to {last.epoch}, each"
+    state = "" if first.finished else " (unfinished)"
+    counts = f"{first.once:,} samples once, {first.never:,} never, {first.repeated:,} repeatedly"
+    return f"{which}{state}: {counts}"
 
 
 def show_comparison(found: Comparison, console: Console) -> None:

@@ -14,8 +14,9 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.cli.live import panel
 from elastane.cli.progress import MESSAGE, QUIET, Progress, after_event, after_line
-from elastane.cli.words import event_text, step_text
+from elastane.cli.words import event_text, restored_event, step_text
 from elastane.observability.facts import OUTCOMES
+from elastane.observability.lives import RESTORED, RESUMED
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
 
@@ -36,6 +37,21 @@ class Watcher:
         self._next_line = 0.0
         self._shown_step = 0
         self._live: Live | None = None
+        self._restored: list[EventLine] = []
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Take in what earlier lives of the run have written, but do not tell it again."""
+        for line in self._ledger.new_lines():
+            self.progress = after_line(self.progress, decode_ledger_line(line))
+        self._shown_step = self.progress.step
+        for event in map(decode_event_line, self._events.new_lines()):
+            if event.kind == RESUMED:
+                self.progress = after_event(self.progress, event)
+        # Who trained then, and how fast, says nothing about now.
+        newest = self.progress.line
+        nobody = None if newest is None else msgspec.structs.replace(newest, workers={})
+        self.progress = msgspec.structs.replace(self.progress, recent=(), line=nobody)
 
     async def follow(self) -> None:
         """Show the run until cancelled."""
@@ -72,6 +88,18 @@ class Watcher:
             # What the script prints scrolls by as it would without us, above the panel if there is one.
             self.console.print(Text(event.why))
             return
+        if event.kind == RESTORED:
+            self._restored.append(event)
+            return
+        if self._restored and event.kind == "generation.started":
+            # Its first step has committed, so all have read what they were to read.
+            together = restored_event(self._restored)
+            self._restored.clear()
+            self.hear_one(together)
+        self.hear_one(event)
+
+    def hear_one(self, event: EventLine) -> None:
+        """Show an event as it is."""
         self.progress = after_event(self.progress, event)
         if self._live is None and event.kind not in QUIET:
             # A log whose last word is a step from before the end would look cut off.

@@ -1,9 +1,14 @@
 """Events, steps and times as the command line says them."""
 
+from collections.abc import Sequence
+
+import msgspec
 from rich.text import Text
 
 from elastane.api.records import EventLine
 from elastane.cli.progress import Progress
+from elastane.observability.lives import restored_of
+from elastane.observability.quantities import speed_text
 
 COLOURS = {
     "worker.joined": "green",
@@ -14,6 +19,7 @@ COLOURS = {
     "worker.refused": "red",
     "coordinator.died": "magenta",
     "ledger.stalled": "red",
+    "data.awaited": "yellow",
     "checkpoint.saved": "cyan",
     "checkpoint.restored": "cyan",
     "checkpoint.failing": "red",
@@ -44,6 +50,20 @@ def event_text(event: EventLine) -> Text:
         "  ",
         "; ".join(word for word in words if word),
     )
+
+
+def restored_event(events: Sequence[EventLine]) -> EventLine:
+    """What every worker of a new life has read of its checkpoint, told once for all of them.
+
+    Args:
+        events: ``checkpoint.restored`` of each, at least one.
+    """
+    restored = restored_of(events)
+    assert restored is not None, "somebody has read it"  # noqa: S101
+    each = f"{restored.workers} worker{'s' * (restored.workers > 1)}"
+    name = events[-1].detail.get("name", "the checkpoint")
+    why = f"{name}: {speed_text(restored.bytes, restored.seconds)} on {each}"
+    return msgspec.structs.replace(events[-1], who="", workers=(), why=why)
 
 
 def who_text(event: EventLine) -> str:

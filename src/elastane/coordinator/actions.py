@@ -24,12 +24,7 @@ class Disconnected:
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed; a few times per second."""
-
-
-Heard: TypeAlias = FromWorker | FromAgent | Asked | Disconnected | Tick
+Heard: TypeAlias = FromWorker | FromAgent | Asked | Disconnected
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 """A file of JSON lines that only grows, and survives a full disk and a torn last line."""
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
+
+from elastane.coordinator.past import after_newline, last_line
 
 OpenFile: TypeAlias = Callable[[Path], int]
 
@@ -11,10 +14,14 @@ OpenFile: TypeAlias = Callable[[Path], int]
 def open_to_append(path: Path) -> int:
     """File descriptor to read and write; the file is created if need be.
 
+    Whoever wrote to it before has ended when this returns, and nobody else writes to it while it is open.
+
     Raises:
         OSError: the file system refuses.
     """
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
 
 
 class AppendFile:
@@ -38,9 +45,13 @@ class AppendFile:
         self._fd = open_file(path)
         self._write = write
         self._waiting: list[bytes] = []
-        self.lines = path.read_bytes().split(b"\n")[:-1]
-        self._end = sum(len(line) + 1 for line in self.lines)
+        self._end = after_newline(self._fd, os.lseek(self._fd, 0, os.SEEK_END))
         os.ftruncate(self._fd, self._end)
+
+    @property
+    def last_line(self) -> bytes | None:
+        """Without its end; None: there is none."""
+        return last_line(self._fd, self._end)
 
     @property
     def waiting(self) -> int:
@@ -63,6 +74,14 @@ class AppendFile:
                 return error
             self._end += len(line)
             del self._waiting[0]
+        return None
+
+    def sync(self) -> OSError | None:
+        """Returns once what was written outlives the machine; or why it does not."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            return error
         return None
 
     def _put(self, line: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import assert_never
 from elastane.api.control import Ask, AskCheckpoint, AskDrain, AskResize, AskStatus, AskStop, Stop
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Asked
-from elastane.coordinator.keeping import ask_now
+from elastane.coordinator.keeping import want_one
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.status import status
 from elastane.coordinator.turn import Turn
@@ -63,7 +63,7 @@ def _do(turn: Turn, ask: Ask) -> None:
         case AskStop():
             request_stop(turn)
         case AskCheckpoint():
-            ask_now(turn)
+            want_one(turn)
         case _:
             assert_never(ask)
 

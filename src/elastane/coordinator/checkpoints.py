@@ -1,7 +1,7 @@
 """What the coordinator knows of checkpoints: how far the newest is, and when the next is due."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from elastane.api.control import CheckpointPart
@@ -30,6 +30,7 @@ class Keeping:
         told: names of those of which it was said that they fail, or are given up.
         cost_s: what the last one cost the training at most.
         step: of the newest that exists.
+        wanted: a user has asked for the state after this step or a later one.
     """
 
     due: float = math.inf
@@ -39,6 +40,7 @@ class Keeping:
     told: frozenset[tuple[str, str]] = frozenset()
     cost_s: float = 0.0
     step: int = 0
+    wanted: int = 0
 
 
 def interval_s(policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int) -> float:
@@ -69,7 +71,7 @@ def first_due(policy: CheckpointPolicy | None, now: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The newest checkpoint of which any worker has reported a part.
+    """A checkpoint of which any worker has reported a part.
 
     Args:
         name: of the checkpoint.
@@ -109,27 +111,28 @@ class InFlight:
 
 
 def in_flight(
-    reported: Mapping[WorkerId, CheckpointPart | None], gone: frozenset[WorkerId]
-) -> InFlight | None:
-    """The newest checkpoint that anybody has begun.
+    reported: Mapping[WorkerId, Iterable[CheckpointPart]], gone: frozenset[WorkerId]
+) -> tuple[InFlight, ...]:
+    """The checkpoints that anybody has begun, oldest first.
 
     Args:
-        reported: the part each worker has told of last.
+        reported: the parts each worker has told of last.
         gone: workers that will not write any more.
     """
-    # A copy made under a step that was begun again by others is void: who voted names the same writers.
-    parts = [part for part in reported.values() if part is not None and part.state != "copied"]
-    if not parts:
-        return None
-    newest = max(parts, key=lambda part: part.step)
-    mine = {
-        worker: part
-        for worker, part in reported.items()
-        if part is not None and part.name == newest.name and part.state != "copied"
-    }
+    begun: dict[int, dict[WorkerId, CheckpointPart]] = {}
+    for worker, parts in reported.items():
+        for part in parts:
+            # A copy made under a step that others began again is void: who voted names the same writers.
+            if part.state != "copied":
+                begun.setdefault(part.step, {})[worker] = part
+    return tuple(_in_flight(begun[step], gone) for step in sorted(begun))
+
+
+def _in_flight(mine: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]) -> InFlight:
+    some = next(iter(mine.values()))
     lost = tuple(
         worker
-        for worker in newest.writers
+        for worker in some.writers
         if worker in gone and (worker not in mine or mine[worker].state != "written")
     )
-    return InFlight(newest.name, newest.step, newest.writers, mine, lost)
+    return InFlight(some.name, some.step, some.writers, mine, lost)

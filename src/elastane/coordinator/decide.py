@@ -5,6 +5,7 @@ with messages that are lost, late, doubled and out of order. Whatever is said is
 the next report that shows it has not been heard, and everything may be heard twice.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -26,8 +27,18 @@ from elastane.api.control import (
     WorkerReport,
 )
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Record, Tick
+from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Record
 from elastane.coordinator.asks import answer, request_stop
+from elastane.coordinator.deaths import (
+    DEATHS,
+    by_itself,
+    exclude,
+    forget,
+    hear_how,
+    how_it_ended,
+    tell,
+    tell_overdue,
+)
 from elastane.coordinator.ending import end_when_done, fail_run
 from elastane.coordinator.joining import admit, count_failed_join, dismiss_leavers, dismiss_surplus
 from elastane.coordinator.keeping import hear_kept, keep_state
@@ -38,27 +49,27 @@ from elastane.coordinator.turn import Turn
 
 LISTEN_S = 1.0
 LAST_WORD_S = 0.5
-LARGEST_EXIT_CODE = 127
-ENDS = ("worker.died", "worker.hung", "worker.left", "worker.refused", "worker.failed")
+ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
 
-def heard(roster: Roster, event: Heard, now: float) -> tuple[Roster, tuple[Action, ...]]:
-    """The roster after one event, and what is to be done, in order.
+def heard(roster: Roster, events: Iterable[Heard], now: float) -> tuple[Roster, tuple[Action, ...]]:
+    """The roster after some events, and what is to be done, in order.
 
     Args:
-        roster: before it.
-        event: a message, or that time has passed.
+        roster: before them.
+        events: messages in the order they came; none: only time has passed.
         now: wall clock in seconds; also the time of the events recorded.
     """
     turn = Turn(roster, now)
-    if roster.over is not None:
-        _say_it_is_over(turn, event)
-    elif roster.listening and isinstance(event, Asked | PeerLost | WorkerFailed):
-        # Judged once it is known who takes part.
-        turn.roster = replace(roster, waiting=(*roster.waiting, event))
-    else:
-        _hear(turn, event)
+    for event in events:
+        if turn.roster.over is not None:
+            _say_it_is_over(turn, event)
+        elif turn.roster.listening and isinstance(event, Asked | PeerLost | WorkerFailed):
+            # Judged once it is known who takes part.
+            turn.roster = replace(turn.roster, waiting=(*turn.roster.waiting, event))
+        else:
+            _hear(turn, event)
     if turn.roster.listening:
         _stop_listening(turn)
     if not turn.roster.listening:
@@ -88,14 +99,13 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
             answer(turn, event)
         case Disconnected(worker):
             turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
-        case Tick():
-            pass
         case _:
             assert_never(event)
 
 
 def _advance(turn: Turn) -> None:
     """What follows from the roster as it is now, whatever was heard last."""
+    tell_overdue(turn)
     for rule in (
         _judge_suspects,
         keep_state,
@@ -162,7 +172,9 @@ def _hear_worker(turn: Turn, report: WorkerReport) -> None:
     turn.note("worker.started", worker)
     if worker in roster.excluded:
         turn.tell_agent(Kill(worker=worker))
-        turn.dismiss(worker, 1, "its peers lost it and went on without it")
+        # Not before its death is told: a later coordinator could not tell its exit from its script's own.
+        if worker not in roster.untold:
+            turn.dismiss(worker, 1, "its peers lost it and went on without it")
     elif worker in roster.dismissed:
         turn.tell(worker, roster.dismissed[worker])
     elif report.pinned is None or admit(turn, worker, report.pinned):
@@ -265,7 +277,7 @@ def _hear_peer_lost(turn: Turn, lost: PeerLost) -> None:
     involved = roster.living(roster.needed)
     known = lost.worker in involved and lost.peer in involved and lost.worker != lost.peer
     if known and lost.generation >= roster.oldest_at_work and roster.finishing is None:
-        turn.exclude(lost.peer, f"worker {lost.worker} lost its connection to it")
+        exclude(turn, lost.peer, f"worker {lost.worker} lost its connection to it")
 
 
 def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
@@ -273,6 +285,7 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     if worker in roster.failed or worker in roster.dismissed:
         return
     turn.roster = replace(roster, failed={**roster.failed, worker: failure})
+    forget(turn, worker)
     last_line = gist(failure.traceback)
     why = f"worker {worker} failed: {last_line}"
     others = roster.newest is not None and any(
@@ -293,16 +306,21 @@ def gist(traceback: str) -> str:
 
 
 def _hear_happening(turn: Turn, happened: Happened) -> None:
-    if happened.key not in turn.roster.keys:
-        turn.roster = replace(turn.roster, keys=turn.roster.keys | {happened.key})
-        turn.actions.append(Record(msgspec.structs.replace(happened.event, key=happened.key)))
+    roster, key, step = turn.roster, happened.key, happened.event.step
+    said = roster.said
+    if key in roster.keys or (step is not None and step < said):
+        return
+    # Nobody will say what belongs to earlier steps any more.
+    kept = {known: of for known, of in roster.keys.items() if of is None or of >= said}
+    turn.roster = replace(roster, keys={**kept, key: step})
+    turn.actions.append(Record(msgspec.structs.replace(happened.event, key=key)))
 
 
 # -- the agent ---------------------------------------------------------------------------------------------
 
 
 def _hear_agent(turn: Turn, report: AgentReport) -> None:
-    roster = turn.roster
+    roster, before = turn.roster, turn.roster.agent
     turn.roster = roster = replace(roster, agent=report)
     if roster.target is None:
         turn.roster = replace(roster, target=report.target, draining=frozenset(report.draining))
@@ -316,6 +334,10 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
         turn.note("worker.started", process.worker, pid=process.pid)
         if process.worker in turn.roster.excluded:
             turn.tell_agent(Kill(worker=process.worker))
+    for worker in report.awaiting_data:
+        if before is None or worker not in before.awaiting_data:
+            why = "waits for its data, and all others for it"
+            turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
     if report.stopping:
         request_stop(turn)
 
@@ -335,39 +357,33 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
         connected=roster.connected - {worker},
         draining=roster.draining - {worker},
     )
-    if worker not in roster.reports and _ended_before(roster, worker):
+    if _ended_before(roster, worker):
         return
     how = how_it_ended(ended)
     told = roster.dismissed.get(worker)
     if told is not None and told.code == 0:
+        forget(turn, worker)
         turn.note("worker.left", worker, told.why)
     elif worker not in roster.joined:
         if told is None and worker not in roster.failed:
-            turn.note("worker.hung" if ended.hung else "worker.died", worker, f"{how} before it joined")
+            tell(turn, ended, f"{how} before it joined")
         count_failed_join(turn, worker, how)
     elif ended.code == 0 and not needed and worker not in roster.excluded:
         # Sent home by an earlier coordinator.
         turn.note("worker.left", worker)
     elif worker not in roster.failed and told is None:
-        if worker not in roster.excluded:
-            turn.note("worker.hung" if ended.hung else "worker.died", worker, how)
         if by_itself(ended) and roster.finishing is None:
+            hear_how(turn, ended, how)
             turn.roster = replace(turn.roster, suspects={**roster.suspects, worker: turn.now})
+        else:
+            tell(turn, ended, how)
 
 
 def _ended_before(roster: Roster, worker: WorkerId) -> bool:
     """An earlier coordinator has written its end down, and drawn the conclusions."""
-    return any((kind, worker) in roster.noted for kind in ENDS)
-
-
-def how_it_ended(ended: WorkerExit) -> str:
-    if ended.hung:
-        return "no progress, ended by the agent"
-    return f"killed by signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
-
-
-def by_itself(ended: WorkerExit) -> bool:
-    return not ended.hung and 0 <= ended.code <= LARGEST_EXIT_CODE
+    # What it has told this one comes before its exit, a failure or a leave; a death does not.
+    ends = DEATHS if worker in roster.reports else ENDS
+    return worker not in roster.excluded and any((kind, worker) in roster.noted for kind in ends)
 
 
 def _judge_suspects(turn: Turn) -> None:

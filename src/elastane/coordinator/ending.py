@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from elastane.api.control import RunOver, WriteModel
 from elastane.api.records import SCRIPT
+from elastane.coordinator.deaths import tell_all
 from elastane.coordinator.history import STOPPED_BY_USER
 from elastane.coordinator.keeping import last_one_is_settled
 from elastane.coordinator.turn import Turn
@@ -15,6 +16,7 @@ LATE_REPORTS_S = 30.0
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
     """Writes the outcome and sends everybody home: the agent first, so that it replaces nobody who goes."""
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
+    tell_all(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
     turn.record(kind, who=who, why=over.why, detail=detail)
@@ -45,6 +47,14 @@ def end_when_done(turn: Turn) -> None:
             return
         roster = turn.roster = replace(roster, finishing=turn.now)
     finishing = turn.now if roster.finishing is None else roster.finishing
+    if not living and not roster.model_written:
+        fail_run(
+            turn,
+            f"every worker died after the last step, {roster.step}, before the model was written: "
+            "elastane run --resume goes on from the newest checkpoint",
+            lost=True,
+        )
+        return
     # The last steps may still be on their way into the ledger.
     if roster.recorded < roster.step:
         if turn.now - finishing >= LATE_REPORTS_S:
@@ -59,12 +69,6 @@ def end_when_done(turn: Turn) -> None:
     roster = turn.roster
     if roster.model_written:
         finish_run(turn)
-    elif not living:
-        fail_run(
-            turn,
-            f"every worker died after the last step, {roster.step}, before the model was written: "
-            "run it again; the ledger shows that all steps were made",
-        )
     elif roster.writer is None or roster.writer[0] != living[0] or turn.now - roster.writer[1] >= ASK_AGAIN_S:
         turn.roster = replace(roster, writer=(living[0], turn.now))
         turn.tell(living[0], WriteModel())
@@ -74,11 +78,11 @@ def finish_run(turn: Turn) -> None:
     roster = turn.roster
     # Nobody goes home before all have settled, so whoever is left says why.
     endings = sorted({report.ending for report in roster.reports.values() if report.ending})
-    if roster.pinned is not None and roster.step < roster.pinned.steps and endings:
+    if any(report.stopped for report in roster.reports.values()):
+        stop_run(turn)
+    elif endings:
         why = f"ended by its script after step {roster.step}: {endings[0]}"
         end_run(turn, "run.finished", RunOver(code=0, why=why), who=SCRIPT)
-    elif roster.pinned is not None and roster.step < roster.pinned.steps:
-        stop_run(turn)
     else:
         end_run(turn, "run.finished", RunOver(code=0, why=f"all {roster.step} steps are made"))
 

@@ -79,8 +79,9 @@ def dismiss_surplus(turn: Turn) -> None:
 
 def _still_writes(turn: Turn, report: WorkerReport) -> bool:
     """Its part of a checkpoint would be lost with it; storage that refuses it is not waited for."""
-    part = report.checkpoint
-    return part is not None and part.state == "writing" and part.name not in turn.roster.keeping.kept
+    return any(
+        part.state == "writing" and part.name not in turn.roster.keeping.kept for part in report.checkpoints
+    )
 
 
 def dismiss_leavers(turn: Turn) -> None:

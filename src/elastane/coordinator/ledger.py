@@ -28,9 +28,8 @@ class Ledger:
     ) -> None:
         self._file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
-        last = self._file.lines[-1] if self._file.lines else None
+        last = self._file.last_line
         self.last = None if last is None else msgspec.json.decode(last, type=LedgerLine)
-        self._file.lines = []
         self._taken = 0 if self.last is None else self.last.step
 
     @property
@@ -53,6 +52,10 @@ class Ledger:
             self._file.append(msgspec.json.encode(line))
             self._taken, self.last = line.step, line
         return self._file.flush()
+
+    def keep(self, step: int) -> bool:
+        """Whether every line up to this step is in the file, and stays there if the power goes."""
+        return self.step >= step and self._file.sync() is None
 
     def close(self) -> None:
         self._file.close()

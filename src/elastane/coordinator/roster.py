@@ -39,6 +39,7 @@ class Roster:
         connected: workers with a connection now.
         exits: how processes ended, as the agent saw it.
         excluded: workers that a peer lost and that were left out for it, with the time.
+        untold: deaths that are not written down yet, see `elastane.coordinator.deaths`.
         failed: workers whose code raised.
         dismissed: workers told to go.
         joined: workers that have ever been in effect members.
@@ -63,7 +64,7 @@ class Roster:
         over: the outcome.
         keeping: of checkpoints.
         noted: ``worker.*`` events written, by kind and worker.
-        keys: of events from workers that were written.
+        keys: of events from workers that were written and may be heard again, with their steps.
     """
 
     spec: RunSpec
@@ -82,6 +83,7 @@ class Roster:
     connected: frozenset[WorkerId] = frozenset()
     exits: Mapping[WorkerId, WorkerExit] = field(default_factory=dict)
     excluded: Mapping[WorkerId, float] = field(default_factory=dict)
+    untold: Mapping[WorkerId, EventLine] = field(default_factory=dict)
     failed: Mapping[WorkerId, WorkerFailed] = field(default_factory=dict)
     dismissed: Mapping[WorkerId, Dismiss] = field(default_factory=dict)
     joined: frozenset[WorkerId] = frozenset()
@@ -106,7 +108,7 @@ class Roster:
     over: RunOver | None = None
     keeping: Keeping = field(default_factory=Keeping)
     noted: Noted = frozenset()
-    keys: frozenset[str] = frozenset()
+    keys: Mapping[str, int | None] = field(default_factory=dict)
 
     def gone(self, worker: WorkerId) -> bool:
         """It cannot take part any more: dead, thought dead, or its code raised."""
@@ -229,6 +231,14 @@ class Roster:
         numbers = (self._works_in(worker) for worker in self.living(newest.workers))
         return min((number for number in numbers if number > 0), default=newest.number)
 
+    @property
+    def said(self) -> int:
+        """All living members have said all they had to say of the steps before this one.
+
+        Whoever has reported a step has told of everything that happened before it.
+        """
+        return min((self.times.reported.get(worker, 0) for worker in self.living(self.needed)), default=0)
+
     def member(self, worker: WorkerId, speed: float = 1.0) -> Member:
         """Where a worker that has reported is to be found."""
         report = self.reports[worker]
@@ -281,7 +291,7 @@ def fresh_roster(
         now: in seconds.
         pid: of its process.
         pinned: from ``run.json``, once an earlier coordinator has written it.
-        events: all of ``events.jsonl``.
+        events: changes in ``events.jsonl``.
         last: line of the ledger.
         origin: step of the checkpoint this life of the run began with; 0: it began anew.
         first_term: of this life's first coordinator; a later one listens before it decides.
@@ -305,7 +315,9 @@ def fresh_roster(
         loss=None if last is None else last.loss,
         times=StepTimes(newest=past.generation_started),
         over=past.over,
-        keeping=Keeping(due=first_due(spec.checkpoints, now), kept=past.kept, step=origin),
+        keeping=Keeping(
+            due=first_due(spec.checkpoints, now), kept=past.kept, step=max(origin, past.kept_step)
+        ),
         noted=past.noted,
         keys=past.keys,
     )

@@ -11,19 +11,20 @@ from typing import assert_never
 import msgspec
 from websockets.asyncio.server import serve
 
-from elastane.api.control import Acknowledge, Steps
+from elastane.api.control import Acknowledge, PublishCheckpoint, Steps, ToWorker
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell, TellAgent, Tick
+from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell, TellAgent
 from elastane.coordinator.appendfile import AppendFile
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import heard
 from elastane.coordinator.ledger import Ledger
+from elastane.coordinator.past import changes
 from elastane.coordinator.roster import Roster, fresh_roster
 
-TICK_S = 0.1
+QUIET_S = 0.1
 LARGEST_MESSAGE_BYTES = 64 * 2**20
 
 
@@ -50,8 +51,7 @@ class Coordinator:
         self._roster = self._begin(term)
 
     def _begin(self, term: int) -> Roster:
-        events = [msgspec.json.decode(line, type=EventLine) for line in self._events.lines]
-        self._events.lines = []
+        events = tuple(changes(self._run_dir.events))
         now = time.time()
         pid = os.getpid()
         resumed = self._record.resumed
@@ -84,35 +84,33 @@ class Coordinator:
             compression=None,
         ):
             while True:
-                for event in await self._next():
-                    self._hear(event)
+                self._hear(await self._next())
                 self._write()
 
     async def _next(self) -> list[Heard]:
-        """All that has arrived meanwhile; after a quiet moment, that time has passed."""
+        """All that has arrived meanwhile; after a quiet moment, nothing."""
         inbox = self._connections.inbox
         try:
-            async with asyncio.timeout(TICK_S):
+            async with asyncio.timeout(QUIET_S):
                 arrived = [await inbox.get()]
         except TimeoutError:
-            return [Tick()]
+            return []
         while not inbox.empty():
             arrived.append(inbox.get_nowait())
         # Steps first: what is decided next may end the run, and the ledger must be whole then.
         steps = [event for event in arrived if isinstance(event, Steps)]
         self._take(steps)
-        return [*arrived, Tick()]
+        return arrived
 
-    def _hear(self, event: Heard) -> None:
-        self._roster, actions = heard(self._roster, event, time.time())
+    def _hear(self, events: Iterable[Heard]) -> None:
+        self._roster, actions = heard(self._roster, events, time.time())
         self._do(actions)
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
                 case Tell(worker, message):
-                    if (outbox := self._connections.workers.get(worker)) is not None:
-                        outbox.put(message)
+                    self._tell(worker, message)
                 case TellAgent(message):
                     if self._connections.agent is not None:
                         self._connections.agent.put(message)
@@ -127,6 +125,13 @@ class Coordinator:
                 case _:
                     assert_never(action)
 
+    def _tell(self, worker: WorkerId, message: ToWorker) -> None:
+        if isinstance(message, PublishCheckpoint) and not self._ledger.keep(message.step):
+            # Asked again after a while: a checkpoint past the ledger could not be resumed from.
+            return
+        if (outbox := self._connections.workers.get(worker)) is not None:
+            outbox.put(message)
+
     def _take(self, batch: list[Steps]) -> None:
         for steps in batch:
             self._ledger.take(steps.reports)
@@ -137,8 +142,7 @@ class Coordinator:
             self._acknowledge(worker, min(step, self._ledger.step))
 
     def _acknowledge(self, worker: WorkerId, step: int) -> None:
-        if (outbox := self._connections.workers.get(worker)) is not None:
-            outbox.put(Acknowledge(step=step))
+        self._tell(worker, Acknowledge(step=step))
 
     def _write(self) -> None:
         """Whatever the disk refuses now is kept, in order, for the next time."""

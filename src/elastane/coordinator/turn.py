@@ -1,9 +1,9 @@
 """One event being worked through: the roster as it becomes, and the actions as they are decided."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from elastane.api.control import Answer, Dismiss, Kill, Propose, SetTarget, ToAgent, ToWorker
+from elastane.api.control import Answer, Dismiss, Propose, SetTarget, ToAgent, ToWorker
 from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
@@ -48,11 +48,27 @@ class Turn:
         who: str = "",
         why: str = "",
         workers: Iterable[WorkerId] = (),
-        detail: dict[str, float | int | str] | None = None,
+        detail: Mapping[str, float | int | str] | None = None,
     ) -> None:
-        """An event of this moment: at the last committed step, in the generation at work."""
+        """Write down an event of this moment: at the last committed step, in the generation at work."""
+        self.actions.append(Record(self._event(kind, who, why, workers, detail or {})))
+
+    def about(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
+        """An event of this moment about one worker, not written yet."""
+        report = self.roster.reports.get(worker)
+        detail = {"pid": pid if report is None else report.pid}
+        return self._event(kind, f"worker {worker}", why, (worker,), detail)
+
+    def _event(
+        self,
+        kind: str,
+        who: str,
+        why: str,
+        workers: Iterable[WorkerId],
+        detail: Mapping[str, float | int | str | None],
+    ) -> EventLine:
         at_work = self.roster.at_work
-        event = EventLine(
+        return EventLine(
             time=self.now,
             kind=kind,
             who=who,
@@ -60,17 +76,14 @@ class Turn:
             step=self.roster.step,
             generation=None if at_work is None else at_work.number,
             workers=tuple(workers),
-            detail=detail or {},
+            detail=detail,
         )
-        self.actions.append(Record(event))
 
     def note(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
         """A ``worker.*`` event, written once per kind and worker in the life of the run."""
         if (kind, worker) in self.roster.noted:
             return
-        report = self.roster.reports.get(worker)
-        detail: dict[str, float | int | str] = {"pid": pid if report is None else report.pid}
-        self.record(kind, who=f"worker {worker}", why=why, workers=(worker,), detail=detail)
+        self.actions.append(Record(self.about(kind, worker, why, pid=pid)))
         self.roster = replace(self.roster, noted=self.roster.noted | {(kind, worker)})
 
     def record_start(self, first: First) -> None:
@@ -116,12 +129,6 @@ class Turn:
         message = Dismiss(code=code, why=why)
         self.roster = replace(self.roster, dismissed={**self.roster.dismissed, worker: message})
         self.tell(worker, message)
-
-    def exclude(self, worker: WorkerId, why: str) -> None:
-        """Leaves a worker out because a peer lost it, and has it ended: it must not go on by itself."""
-        self.roster = replace(self.roster, excluded={**self.roster.excluded, worker: self.now})
-        self.note("worker.died", worker, why)
-        self.tell_agent(Kill(worker=worker))
 
     def set_target(self, target: int, draining: Iterable[WorkerId]) -> None:
         self.roster = replace(self.roster, target=target, draining=frozenset(draining))

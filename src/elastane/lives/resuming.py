@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,13 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
-from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
+from elastane.observability.run_files import (
+    decode_event_line,
+    decode_ledger_line,
+    last_line,
+    read_lines,
+    read_record,
+)
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -40,14 +46,16 @@ def resume(
     """
     record = read_record(run_dir)
     events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    last_word = _last_word(run_dir, events)
     if any(event.kind == "run.finished" for event in events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
             means="all its steps are made; there is nothing to resume",
             do="elastane export writes its model in other formats; elastane run begins another run",
         )
-    manifest = newest_good(run_dir, spec, say)
-    lost = _cut_ledger(run_dir, manifest.step)
+    lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
+    manifest = newest_good(run_dir, spec, say, within=lines)
+    lost = _cut_ledger(run_dir, manifest.step, lines)
     times = record.resumed.times + 1 if record.resumed is not None else 1
     record = msgspec.structs.replace(
         record,
@@ -62,21 +70,34 @@ def resume(
         ),
     )
     _replace(run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    now = time.time()
     event = EventLine(
-        time=time.time(),
+        time=now,
         kind="run.resumed",
         who="elastane run",
         why=f"{why}: from {manifest.name}, {lost} steps are made again",
         step=manifest.step,
-        detail={"name": manifest.name, "step": manifest.step, "lost_steps": lost, "times": times},
+        detail={
+            "name": manifest.name,
+            "step": manifest.step,
+            "lost_steps": lost,
+            "times": times,
+            "away_s": round(now - last_word, 3),
+        },
     )
     _append_event(run_dir, event)
     say(f"resumes from {manifest.name}; {lost} steps after it are made again")
     return record
 
 
-def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:
+def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
     """The newest checkpoint of which every byte is as it was written.
+
+    Args:
+        run_dir: of the run.
+        spec: likewise.
+        say: takes lines for a person.
+        within: steps in the ledger; later checkpoints will not do. None: any will.
 
     Raises:
         BadInput: there is none.
@@ -87,7 +108,12 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:
     catalog = Catalog(open_place(spec.checkpoints.root(run_dir)))
 
     def proved(manifest: Manifest) -> None:
-        damages: tuple[Damage, ...] = catalog.verify(manifest.name)
+        damages: tuple[Damage, ...]
+        if within is not None and manifest.step > within:
+            # Lines of it were removed, or it was left behind when the run went back to an older checkpoint.
+            damages = (Damage(run_dir.ledger.name, f"ends at step {within}, before this checkpoint"),)
+        else:
+            damages = catalog.verify(manifest.name)
         if damages:
             raise Damaged(manifest.name, damages)
 
@@ -95,9 +121,15 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say) -> Manifest:
     _, manifest, passed = catalog.newest_good(proved)
     seconds = time.perf_counter() - begun
     for damaged in passed:
-        say(f"checkpoint {damaged.checkpoint} is damaged: " + "; ".join(map(str, damaged.damages)))
+        say(f"checkpoint {damaged.checkpoint} is passed over: " + "; ".join(map(str, damaged.damages)))
     say(f"checkpoint {manifest.name} is whole: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
     return manifest
+
+
+def _last_word(run_dir: RunDir, events: Sequence[EventLine]) -> float:
+    """When the life before wrote something down for the last time."""
+    newest = last_line(run_dir.ledger, decode_ledger_line)
+    return max([event.time for event in events] + ([newest.time] if newest is not None else []))
 
 
 def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
@@ -105,19 +137,14 @@ def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
     return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
 
 
-def _cut_ledger(run_dir: RunDir, step: int) -> int:
-    """Take the lines after ``step`` out of the ledger; how many they were."""
-    lines = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
-    if len(lines) < step:
-        raise BadInput(
-            f"the ledger in {run_dir.root} ends at step {len(lines)}, before the checkpoint of step {step}",
-            means="lines of it were removed, so it would prove nothing any more",
-        )
+def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
+    """Take the lines after ``step`` out of the ledger of so many; how many they were."""
     text = run_dir.ledger.read_bytes().split(b"\n")
-    kept, lost = text[:step], text[step : len(lines)]
+    kept, lost = text[:step], text[step:lines]
     if lost:
         with run_dir.lost_ledger.open("ab") as file:
             file.write(b"\n".join(lost) + b"\n")
+            file.flush()
             os.fsync(file.fileno())
     _replace(run_dir.ledger, b"".join(line + b"\n" for line in kept))
     return len(lost)
@@ -131,6 +158,15 @@ def _append_event(run_dir: RunDir, event: EventLine) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
+    """As a whole or not at all, also if the power goes: no two lives may bear the same number."""
     beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(content)
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     beside.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

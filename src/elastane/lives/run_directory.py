@@ -57,11 +57,15 @@ def reclaimed(run_dir: RunDir) -> Iterator[RunDir]:
     """An existing run directory whose processes are gone, locked for as long as the context lasts.
 
     Raises:
-        BadInput: a live run holds it.
+        BadInput: a live run holds it, or a process that it has left behind.
     """
     lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         lock_now(lock, run_dir)
+        # Of an `elastane run` that was killed the coordinator may be writing its last line.
+        if run_dir.events.exists():
+            with run_dir.events.open("r+b") as events:
+                lock_now(events.fileno(), run_dir)
         yield run_dir
     finally:
         os.close(lock)

@@ -12,8 +12,10 @@ from elastane.api.environment import Environment
 from elastane.api.records import EventLine
 from elastane.observability.chart import number
 from elastane.observability.facts import Facts
+from elastane.observability.lives import Life, is_beginning
 from elastane.observability.metrics import Metrics
-from elastane.observability.report import duration, ms_text, value_text
+from elastane.observability.quantities import duration, ms_text, size_text, speed_text
+from elastane.observability.report import value_text
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
 
@@ -31,7 +33,9 @@ TOLD = {
     "coordinator.died": "coordinator death{s}",
     "shares.rebalanced": "rebalanced",
     "ledger.stalled": "stall{s} of the ledger",
-    "run.resumed": "resumed",
+    "checkpoint.failing": "refusal{s} of a checkpoint by the storage",
+    "checkpoint.abandoned": "checkpoint{s} given up",
+    "run.resumed": "resume{s}",
     "run.stopped": "stopped",
 }
 """The changes a reader of a card wants to know of, in their words."""
@@ -173,7 +177,7 @@ def happenings(run: Recorded, metrics: Metrics) -> Iterable[str]:
     changes = [
         event
         for event in run.events
-        if event.kind in TOLD and (event.kind != "worker.joined" or step_of(event, run.ledger) > 0)
+        if event.kind in TOLD and not is_beginning(event, step_of(event, run.ledger), metrics.lives)
     ]
     counts = Counter(event.kind for event in changes)
     told = [
@@ -214,15 +218,24 @@ def checkpoints(metrics: Metrics) -> Iterable[str]:
         yield "None were written or used: the state lived in the workers from the first step to the last."
         return
     written = [checkpoint for checkpoint in metrics.checkpoints if not checkpoint.used]
-    used = [checkpoint for checkpoint in metrics.checkpoints if checkpoint.used]
-    yield f"{len(written)} written, " + ("none used." if not used else "training went on from:")
-    for checkpoint in used:
-        step = "" if checkpoint.step is None else f", step {checkpoint.step:,}"
-        yield f"- {code(checkpoint.name)}{step}"
+    yield f"{len(written)} written, " + ("none used." if not metrics.lives else "training went on from:")
+    for life in metrics.lives:
+        yield f"- {code(life.checkpoint)}, step {life.step:,}{going_on(life)}"
     if written:
         last = written[-1]
         step = "" if last.step is None else f" after step {last.step:,}"
         yield f"\nThe last one: {code(last.name)}{step}."
+
+
+def going_on(life: Life) -> str:
+    """What a life cost, as far as it is known."""
+    words = []
+    if life.lost_steps:
+        words.append(f"{life.lost_steps:,} step{plural(life.lost_steps)} after it made again")
+    if life.restored is not None:
+        speed = speed_text(life.restored.bytes, life.restored.seconds)
+        words.append(f"{speed} read on {life.restored.workers} worker{plural(life.restored.workers)}")
+    return ": " + ", ".join(words) if words else ""
 
 
 def environment_rows(run: Recorded, made_with: Environment | None) -> Iterable[tuple[str, str]]:
@@ -264,12 +277,3 @@ def word(text: str) -> str:
 def code(text: str) -> str:
     """Words of a run as they are; a table would end a cell at a bar."""
     return "`" + " ".join(text.split()).replace("`", "'").replace("|", "\\|") + "`"
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes in the unit a reader expects: ``512 B``, ``1.4 MB``, ``12.1 GB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:  # noqa: PLR2004 - the next unit
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"

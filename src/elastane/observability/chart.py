@@ -1,13 +1,14 @@
 """The run's chart as inline SVG: loss, workers, step time and lanes over one axis of steps."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.facts import median
+from elastane.observability.lives import Life, is_beginning, lives_of
 from elastane.observability.series import Lane, Point, lanes_of, points_of, sizes_of, step_of, thinned
 
 WIDTH = 1120
@@ -15,6 +16,7 @@ LEFT, RIGHT = 66, 18
 MARKS_PX, MARK_ROWS, MARK_ROW_PX = 58, 3, 17
 GAP_PX = 34
 LANE_PX = 15
+KEPT_PX = 14
 MOST_LANES = 40
 MOST_MARKS = 600
 
@@ -35,6 +37,7 @@ RING = "M-4.5 0A4.5 4.5 0 1 0 4.5 0A4.5 4.5 0 1 0-4.5 0"
 CHEVRON = "M-5-3L0 3L5-3"
 SQUARE = "M-5-5H5V5H-5Z"
 STAR = "M0-6.5L1.9-2L6.5-2L2.8 1L4.2 6L0 3.1L-4.2 6L-2.8 1L-6.5-2L-1.9-2Z"
+BACK = "M-4.6-2.6A5.3 5.3 0 1 1-5.2 1.2M-5.6-6V-2.2H-1.8"
 SWAP = "M-6-2.5H5M2-5.5L5-2.5M6 2.5H-5M-2 5.5L-5 2.5"
 
 KINDS = {
@@ -50,6 +53,9 @@ KINDS = {
     "shares.rebalanced": Kind("core", SWAP, "rebalanced"),
     "evaluation": Kind("score", STAR, "evaluation"),
     "ledger.stalled": Kind("bad", SQUARE, "ledger stalled"),
+    "checkpoint.failing": Kind("bad", RING, "storage refuses a checkpoint"),
+    "checkpoint.abandoned": Kind("warn", RING, "checkpoint given up"),
+    "run.resumed": Kind("good", BACK, "resumed"),
     "run.failed": Kind("bad", CROSS, "run failed"),
     "run.stopped": Kind("warn", SQUARE, "run stopped"),
 }
@@ -82,6 +88,7 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
     x = Axis(points[0].step, max(points[-1].step, points[0].step + 1), LEFT, WIDTH - RIGHT)
     losses = thinned(points, height=loss_height)
     lanes = lanes_of(ledger)
+    lives = lives_of(events, ledger)
     shown = lanes if len(lanes) <= MOST_LANES else []
 
     parts: list[str] = []
@@ -99,12 +106,20 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
         lanes_top = times_bottom + GAP_PX
         bottom = lanes_top + LANE_PX * len(shown)
         parts += lanes_panel(shown, x, lanes_top, virtual_ranks)
+    kept = kept_steps(events)
+    if kept:
+        kept_top = bottom + GAP_PX
+        bottom = kept_top + KEPT_PX
+        parts += kept_panel(kept, {life.checkpoint for life in lives}, x, kept_top)
     parts += step_ticks(x, bottom)
-    marks = marks_of(events, ledger, x)
+    # Who begins is no change; who comes or goes later is.
+    changes = [event for event in events if not is_beginning(event, step_of(event, ledger), lives)]
+    marks = marks_of(changes, ledger, x)
     height = bottom + 40
     svg = (
         f'<svg id="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'aria-label="Loss, workers and step time over {len(ledger)} steps">'
+        + "".join(made_again(lives, x, top, bottom))
         + "".join(draw_marks(marks, bottom))
         + "".join(parts)
         + f'<g id="cross" visibility="hidden"><line y1="{MARKS_PX + 6}" y2="{bottom:.1f}"/>'
@@ -201,6 +216,39 @@ def lanes_panel(lanes: Sequence[Lane], x: Axis, top: float, virtual_ranks: int) 
                 f'height="{LANE_PX - 3}" fill-opacity="{0.25 + 0.75 * share:.2f}">'
                 f"<title>worker {lane.worker}: {ranks} of {virtual_ranks} virtual ranks, "
                 f"steps {first} to {last}</title></rect>"
+            )
+
+
+def kept_steps(events: Sequence[EventLine]) -> dict[str, int]:
+    """Name and step of each checkpoint."""
+    saved = (event.detail for event in events if event.kind == "checkpoint.saved")
+    return {str(detail.get("name")): step for detail in saved if isinstance(step := detail.get("step"), int)}
+
+
+def kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: float) -> Iterable[str]:
+    """A dot per checkpoint, those that the run went on from larger."""
+    yield f'<text class="title" x="{LEFT}" y="{top - 9}">checkpoints</text>'
+    middle = top + KEPT_PX / 2
+    yield f'<path class="grid" d="M{x.start} {middle}H{x.stop}"/>'
+    for name, step in list(kept.items())[-MOST_MARKS:]:
+        at = x(min(max(step, x.low), x.high))
+        on, radius = (" used", 6) if name in used else ("", 4)
+        words = f"{name}; the run went on from it" if on else name
+        yield (
+            f'<circle class="kept{on}" cx="{at}" cy="{middle}" r="{radius}">'
+            f"<title>{escape(words)}</title></circle>"
+        )
+
+
+def made_again(lives: Sequence[Life], x: Axis, top: float, bottom: float) -> Iterable[str]:
+    """Steps that one life lost and the next made again."""
+    for life in lives:
+        if life.lost_steps:
+            start, stop = x(max(life.step, x.low)), x(min(life.step + life.lost_steps, x.high))
+            words = f"steps {life.step + 1} to {life.step + life.lost_steps} were lost and made again"
+            yield (
+                f'<rect class="again" x="{start}" y="{top}" width="{max(stop - start, 1):.2f}" '
+                f'height="{bottom - top:.1f}"><title>{words}</title></rect>'
             )
 
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.lives import RESUMED, Restored, lives_of
 from elastane.observability.run_files import Recorded
 
 OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
 
-NO_CHANGES = frozenset({"evaluation", "message", "digest"})
-"""What the script itself has to say; `message` is a line of ``run.print``, `digest` that of its own end."""
+NO_CHANGES = frozenset({"evaluation", "message", "digest", "checkpoint.saved", "checkpoint.restored"})
+"""What goes on as it should: checkpoints, and the script's own words; `message` is a line of ``run.print``,
+`digest` that of its end."""
 
 PHASES = ("deal", "compute", "reduce", "apply")
 
@@ -29,12 +31,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         loss: of the last step, None if it was not finite or there is none.
         samples: trained on.
         workers: fewest and most in one step, None without steps.
-        changes: events other than evaluations and messages.
+        changes: events other than evaluations, messages and checkpoints.
         pause_ms: the longest of any healthy worker, None if no generation followed another.
         pause_steps: the same pause in usual steps.
         pause_step: where it was.
         usual_step_ms: median from entering a step to having applied it.
-        wall_s: from the first thing written down to the last.
+        wall_s: from the first thing written down to the last, the time between two lives included.
+        checkpoints: written.
+        resumes: how often the run went on from one.
+        lost_steps: made again after these.
+        restored: what the newest of these has read; None without one.
         digest: SHA-256 of the newest digested parameters, and the step it belongs to.
         phases: share of the step time each phase took, summing to 1; ``other`` is what no phase claims.
     """
@@ -52,6 +58,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     pause_step: int | None
     usual_step_ms: float | None
     wall_s: float
+    checkpoints: int
+    resumes: int
+    lost_steps: int
+    restored: Restored | None
     digest: tuple[str, int] | None
     phases: dict[str, float]
 
@@ -62,6 +72,7 @@ def facts_of(run: Recorded) -> Facts:
     sizes = [len(line.workers) for line in ledger]
     pause_ms, pause_steps, pause_step = longest_pause(run.events)
     times = [line.time for line in ledger] + [event.time for event in run.events]
+    lives = lives_of(run.events, ledger)
     return Facts(
         outcome=outcome,
         why=why,
@@ -76,6 +87,10 @@ def facts_of(run: Recorded) -> Facts:
         pause_step=pause_step,
         usual_step_ms=median(step_ms) if (step_ms := [*map(step_ms_of, ledger)]) else None,
         wall_s=max(times) - min(times) if times else 0.0,
+        checkpoints=sum(event.kind == "checkpoint.saved" for event in run.events),
+        resumes=len(lives),
+        lost_steps=sum(life.lost_steps for life in lives),
+        restored=lives[-1].restored if lives else None,
         digest=newest_digest(ledger),
         phases=phase_shares(ledger),
     )
@@ -84,6 +99,8 @@ def facts_of(run: Recorded) -> Facts:
 def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
     """How the run ended and why it says so; see `Facts.outcome`."""
     for event in reversed(events):
+        if event.kind == RESUMED:
+            break  # what an earlier life came to
         if event.kind in OUTCOMES:
             return OUTCOMES[event.kind], event.why
     if live:

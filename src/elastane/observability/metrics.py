@@ -7,6 +7,7 @@ import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
 from elastane.observability.facts import Facts, facts_of
+from elastane.observability.lives import Life, lives_of
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import sizes_of, step_of
 
@@ -28,12 +29,19 @@ class Pause(msgspec.Struct, frozen=True):
     longest_steps: float | None
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that was written, or (``used``) one that the run went on from."""
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A checkpoint that was written, or (``used``) one that the run went on from.
+
+    ``copy_s`` is what a step may have waited for its copy, ``write_s`` how long the writing took behind the
+    steps; both of the slowest worker, None where it is not known.
+    """
 
     name: str
     step: int | None
     used: bool
+    bytes: int = 0
+    copy_s: float | None = None
+    write_s: float | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +58,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         pauses: of every generation that followed another.
         events: how many of each kind.
         checkpoints: written and used, in order.
+        lives: of a run that was resumed, all after the first.
     """
 
     facts: Facts
@@ -61,6 +70,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     pauses: tuple[Pause, ...]
     events: dict[str, int]
     checkpoints: tuple[Checkpoint, ...]
+    lives: tuple[Life, ...] = ()
 
 
 def metrics_of(run: Recorded) -> Metrics:
@@ -77,6 +87,7 @@ def metrics_of(run: Recorded) -> Metrics:
         pauses=pauses,
         events=dict(sorted(Counter(event.kind for event in run.events).items())),
         checkpoints=tuple(checkpoints_of(run.events)),
+        lives=lives_of(run.events, run.ledger),
     )
 
 
@@ -111,5 +122,20 @@ def checkpoints_of(events: Sequence[EventLine]) -> list[Checkpoint]:
         if event.kind in USED:
             step = event.detail.get("step", event.step)
             name = str(event.detail.get("name") or event.why)
-            found.append(Checkpoint(name, step if isinstance(step, int) else None, USED[event.kind]))
+            size_bytes = event.detail.get("bytes")
+            found.append(
+                Checkpoint(
+                    name,
+                    step if isinstance(step, int) else None,
+                    USED[event.kind],
+                    size_bytes if isinstance(size_bytes, int) else 0,
+                    seconds_of(event, "copy_s"),
+                    seconds_of(event, "seconds"),
+                )
+            )
     return found
+
+
+def seconds_of(event: EventLine, name: str) -> float | None:
+    seconds = event.detail.get(name)
+    return float(seconds) if isinstance(seconds, int | float) else None

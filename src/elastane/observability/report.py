@@ -10,12 +10,17 @@ import msgspec
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.spec import MAX_SHARD_BYTES, RunSpec
+from elastane.api.spec import MAX_SHARD_BYTES, CheckpointPolicy, RunSpec
 from elastane.observability.chart import KINDS, Chart, Kind, chart_of, number
 from elastane.observability.facts import Facts, facts_of
+from elastane.observability.quantities import duration, ms_text
+from elastane.observability.report_lives import checkpoint_table, kept_tile, lives_table
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
 from elastane.observability.verify import Verdict
+
+TOLD_IN_WORDS = ("checkpoint.", "run.resumed")
+"""Kinds of events whose details are for programs; why says the same."""
 
 MOST_ROWS = 3000
 """Events in the table: beyond them the page would outgrow two megabytes."""
@@ -54,6 +59,8 @@ def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
         *(chart_card(chart, run.events) if chart else ['<p class="soft">No step has committed.</p>']),
         *event_table(run),
         *evaluation_table(run),
+        *lives_table(run),
+        *checkpoint_table(run),
         '<div class="columns"><section>',
         *phase_bar(facts),
         *proof(verdict),
@@ -106,7 +113,31 @@ def command_of(spec: RunSpec) -> str:
     options += ["--save-optimizer"] if spec.save_optimizer else []
     shard_bytes = spec.max_shard_bytes
     options += [f"--max-shard-size {shard_bytes}"] if shard_bytes != MAX_SHARD_BYTES else []
+    options += checkpoint_options(spec.checkpoints)
     return " ".join(["elastane run", *options, spec.script, *spec.args])
+
+
+def checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[str]:
+    if policy is None:
+        yield "--checkpoint-every never"
+        return
+    if policy.every_s is not None:
+        yield f'--checkpoint-every "{policy.every_s:g} s"'
+    elif policy.every_steps is not None:
+        yield f'--checkpoint-every "{policy.every_steps} steps"'
+    elif not policy.auto:
+        yield "--checkpoint-every never"
+    at = [word for word, on in (("epoch", policy.each_epoch), ("evaluation", policy.each_evaluation)) if on]
+    if at:
+        yield f"--checkpoint-at {','.join(at)}"
+    if policy.url:
+        yield f"--checkpoint-dir {policy.url}"
+    if policy.keep_last != CheckpointPolicy().keep_last:
+        yield f"--keep-last {policy.keep_last}"
+    if policy.keep_every is not None:
+        yield f"--keep-every {policy.keep_every}"
+    if policy.keep_best is not None:
+        yield f"--keep-best {':'.join(policy.keep_best)}"
 
 
 def tiles(facts: Facts) -> Iterable[str]:
@@ -114,7 +145,7 @@ def tiles(facts: Facts) -> Iterable[str]:
         ("steps", f"{facts.steps:,}", f"of {facts.planned_steps:,}" if facts.planned_steps else ""),
         ("final loss", "-" if facts.loss is None else number(facts.loss), f"{facts.samples:,} samples"),
         ("workers", span_text(facts.workers), "fewest to most"),
-        ("events", f"{facts.changes:,}", "changes of the run"),
+        kept_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
         ("longest pause", *pause_tile(facts)),
         ("usual step", "-" if facts.usual_step_ms is None else ms_text(facts.usual_step_ms), "median"),
         ("wall time", duration(facts.wall_s), "first word to last"),
@@ -147,21 +178,6 @@ def pause_tile(facts: Facts) -> tuple[str, str]:
     return ms_text(facts.pause_ms), ", ".join(word for word in (usual, where) if word)
 
 
-def ms_text(ms: float) -> str:
-    """Milliseconds in the digits that can be trusted."""
-    return f"{ms:.1f} ms" if ms < 10 else f"{ms:,.0f} ms"  # noqa: PLR2004 - below, a tenth is a difference
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a reader says them: ``8.4 s``, ``3 min 05 s``, ``2 h 07 min``."""
-    if seconds < 60:  # noqa: PLR2004 - a minute
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:  # noqa: PLR2004 - an hour
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
 def glyph(kind: Kind | None) -> str:
     if kind is None:
         return '<svg class="glyph" viewBox="-9 -9 18 18"></svg>'
@@ -174,6 +190,8 @@ def chart_card(chart: Chart, events: Sequence[EventLine]) -> Iterable[str]:
     yield f'<figure class="card">{chart.svg}'
     if kinds:
         entries = "".join(f"<span>{glyph(kind)}{kind.word}</span>" for kind in unique(kinds))
+        if 'class="again"' in chart.svg:
+            entries += '<span><i class="again"></i>steps made again</span>'
         yield f'<figcaption class="legend">{entries}</figcaption>'
     yield "</figure>"
 
@@ -211,6 +229,8 @@ def who_of(event: EventLine) -> str:
 
 
 def why_of(event: EventLine) -> str:
+    if event.kind.startswith(TOLD_IN_WORDS):
+        return event.why
     pairs = ((name, value) for name, value in event.detail.items() if name != "traceback")
     detail = ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
     return "; ".join(words for words in (event.why, detail) if words)

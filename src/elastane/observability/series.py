@@ -94,7 +94,9 @@ def lanes_of(ledger: Sequence[LedgerLine]) -> list[Lane]:
     return [Lane(worker, tuple(lane)) for worker, lane in sorted(lanes.items())]
 
 
-OWN_STEP = frozenset({"generation.started", "evaluation", "message", "digest"})
+OWN_STEP = frozenset(
+    {"generation.started", "evaluation", "message", "digest", "run.resumed", "checkpoint.restored"}
+)
 """Kinds of events that are written later than the step they are about."""
 
 
@@ -106,6 +108,8 @@ def step_of(event: EventLine, ledger: Sequence[LedgerLine]) -> int:
     """
     if event.step is not None and event.kind in OWN_STEP:
         return event.step
+    if event.kind == "checkpoint.saved" and isinstance(step := event.detail.get("step"), int):
+        return step
     committed = bisect_right(ledger, event.time, key=lambda line: line.time)
     newest = ledger[committed - 1].step if committed else 0
     return max(event.step or 0, newest)

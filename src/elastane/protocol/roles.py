@@ -97,9 +97,10 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
         owners = spread(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
-        # With no whole member left, the first becomes one at once, from all who have a piece; a checkpoint
-        # can make all of them whole.
-        new = () if whole else workers if STORE in statuses else workers[:1]
+        # A checkpoint can make all members whole at once, and so can a beginning, when there is hardly any
+        # state. Else, with no whole member left, the first becomes one, from all who have a piece.
+        at_once = STORE in statuses or newest == 0
+        new = tuple(w for w in workers if w not in whole) if at_once else () if whole else workers[:1]
         wanted = {w: sorted(layout.everything - {layout.rest} - held[w]) for w in new}
         auditors = spread(layout.blocks, whole or new)
         donors = {worker: layout.everything if worker in new else held[worker] for worker in workers}

@@ -84,7 +84,9 @@ class Control:
         """Send this once."""
         with self._lock:
             self._once.append(message)
-        self._wake.set()
+        if not isinstance(message, control.Happened):
+            # What is only to be written down may be told together with what follows.
+            self._wake.set()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is said and every step acknowledged; False when time is up."""

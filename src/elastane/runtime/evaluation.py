@@ -36,7 +36,9 @@ class Evaluation:
         round_ = training.round("evaluate", size, checkpoint=due)
         for rank in round_:
             positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
+            training.heartbeat.beat(Phase.DATA)
             batch = deal_in_order(self._dataset, positions, self._collate)
+            training.heartbeat.beat(Phase.COMPUTE)
             self._added = {}
             yield batch.inputs
             added = {name: math.fsum(values) for name, values in self._added.items()}
@@ -44,7 +46,7 @@ class Evaluation:
             round_.done(leaf)
         training.committed(round_.outcome)
         self.sums = dict(round_.outcome.sums)
-        training.metrics.update((name, value) for name, value in self.sums.items() if math.isfinite(value))
+        training.measured(self.sums)
         line = EventLine(time=0.0, kind="evaluation", step=training.step, detail=dict(self.sums))
         training.reporter.happened(f"evaluation-{round_.outcome.round}", line)
         training.heartbeat.beat(Phase.USER)

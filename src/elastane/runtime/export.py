@@ -1,4 +1,4 @@
-"""``python -m elastane.runtime.export``: a finished run in a format that others load.
+"""``python -m elastane.runtime.export``: a finished run, or a checkpoint, in a format that others load.
 
 A process of its own, because only this floor has torch. It says one line of JSON, `elastane.api.export`.
 """
@@ -6,20 +6,26 @@ A process of its own, because only this floor has torch. It says one line of JSO
 import argparse
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import torch
 
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.export import Exported, Refused
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord
+from elastane.api.spec import MAX_SHARD_BYTES, RunRecord
+from elastane.runtime.checkpoints.exported import trained_in
+from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.finished.configs import CONFIG, GENERATION, with_dtype
 from elastane.runtime.finished.formats import FORMATS, Trained
 from elastane.runtime.finished.named_tensors import Converted
 from elastane.runtime.finished.optimizer import OptimizerState, from_metadata
 from elastane.runtime.finished.stored import StoredTensors, stored_model
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -39,7 +45,7 @@ def trained_by(files: RunDir, *, optimizer: bool) -> Trained:
         raise BadInput(
             f"{files.root} holds no finished model",
             means="it is written when the run finishes or is stopped; this one has not come so far",
-            do="elastane list  shows how each run stands",
+            do="elastane checkpoint export  takes the model from a checkpoint, if it has kept one",
         )
     record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
     texts = {
@@ -63,7 +69,7 @@ def _optimizer_of(files: RunDir) -> OptimizerState:
         raise BadInput(
             f"{files.root} holds no optimizer.safetensors",
             means="the run was not asked to keep the optimizer's state after its end",
-            do="export without --optimizer, or train with elastane run --save-optimizer",
+            do="take it from a checkpoint (elastane checkpoint export), or train with --save-optimizer",
         )
     stored = StoredTensors([files.optimizer])
     return from_metadata(stored, stored.metadata)
@@ -111,22 +117,41 @@ def export(trained: Trained, kind: str, out: Path) -> Exported:
     return Exported(out=str(out), files=sizes)
 
 
+@contextmanager
+def source(asked: argparse.Namespace) -> Iterator[Trained]:
+    """What the options name; it may be used within the context only.
+
+    Raises:
+        BadInput: there is no such thing.
+        StorageError: the checkpoint cannot be read.
+    """
+    if asked.checkpoint is None:
+        yield trained_by(RunDir(asked.run_dir), optimizer=asked.optimizer)
+        return
+    catalog = Catalog(open_place(asked.checkpoints))
+    manifest = catalog.load(asked.checkpoint)
+    with Reader(catalog.place, manifest) as reader:
+        yield trained_in(reader, manifest, max_shard_bytes=asked.max_shard_bytes, optimizer=asked.optimizer)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m elastane.runtime.export")
-    options.add_argument("--run-dir", type=Path, required=True)
+    options.add_argument("--run-dir", type=Path, help="the finished model of this run")
+    options.add_argument("--checkpoints", help="or, below this path or URL,")
+    options.add_argument("--checkpoint", help="the checkpoint of this name")
     options.add_argument("--format", choices=sorted(FORMATS), required=True)
     options.add_argument("--out", type=Path, required=True)
     options.add_argument("--dtype", choices=sorted(DTYPES))
     options.add_argument("--optimizer", action="store_true")
+    options.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
     asked = options.parse_args()
     said: Exported | Refused
     try:
-        trained = trained_by(RunDir(asked.run_dir), optimizer=asked.optimizer)
-        if asked.dtype is not None:
-            trained = converted(trained, DTYPES[asked.dtype])
-        said = export(trained, asked.format, asked.out)
-    except BadInput as error:
-        said = Refused(what=error.what, means=error.means, do=error.do)
+        with source(asked) as trained:
+            wanted = trained if asked.dtype is None else converted(trained, DTYPES[asked.dtype])
+            said = export(wanted, asked.format, asked.out)
+    except ElastaneError as error:
+        said = Refused(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
     print(msgspec.json.encode(said).decode())  # noqa: T201 - it is what the caller reads
     return isinstance(said, Refused)
 

@@ -36,6 +36,7 @@ class Reporter:
         complete: the loop over the steps came to its end.
         finished: so did the script.
         ending: why the script has ended the run before its last step; empty if it has not.
+        stopped: the user has, likewise.
         loop_left: for a script that has ended inside its loop; whether that can end the run.
     """
 
@@ -55,7 +56,7 @@ class Reporter:
         self.state: TrainingState | None = None
         self.taker: Taker | None = None
         self.complete = self.finished = False
-        self.ending = ""
+        self.ending, self.stopped = "", False
         self.loop_left: Callable[[], bool] = lambda: False
         if here.run_dir is not None:
             secret = bytes.fromhex(here.run_dir.secret.read_text().strip())
@@ -189,8 +190,9 @@ class Reporter:
             blocks=member.blocks_held,
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
-            checkpoint=self.taker.part if self.taker is not None else None,
+            checkpoints=self.taker.parts if self.taker is not None else (),
             ending=self.ending,
+            stopped=self.stopped,
         )
 
     def _state(self) -> control.WorkerState:
@@ -223,7 +225,9 @@ class Reporter:
                 if code:
                     print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
                 # From this thread, whatever the script is doing: the process has nothing left to decide.
-                threading.Thread(target=_exit, args=(self, code), daemon=True).start()
+                threading.Thread(
+                    target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
+                ).start()
             case control.Acknowledge():
                 pass  # the line itself keeps account
 

@@ -177,7 +177,12 @@ class Run:
         with closing(deck):
             training.start(plan, digest)
             self._reporter.loop_left = self._loop_left
-            self._finished = training.origin is not None and deck.finished(training.origin.outcome)
+            if (origin := training.origin) is not None:
+                self._ending = origin.ending
+                self._finished = bool(origin.ending) or deck.finished(origin.outcome)
+            if self._finished:
+                # No step will rehearse it.
+                training.ready()
             while not self._finished:
                 step = self._step = Step(training, plan, deck)
                 try:
@@ -191,7 +196,7 @@ class Run:
                 self._finished = step.last or bool(self._ending)
                 if step.ended_epoch and not self._finished and training.keeps_epochs:
                     training.checkpoint({})
-        self._settle(early=bool(self._ending) and self._step is not None and not self._step.last)
+        self._settle(early=bool(self._ending) and not (self._step is not None and self._step.last))
 
     @property
     def step(self) -> int:
@@ -229,6 +234,7 @@ class Run:
         training = self._prepared()
         if early:
             self._reporter.ending = self._ending
+        self._reporter.stopped = self._step is not None and self._step.cut_short
         training.settle()
         self._finished = True
         if early and training.digest is not None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.api.errors import BadInput
+from elastane.api.records import Digest
 from elastane.protocol.mesh import Outcome
 from elastane.runtime import parcel
 from elastane.runtime.keep import Keep
@@ -37,6 +38,9 @@ class TrainingState:
         scaling: of the loss; None: gradients are not scaled.
         keep: what the script keeps.
         placement: where the model's tensors are.
+
+    Attributes:
+        metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class TrainingState:
         self.keep = Keep() if keep is None else keep
         self.optimizer = optimizer
         self.placement = placement
+        self.metrics: dict[str, float] = {}
         self.arena = placement.arena
         self._move_in()
         self.keeper: Keeper = (
@@ -251,7 +256,14 @@ class TrainingState:
         ]
         schedule = self.scheduler.state_dict() if self.scheduler is not None else None
         scale = self.scaling.scaler.state_dict() if self.scaling is not None else None
-        rest = {"groups": groups, "schedule": schedule, "scaler": scale, "keep": self.keep.said()}
+        rest = {
+            "groups": groups,
+            "schedule": schedule,
+            "scaler": scale,
+            "keep": self.keep.said(),
+            # A copy: it is taken down in one thread and added to in another.
+            "metrics": self.metrics.copy(),
+        }
         try:
             return said(rest)  # type: ignore[no-any-return]
         except TypeError as error:
@@ -274,6 +286,7 @@ class TrainingState:
         if self.scaling is not None and rest["scaler"] is not None:
             self.scaling.scaler.load_state_dict(rest["scaler"])
         self.keep.take(rest["keep"])
+        self.metrics = dict(rest["metrics"])
 
     # -- digests -------------------------------------------------------------------------------------------
 
@@ -290,3 +303,15 @@ class TrainingState:
                         raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
                     )
         return values.hexdigest(), states.hexdigest()
+
+
+def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:
+    """The digest of the whole state, from those of all its blocks; see `TrainingState.digest`."""
+    pairs = [blocks[block] for block in sorted(blocks)]
+    values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return Digest(
+        parameters=hashlib.sha256("".join(values).encode()).hexdigest(),
+        optimizer=hashlib.sha256("".join(states).encode()).hexdigest(),
+        parameter_blocks=tuple(value[:16] for value in values),
+        optimizer_blocks=tuple(value[:16] for value in states),
+    )

@@ -26,6 +26,7 @@ class Step:
     Attributes:
         loss: of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
+        cut_short: it does so because the user asked for it, and not for having come to its end.
         skipped: its scaled gradient overflowed, so that the parameters were left as they are.
         last: the loop over the steps ends after it, for having been stopped or having come to its end.
         ended_epoch: every sample of the epoch has been seen with it.
@@ -41,7 +42,7 @@ class Step:
         self._computed: Leaf | None = None
         self._begun = self._ended = False
         self.loss = math.nan
-        self.stopped = self.skipped = self.last = self.ended_epoch = False
+        self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
 
     @property
     def number(self) -> int:
@@ -77,8 +78,10 @@ class Step:
             self._number = round_.step
             assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
+                training.heartbeat.beat(Phase.DATA)
                 self._deck.expect(round_.begin, (rank, *round_.waiting))
                 batch = self._deck.deal(self._number, rank)
+                training.heartbeat.beat(Phase.COMPUTE)
             begun = time.perf_counter()
             announce = self._announce(round_) if round_.last else None
             training.gradients.begin_leaf(rank, announce, round_.following)
@@ -190,7 +193,8 @@ class Step:
         with round_.timed("apply"):
             taken = self._training.apply(round_.commit)
         self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, taken.skipped
-        self.last = self._deck.finished(outcome) or outcome.stop
+        finished = self._deck.finished(outcome)
+        self.last, self.cut_short = finished or outcome.stop, outcome.stop and not finished
         self.ended_epoch = self._deck.ended_epoch(outcome)
         self._ended = True
         self._training.keep.locked = False

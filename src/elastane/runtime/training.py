@@ -42,7 +42,7 @@ from elastane.runtime.reporting import Reporter
 from elastane.runtime.rounds import Round
 from elastane.runtime.scaling import Scaling
 from elastane.runtime.settings import Settings
-from elastane.runtime.state import TrainingState
+from elastane.runtime.state import TrainingState, digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -79,7 +79,6 @@ class Training:
         step: training steps committed and applied.
         rehearsed: this worker has everything loaded and warm.
         digest: of the state, when last computed.
-        metrics: what checkpoints are told apart by, the loss besides.
     """
 
     def __init__(
@@ -127,7 +126,6 @@ class Training:
         # Alone nobody waits for this process, so it need not rehearse.
         self.rehearsed = reporter.alone
         self.digest: Digest | None = None
-        self.metrics: dict[str, float] = {}
         self.origin: Origin | None = None
         self._reactor: Reactor | None = None
 
@@ -201,12 +199,16 @@ class Training:
 
     def checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Keep the state as it is now: a round of its own, in which nobody computes anything."""
-        self.metrics.update(metrics)
+        self.measured(metrics)
         round_ = self.round("evaluate", 0, checkpoint=True)
         for _ in round_:
             raise AssertionError("a checkpoint has no virtual ranks")
         self.committed(round_.outcome)
         self.heartbeat.beat(Phase.USER)
+
+    def measured(self, metrics: Mapping[str, float]) -> None:
+        """Figures that checkpoints are told apart by; JSON has none that is not finite."""
+        self.state.metrics.update((name, value) for name, value in metrics.items() if math.isfinite(value))
 
     def apply(self, commit: actions.Commit) -> Taken:
         """Take a committed training step."""
@@ -223,14 +225,14 @@ class Training:
             virtual_ranks=outcome.filled,
             skipped=skipped,
         )
-        self.step, self.metrics["loss"] = outcome.step, outcome.loss
+        self.step, self.state.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
         return Taken(norm, skipped)
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
         if len(outcome.digests) == len(self.layout.blocks):
-            self.digest = _digest(outcome)
+            self.digest = digest_of(outcome.digests)
             self.reporter.digested(self.step, self.digest)
 
     def settle(self) -> None:
@@ -274,15 +276,16 @@ class Training:
         return origin
 
     def _restored(self, nbytes: int, seconds: float) -> None:
+        name = self._here.resumed.checkpoint if self._here.resumed is not None else ""
         rate = nbytes / 1e9 / seconds if seconds else 0.0
         line = EventLine(
             time=0.0,
             kind="checkpoint.restored",
             who=f"worker {self.worker}",
-            why=f"{nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
+            why=f"{name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
             step=self.step,
             workers=(self.worker,),
-            detail={"bytes": nbytes, "seconds": seconds},
+            detail={"name": name, "bytes": nbytes, "seconds": seconds},
         )
         self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
 
@@ -295,8 +298,10 @@ class Training:
                 "rest": json.dumps(self.state.rest()),
                 "on_host": host_keys(self.state),
                 "cursors": member.outcome.cursors if member.outcome is not None else {},
+                # Whoever resumes from the last checkpoint of a script that has ended writes the model.
+                "ending": self.reporter.ending,
             }
-            return Described(plain, dict(self.metrics))
+            return Described(plain, dict(self.state.metrics))
 
         return Taker(
             self.worker,
@@ -341,14 +346,3 @@ class Training:
 def _describe(optimizer: Optimizer) -> str:
     defaults = ", ".join(f"{key}={value!r}" for key, value in sorted(optimizer.defaults.items()))
     return f"{type(optimizer).__name__}({defaults})"
-
-
-def _digest(outcome: Outcome) -> Digest:
-    pairs = [outcome.digests[block] for block in sorted(outcome.digests)]
-    values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return Digest(
-        parameters=hashlib.sha256("".join(values).encode()).hexdigest(),
-        optimizer=hashlib.sha256("".join(states).encode()).hexdigest(),
-        parameter_blocks=tuple(value[:16] for value in values),
-        optimizer_blocks=tuple(value[:16] for value in states),
-    )

@@ -19,7 +19,7 @@ from elastane.runtime.finished.write import write_finished
 from elastane.runtime.rounds import Left
 
 SAY_S = 5.0
-DEAD_THREAD = 70
+OUR_THREADS = "elastane-"
 
 
 def main(run_dir: Path, worker: int, lifeline: int) -> int:
@@ -35,7 +35,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     """
     priority.lower()
     threading.excepthook = _thread_died
-    threading.Thread(target=_follow, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_follow, name="elastane-lifeline", args=(lifeline,), daemon=True).start()
     files = RunDir(run_dir)
     record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
     spec = record.spec
@@ -123,10 +123,16 @@ def _failed(text: str, *, lost: bool = False) -> int:
 
 
 def _thread_died(args: threading.ExceptHookArgs) -> None:
-    """A worker that can no longer report or reduce must not linger: dead, it is replaced."""
+    """A worker that can no longer report or reduce must not linger: dead, it is replaced.
+
+    A thread of the script's may die, as it may under plain ``python``.
+    """
+    if args.thread is None or not args.thread.name.startswith(OUR_THREADS):
+        threading.__excepthook__(args)
+        return
     traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
     sys.stderr.flush()
-    os._exit(DEAD_THREAD)
+    os._exit(control.DEAD_THREAD)
 
 
 def _follow(lifeline: int) -> None:

@@ -7,7 +7,7 @@ from elastane.api.control import Acknowledge, Answer, Ask, Steps, ToAgent, ToWor
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
-from elastane.coordinator.actions import Asked, Heard, Pin, Record, Reply, Tell, TellAgent, Tick
+from elastane.coordinator.actions import Asked, Heard, Pin, Record, Reply, Tell, TellAgent
 from elastane.coordinator.decide import heard
 from elastane.coordinator.roster import fresh_roster
 from elastane.simulator.checkers import expect
@@ -73,19 +73,26 @@ class SimCoordinator:
 
     def _tick(self) -> None:
         if self.alive:
-            self.hear(Tick())
+            self.hear()
             self.world.clock.after(BETWEEN_TICKS_S, self._tick)
+
+    @property
+    def heard_of_ends(self) -> set[WorkerId]:
+        """Workers that have ended, or were left out, as far as it has heard."""
+        return {*self.roster.exits, *self.roster.excluded}
 
     def ask(self, ask: Ask) -> None:
         self._tokens += 1
         self.hear(Asked(self._tokens, ask))
 
-    def hear(self, event: Heard) -> None:
+    def hear(self, *events: Heard) -> None:
+        """What has arrived; nothing: only time has passed."""
         if not self.alive:
             return
-        if isinstance(event, Steps):
-            self._write(event)
-        self.roster, actions = heard(self.roster, event, self.world.clock.now)
+        for event in events:
+            if isinstance(event, Steps):
+                self._write(event)
+        self.roster, actions = heard(self.roster, events, self.world.clock.now)
         for action in actions:
             match action:
                 case Tell(worker, message):

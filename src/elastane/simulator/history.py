@@ -1,5 +1,6 @@
 """One history of a run, from the first process to the last, and its verdict; and the life after it."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -18,6 +19,7 @@ from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
+from elastane.coordinator.decide import ENDS
 from elastane.simulator import faults
 from elastane.simulator.agent import SimAgent
 from elastane.simulator.checkers import Checker, Violation, expect
@@ -266,6 +268,7 @@ class History:
             expect(self.clock.now < self._last_fault_s + patience_s, f"the run is stuck\n{self.describe()}")
         over = self.agent.over
         self._judge(over.code, over.why)
+        self._judge_what_was_told()
         return Verdict(
             steps=self.checker.steps,
             rounds=len(self.checker.rounds),
@@ -305,6 +308,16 @@ class History:
             self.checker.orphaned or not self.checker.lost,
             f"a worker believes state to be lost that is alive: {self.checker.lost}",
         )
+
+    def _judge_what_was_told(self) -> None:
+        """Whatever became of a worker is told once, whoever told it and how many coordinators there were."""
+        told = Counter(
+            worker for event in self.files.events if event.kind in ENDS for worker in event.workers
+        )
+        heard_of = set() if self.coordinator is None else self.coordinator.heard_of_ends
+        for worker in self.workers:
+            expect(told[worker] <= 1, f"the end of worker {worker} is told {told[worker]} times")
+            expect(told[worker] == 1 or worker not in heard_of, f"the end of worker {worker} is not told")
 
     def describe(self) -> str:
         """Where everybody stands, for a run that is stuck."""

@@ -205,6 +205,7 @@ class SimWorker(Endpoint):
             blocks=len(member.held),
             compute_s=sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0,
             pinned=None if self.state == "starting" else self.world.pinned,
+            stopped=self.state == "finished" and member.step < self.world.shape.steps,
         )
         known = self._reported
         if known is None or self._gist(known) != self._gist(report):

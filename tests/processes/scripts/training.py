@@ -23,16 +23,20 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--paced-from", type=int, default=1 << 30, help="each step waits for its file gate-STEP")
 parser.add_argument("--fault", action="append", default=[], help="WORKER:STEP:MOMENT[:SIGNAL]")
+parser.add_argument("--hold", action="append", default=[], help="MOMENT[:STEP]")
 parser.add_argument("--seconds", type=float, default=0.0, help="each virtual rank takes longer by this")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--mirrored", action="store_true", help="train as on a device, whatever the device is")
 parser.add_argument("--late", type=int, help="this worker waits for the file late before it joins")
+parser.add_argument("--keep-at", type=int, help="the script asks for a checkpoint after this step")
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 options = parser.parse_args()
 
 faults.witness()
 for fault in options.fault:
     faults.arm(fault)
+for hold in options.hold:
+    faults.hold(hold)
 if options.mirrored:
     charge.placed = Mirrored
 if options.load_late is not None:
@@ -79,5 +83,7 @@ for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, un
                 score.add(right=(guessed == targets).sum(), seen=len(targets))
         model.train()
         run.print("evaluated", score.sums["right"], score.sums["seen"])
+    if step.number == options.keep_at:
+        run.checkpoint(asked_for=1.5, unknown=float("nan"))
 if run.digest is not None:
     run.print("digest", run.digest.parameters, run.digest.optimizer)

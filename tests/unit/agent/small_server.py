@@ -81,7 +81,7 @@ def take_part(run_dir: RunDir, worker: int) -> int:
                             said |= {"state": "member" if inside else "leaving", "newest": generation}
                             said |= {"generation": generation.number, "complete": True}
                         case Stop():
-                            said["state"] = "finished"
+                            said |= {"state": "finished", "stopped": True}
                         case WriteModel():
                             line.send(encode(ModelWritten(worker=worker)))
                         case Dismiss(code=code):

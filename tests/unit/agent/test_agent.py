@@ -139,7 +139,7 @@ def test_a_killed_worker_is_replaced_under_a_new_number(staged) -> None:
 
     _, running = staged(story, start=2)
     (died,) = [event for event in running.events() if event.kind == "worker.died"]
-    assert (died.who, died.why) == ("worker 1", "killed by signal 9")
+    assert (died.who, died.why) == ("worker 1", "killed by SIGKILL")
 
 
 def test_a_worker_whose_heart_stops_in_a_step_is_ended(staged) -> None:

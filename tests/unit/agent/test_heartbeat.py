@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.agent.heartbeat import Beats, is_hung, observed
+from elastane.agent.heartbeat import Beats, awaits_data, is_hung, observed
 from elastane.api.heartbeat import SLOT, Phase, offset
 
 
@@ -25,10 +25,19 @@ def test_before_it_has_computed_anything_nobody_knows_how_long_it_takes() -> Non
     assert is_hung(pulse(Phase.COMPUTE), 121.0)
 
 
-@pytest.mark.parametrize(("phase", "patient_s", "hung_s"), [(Phase.STARTING, 119, 121), (Phase.USER, 59, 61)])
-def test_outside_a_step_patience_is_long(phase, patient_s, hung_s) -> None:
+@pytest.mark.parametrize(
+    ("phase", "patient_s", "hung_s"),
+    [(Phase.STARTING, 1799, 1801), (Phase.USER, 59, 61), (Phase.DATA, 599, 601)],
+)
+def test_where_it_does_not_compute_patience_is_long(phase, patient_s, hung_s) -> None:
     assert not is_hung(pulse(phase), patient_s)
     assert is_hung(pulse(phase), hung_s)
+
+
+def test_that_a_worker_waits_for_its_data_is_said_long_before_it_counts_as_hung() -> None:
+    assert not awaits_data(pulse(Phase.DATA, 0.01), 4.9)
+    assert awaits_data(pulse(Phase.DATA, 0.01), 5.1)
+    assert not awaits_data(pulse(Phase.COMPUTE, 10.0), 5.1)
 
 
 def test_a_finished_worker_owes_nothing() -> None:

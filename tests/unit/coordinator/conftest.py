@@ -20,8 +20,8 @@ from elastane.api.control import (
 )
 from elastane.api.membership import Generation
 from elastane.api.records import EventLine, LedgerLine, Samples
-from elastane.api.spec import Pinned, RunSpec
-from elastane.coordinator.actions import Action, Asked, Heard, Record, Reply, Tell, TellAgent, Tick
+from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
+from elastane.coordinator.actions import Action, Asked, Heard, Record, Reply, Tell, TellAgent
 from elastane.coordinator.decide import heard
 from elastane.coordinator.roster import Roster, fresh_roster
 
@@ -77,15 +77,15 @@ class Stage:
 
     # -- what others do ----------------------------------------------------------------------------------
 
-    def hear(self, event: Heard) -> list[Action]:
-        self.roster, actions = heard(self.roster, event, self.now)
+    def hear(self, *events: Heard) -> list[Action]:
+        self.roster, actions = heard(self.roster, events, self.now)
         self.actions += actions
         self.written += [action.event for action in actions if isinstance(action, Record)]
         return list(actions)
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.hear(Tick())
+        self.hear()
 
     def agent(self, **changes: object) -> list[Action]:
         report = AgentReport(
@@ -197,9 +197,22 @@ class Stage:
 
 @pytest.fixture
 def open_stage():
-    def opened(*, start: int = 2, low: int = 1, high: int = 8, copies: int | None = None) -> Stage:
+    def opened(
+        *,
+        start: int = 2,
+        low: int = 1,
+        high: int = 8,
+        copies: int | None = None,
+        checkpoints: CheckpointPolicy | None = None,
+    ) -> Stage:
         spec = RunSpec(
-            name="n", script="train.py", start=start, min_workers=low, max_workers=high, copies=copies
+            name="n",
+            script="train.py",
+            start=start,
+            min_workers=low,
+            max_workers=high,
+            copies=copies,
+            checkpoints=checkpoints,
         )
         return Stage(fresh_roster(spec, 1, 1000.0), target=start)
 

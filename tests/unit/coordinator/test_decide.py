@@ -1,5 +1,7 @@
 """Stories of membership: who begins, who joins, who leaves, who dies, and who takes over."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -223,7 +225,7 @@ def test_survivors_of_a_death_go_on_at_once(training) -> None:
     stage.exit(1)
     assert (stage.newest.workers, stage.newest.planned) == ((0, 2), False)
     (event,) = [event for event in stage.events if event.kind == "worker.died"]
-    assert (event.who, event.why) == ("worker 1", "killed by signal 9")
+    assert (event.who, event.why) == ("worker 1", "killed by SIGKILL")
 
 
 def test_the_first_word_of_a_death_counts_and_the_second_says_nothing_new(training) -> None:
@@ -385,9 +387,9 @@ def test_the_traceback_wins_over_the_exit_code_it_races_with(training) -> None:
 # -- the end ---------------------------------------------------------------------------------------------
 
 
-def finish(stage, *workers: int, step: int = 100) -> None:
+def finish(stage, *workers: int, step: int = 100, **said: object) -> None:
     for worker in workers:
-        stage.worker(worker, state="finished", step=step)
+        stage.worker(worker, state="finished", step=step, **said)
 
 
 def test_the_first_member_writes_the_model_and_all_go(training) -> None:
@@ -416,10 +418,42 @@ def test_a_stop_reaches_the_members_until_they_have_finished(training) -> None:
     assert stage.told(Stop, 0) == [Stop()]
     stage.worker(0)
     assert len(stage.told(Stop, 0)) == 2
-    finish(stage, 0, 1, step=5)
+    finish(stage, 0, 1, step=5, stopped=True)
     stage.hear(ModelWritten(worker=0))
     assert stage.told(RunOver)[0].code == 130
     assert stage.kinds()[-1] == "run.stopped"
+
+
+@pytest.mark.parametrize(("stopped", "kind"), [(True, "run.stopped"), (False, "run.finished")])
+def test_a_stop_in_the_last_step_of_a_stream_is_told_from_its_end_by_the_workers(
+    training, stopped, kind
+) -> None:
+    """How many steps a stream has nobody knows before."""
+    stage = training(1, step=5)
+    stage.roster = replace(stage.roster, pinned=msgspec.structs.replace(stage.roster.pinned, steps=0))
+    stage.ask(AskStop())
+    finish(stage, 0, step=5, stopped=stopped)
+    stage.hear(ModelWritten(worker=0))
+    assert stage.kinds()[-1] == kind
+
+
+def test_when_all_die_before_the_model_is_written_the_run_may_have_another_life(training) -> None:
+    stage = training(2, step=100)
+    finish(stage, 0, 1)
+    stage.exit(0)
+    stage.exit(1)
+    assert stage.told(RunOver)[0].lost
+    assert stage.kinds()[-1] == "run.failed"
+
+
+def test_a_model_whose_writers_died_after_it_was_there_is_enough(training) -> None:
+    stage = training(1, step=98)
+    finish(stage, 0)
+    stage.hear(ModelWritten(worker=0))
+    stage.exit(0)
+    stage.step(99, 0)
+    stage.step(100, 0)
+    assert stage.told(RunOver)[0].code == 0
 
 
 def test_a_run_that_its_script_has_ended_is_finished(training) -> None:
@@ -549,6 +583,39 @@ def test_what_a_worker_saw_is_written_once_per_key(training) -> None:
     heir = stage.successor()
     heir.hear(Happened(worker=0, key="evaluation 5", event=event))
     assert heir.events == []
+
+
+def test_what_everybody_has_said_is_not_remembered_for_ever_and_still_written_once(training) -> None:
+    stage = training(2, step=5)
+    for step in range(6, 60):
+        stage.step(step, 0, 1)
+        for worker in (0, 1):
+            line = EventLine(time=1.0, kind="message", step=step)
+            stage.hear(Happened(worker=worker, key=f"print-{step}-1", event=line))
+    assert len(stage.kinds("message")) == 54
+    assert len(stage.roster.keys) <= 2
+    stage.hear(Happened(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
+    assert len(stage.kinds("message")) == 54
+
+
+def test_what_one_has_not_said_yet_is_remembered(training) -> None:
+    stage = training(2, step=5)
+    events = {step: EventLine(time=1.0, kind="message", step=step) for step in range(6, 60)}
+    for step, event in events.items():
+        stage.step(step, 0)
+        stage.hear(Happened(worker=0, key=f"print-{step}-1", event=event))
+    for step, event in events.items():
+        stage.step(step, 1)
+        stage.hear(Happened(worker=1, key=f"print-{step}-1", event=event))
+    assert len(stage.kinds("message")) == 54
+
+
+def test_that_a_worker_waits_for_its_data_is_written_once_each_time_it_does(training) -> None:
+    stage = training(2)
+    for awaiting in ((1,), (1,), (), (1,)):
+        stage.agent(awaiting_data=awaiting)
+    assert [event.who for event in stage.events if event.kind == "data.awaited"] == ["worker 1", "worker 1"]
+    assert stage.proposals == []
 
 
 # -- pauses and status -----------------------------------------------------------------------------------

@@ -52,9 +52,9 @@ def _optimizer_entries(state: TrainingState, block: int, piece: Piece, place: Pl
 def _untrained(state: TrainingState) -> Iterator[Entry]:
     """Frozen parameters and constant buffers: the script makes them anew, foreign readers want them."""
     layout = state.layout
-    trained = {place.name for place in (*layout.places, *layout.buffer_places)}
+    elsewhere = {place.name for place in (*layout.places, *layout.buffer_places)} | aliases_of(state).keys()
     for name, tensor in state.model.state_dict().items():
-        if name not in trained and name not in aliases_of(state):
+        if name not in elsewhere:
             yield whole(MODEL + name, tensor)
 
 

@@ -62,8 +62,26 @@ def envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int, ...]
     return Envelope(file.before.getvalue(), file.after.getvalue())
 
 
+class _Piece(msgspec.Struct, frozen=True):
+    """A rectangle of a tensor in the file; its elements are 1-D, wherever they lie."""
+
+    key: str
+    rectangle: Rectangle
+    around: Envelope
+    elements: torch.Tensor
+    offset: int
+
+    @property
+    def raw_offset(self) -> int:
+        return self.offset + len(self.around.before)
+
+    @property
+    def stop(self) -> int:
+        return self.raw_offset + self.elements.nbytes + len(self.around.after)
+
+
 class Encoded:
-    """A part file as a stream of buffers; nothing of the state is copied.
+    """A part file as a stream of buffers: around the state where it lies, or of a copy laid out as the file.
 
     Args:
         name: of the file.
@@ -76,8 +94,9 @@ class Encoded:
     def __init__(self, name: str, entries: Sequence[Entry]) -> None:
         self.name = name
         self.tensors: dict[str, TensorFacts] = {}
-        self._pieces: list[tuple[Entry, Rectangle, Envelope]] = []
+        self._pieces: list[_Piece] = []
         self._checksums: list[Future[str]] = []
+        self._image: memoryview | None = None
         self.bytes = 0
         for entry in entries:
             self._check(entry)
@@ -88,29 +107,49 @@ class Encoded:
             order = memory_order(entry.shape, entry.stride)
             for rectangle in rectangles(entry.shape, entry.stride, entry.start, entry.stop):
                 around = envelope(dtype, rectangle.sizes, dense_stride(rectangle.sizes, order))
-                self._pieces.append((entry, rectangle, around))
-                elements = rectangle.stop - rectangle.start
-                self.bytes += len(around.before) + elements * dtype.itemsize + len(around.after)
+                elements = entry.data[rectangle.start - entry.start : rectangle.stop - entry.start]
+                piece = _Piece(entry.key, rectangle, around, elements, self.bytes)
+                self._pieces.append(piece)
+                self.bytes = piece.stop
 
     @staticmethod
     def _check(entry: Entry) -> None:
-        if entry.data.shape != (entry.stop - entry.start,) or entry.data.device.type != "cpu":
+        if entry.data.shape != (entry.stop - entry.start,):
             raise ValueError(
-                f"{entry.key}: {entry.stop - entry.start} elements on the CPU are wanted, "
-                f"given are {list(entry.data.shape)} on {entry.data.device}"
+                f"{entry.key}: {entry.stop - entry.start} elements are wanted, "
+                f"given are {list(entry.data.shape)}"
             )
 
+    def lay_out(self, memory: torch.Tensor) -> None:
+        """Copy the whole file into memory; from now on it is written from there, and entries may change.
+
+        Args:
+            memory: at least `bytes` long, of bytes on the CPU; must not change before `part` has returned.
+        """
+        image, pieces = raw_view(memory[: self.bytes]), []
+        for piece in self._pieces:
+            start, stop = piece.raw_offset, piece.raw_offset + piece.elements.nbytes
+            copy = memory[start:stop]
+            _copy_bytes(copy, piece.elements.detach().view(torch.uint8))
+            image[piece.offset : start] = piece.around.before
+            image[stop : piece.stop] = piece.around.after
+            pieces.append(msgspec.structs.replace(piece, elements=copy))
+        self._image, self._pieces = image, pieces
+
     def __iter__(self) -> Iterator[bytes | memoryview]:
-        """Every byte of the file. Entries must not change before `part` has returned."""
+        """Every byte of the file. What is written must not change before `part` has returned."""
         self._checksums = []
         # Beside the writing: at 10 GB/s it would still be a seventh of what a fast disk needs.
         with ThreadPoolExecutor(1, "elastane-xxh3") as pool:
-            for entry, rectangle, around in self._pieces:
-                raw = raw_view(entry.data[rectangle.start - entry.start : rectangle.stop - entry.start])
+            for piece in self._pieces:
+                raw = raw_view(piece.elements)
                 self._checksums.append(pool.submit(xxhash.xxh3_64_hexdigest, raw))
-                yield around.before
-                yield raw
-                yield around.after
+                if self._image is None:
+                    yield piece.around.before
+                    yield raw
+                    yield piece.around.after
+            if self._image is not None:
+                yield self._image
 
     def part(self, written: Written) -> PartFile:
         """What to report once the file has been written.
@@ -132,22 +171,26 @@ class Encoded:
         )
 
     def _items(self) -> Iterator[Item]:
-        offset = 0
-        for (entry, rectangle, around), checksum in zip(self._pieces, self._checksums, strict=True):
-            raw_bytes = (rectangle.stop - rectangle.start) * entry.data.dtype.itemsize
-            length = len(around.before) + raw_bytes + len(around.after)
+        for piece, checksum in zip(self._pieces, self._checksums, strict=True):
             yield Item(
-                key=entry.key,
-                start=rectangle.start,
-                stop=rectangle.stop,
-                offsets=rectangle.offsets,
-                sizes=rectangle.sizes,
-                offset=offset,
-                length=length,
-                raw_offset=offset + len(around.before),
+                key=piece.key,
+                start=piece.rectangle.start,
+                stop=piece.rectangle.stop,
+                offsets=piece.rectangle.offsets,
+                sizes=piece.rectangle.sizes,
+                offset=piece.offset,
+                length=piece.stop - piece.offset,
+                raw_offset=piece.raw_offset,
                 checksum=checksum.result(),
             )
-            offset += length
+
+
+def _copy_bytes(into: torch.Tensor, elements: torch.Tensor) -> None:
+    if elements.device.type == "cpu":
+        # Elements begin anywhere in a file; torch's copy then takes 1.4 times as long (600 MB, one core).
+        np.copyto(into.numpy(), elements.numpy())
+    else:
+        into.copy_(elements)
 
 
 def raw_view(flat: torch.Tensor) -> memoryview:

@@ -23,6 +23,7 @@ class Origin:
 
     Attributes:
         outcome: what the checkpoint stands for, as of round 0.
+        ending: why the script had ended the run with it; empty if training goes on.
 
     Raises:
         StorageError: it cannot be read.
@@ -38,6 +39,8 @@ class Origin:
             step=self._manifest.step,
             cursors={int(rank): text for rank, text in self._manifest.plain.get("cursors", {}).items()},
         )
+
+        self.ending: str = self._manifest.plain.get("ending", "")
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
         """Read units in place; see `Source.restore`."""

@@ -1,18 +1,14 @@
 """Memory that a checkpoint is copied to: provided once, used again, touched before anybody waits for it."""
 
-from collections.abc import Sequence
+import mmap
 
-import msgspec
 import torch
 
-from elastane.runtime.checkpoints.entry import Entry
+from elastane.runtime.checkpoints.encoding import Encoded
 
-ALIGNMENT = 64
 TOUCHED_AT_ONCE = 8 << 20
-
-
-def _room(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+ENVELOPES = 1.02
+"""What surrounds the elements in a file, as a share of them, generously."""
 
 
 class Staging:
@@ -22,22 +18,26 @@ class Staging:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def provide(self, nbytes: int) -> None:
-        """Have so much memory ready: that the kernel provides a page takes longer than to copy it."""
+        """Have memory ready for a file of so much state: to get a page takes longer than to copy it.
+
+        Args:
+            nbytes: of the state.
+        """
+        self._at_least(int(nbytes * ENVELOPES))
+
+    def take(self, file: Encoded) -> None:
+        """Copy a file as it is now; valid until the next call."""
+        self._at_least(file.bytes)
+        file.lay_out(self._memory)
+
+    def _at_least(self, nbytes: int) -> None:
         if self._memory.numel() >= nbytes:
             return
         self._memory = torch.empty(0, dtype=torch.uint8)  # not both at once
-        self._memory = torch.empty(nbytes, dtype=torch.uint8)
+        # Page-aligned, so that a disk can take it from here without the kernel copying it once more.
+        pages = mmap.mmap(-1, nbytes)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        self._memory = torch.frombuffer(pages, dtype=torch.uint8)
         for start in range(0, nbytes, TOUCHED_AT_ONCE):
             self._memory[start : start + TOUCHED_AT_ONCE].zero_()
-
-    def copied(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """The entries as they are now; valid until the next call."""
-        self.provide(sum(_room(entry.data.nbytes) for entry in entries))
-        copies, start = [], 0
-        for entry in entries:
-            stop = start + entry.data.nbytes
-            data = self._memory[start:stop].view(entry.data.dtype).view(-1) if stop > start else entry.data
-            data.copy_(entry.data)
-            copies.append(msgspec.structs.replace(entry, data=data))
-            start += _room(entry.data.nbytes)
-        return tuple(copies)

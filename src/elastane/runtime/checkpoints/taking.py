@@ -22,7 +22,7 @@ from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
 from elastane.protocol.actions import Snapshot
 from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
 from elastane.runtime.checkpoints.encoding import Encoded
-from elastane.runtime.checkpoints.entry import Entry
+from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
 from elastane.runtime.state import TrainingState
@@ -31,6 +31,9 @@ from elastane.storage.catalog import Catalog
 WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0
 """For a write that makes no progress; then the new checkpoint is given up, and training goes on."""
+
+REMEMBERED_PARTS = 8
+"""So many may be written before the first of them is published, should the coordinator be away."""
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
@@ -68,7 +71,7 @@ class _Part(msgspec.Struct, frozen=True):
     """One part on its way to the storage."""
 
     name: str
-    entries: tuple[Entry, ...]
+    file: Encoded
     record: PartRecord
     report: CheckpointPart
 
@@ -89,10 +92,10 @@ class Taker:
         describe: the state that is no tensor; called from the reactor's thread.
         snapped: takes the ticket of a copy that is made.
         kept: takes the news of a published checkpoint.
-        changed: `part` has changed.
+        changed: `parts` have changed.
 
     Attributes:
-        part: how far this worker's part of the newest checkpoint is; None before the first.
+        parts: how far this worker's parts of the last few checkpoints are, oldest first.
     """
 
     def __init__(
@@ -117,7 +120,8 @@ class Taker:
         self._busy = self._refused = self._give_up = False
         self._writes: deque[_Part | PublishCheckpoint] = deque()
         self._copies: SimpleQueue[_Copy | Callable[[], None]] = SimpleQueue()
-        self.part: CheckpointPart | None = None
+        self._saying = threading.Lock()
+        self.parts: tuple[CheckpointPart, ...] = ()
         threading.Thread(target=self._copier, name="elastane-copier", daemon=True).start()
         threading.Thread(target=self._writer, name="elastane-writer", daemon=True).start()
 
@@ -179,16 +183,17 @@ class Taker:
             report = CheckpointPart(name=name, step=snapshot.step, writers=snapshot.writers, state="copied")
             if self._make_way():
                 begun = time.perf_counter()
-                copies = self._staging.copied(list(entries(self._state, snapshot.blocks)))
+                file = Encoded(part_name(self._worker), list(entries(self._state, snapshot.blocks)))
+                self._staging.take(file)
                 record = PartRecord(
-                    PartFile(name=part_name(self._worker), bytes=0, checksum=""),
+                    PartFile(name=file.name, bytes=0, checksum=""),
                     scalars(self._state, snapshot.blocks),
                     job.described.plain,
                     job.described.metrics,
                 )
                 copy_s = time.perf_counter() - begun
                 report = msgspec.structs.replace(report, copy_s=copy_s, began_s=job.at_s)
-                self._pending = _Part(name, copies, record, report)
+                self._pending = _Part(name, file, record, report)
             else:
                 why = f"the checkpoint before it has not been written after {LONGEST_WAIT_S:.0f} s"
                 report = msgspec.structs.replace(report, state="abandoned", error=why)
@@ -242,9 +247,8 @@ class Taker:
 
     def _written(self, part: _Part) -> CheckpointPart:
         begun, cpu = time.perf_counter(), time.thread_time()
-        encoded = Encoded(part_name(self._worker), part.entries)
-        written = self._catalog.write(part.name, encoded.name, encoded)
-        record = msgspec.structs.replace(part.record, part=encoded.part(written))
+        written = self._catalog.write(part.name, part.file.name, part.file)
+        record = msgspec.structs.replace(part.record, part=part.file.part(written))
         self._catalog.write(part.name, record_name(self._worker), [msgspec.json.encode(record)])
         return msgspec.structs.replace(
             part.report,
@@ -255,7 +259,9 @@ class Taker:
         )
 
     def _say(self, report: CheckpointPart) -> None:
-        self.part = report
+        with self._saying:
+            others = [part for part in self.parts if part.name != report.name]
+            self.parts = (*others, report)[-REMEMBERED_PARTS:]
         self._changed()
 
     # -- publishing ----------------------------------------------------------------------------------------
@@ -284,9 +290,14 @@ class Taker:
             parts=tuple(record.part for record in records),
             aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
             metrics=records[0].metrics,
-            plain={**plain, "scalars": merged},
+            seconds=self._since_s(order.name),
+            plain={**plain, "scalars": merged, KEY: msgspec.to_builtins(outline_of(self._state))},
         )
         return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
+
+    def _since_s(self, name: str) -> float:
+        """From the copy of this worker's part on; 0 if it has none."""
+        return next((time.monotonic() - part.began_s for part in self.parts if part.name == name), 0.0)
 
     def _existing(self, name: str) -> Manifest | None:
         """A publisher before this one may have died after its work and before its report."""

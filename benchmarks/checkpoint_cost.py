@@ -1,0 +1,117 @@
+"""What a checkpoint takes from the training: Elastane beside `dcp.save`, `dcp.async_save` and the floors.
+
+A run keeps its state every so many steps. What one checkpoint takes is the time of the steps it touches beyond
+as many usual ones: that of the step it falls into, and that of the following ones too, under which the state is
+written. The floors are a copy of the same bytes in memory, and what the same training loses when a process
+that has nothing to do with it writes them.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import ddp
+import pausing
+import ticks
+from elastane_run import ElastaneRun
+from job import HERE, Job
+from processes import Processes
+from setting import Setting
+from train_saving_ddp import KINDS
+
+VIRTUAL_RANKS = 2
+TOUCHED_STEPS = 4
+"""After a checkpoint; all writing is over by then, in this setting."""
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """By number of workers: seconds lost per checkpoint, one number for each, and the floors."""
+    return {"size": setting.state} | {str(workers): one(setting, workers) for workers in (1, 2)}
+
+
+def one(setting: Setting, workers: int) -> dict[str, Any]:
+    ours = of_elastane(setting, workers)
+    theirs = of_ddp(setting, workers, ours["bytes"])
+    return {
+        "bytes": ours["bytes"],
+        "lost_s": {"elastane": ours["lost_s"], **theirs},
+        "copy_s": ours["copy_s"],
+        "write_s": ours["write_s"],
+        "floors": floors(setting, workers, ours["bytes"]),
+    }
+
+
+def of_elastane(setting: Setting, workers: int) -> dict[str, Any]:
+    out = setting.work / f"saving-elastane-{workers}"
+    steps = pausing.steps(1, setting.repetitions)
+    job = Job(setting.state, steps, VIRTUAL_RANKS, out)
+    with ElastaneRun(
+        job,
+        out / "run",
+        start=workers,
+        most=workers,
+        # Never by itself: the script says when.
+        checkpoints=f"{10 * steps} steps",
+        script="saving_elastane",
+    ) as run:
+        run.finish_in_peace()
+    saved = [event.detail for event in run.events("checkpoint.saved")]
+    return {
+        "lost_s": losses(out, 0, 1, setting.repetitions),
+        "bytes": int(saved[0]["bytes"]),
+        "copy_s": [float(detail["copy_s"]) for detail in saved[1:-1]],
+        "write_s": [float(detail["seconds"]) for detail in saved[1:-1]],
+    }
+
+
+def of_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
+    out = setting.work / f"saving-ddp-{workers}"
+    job = Job(setting.state, pausing.steps(len(KINDS), setting.repetitions), VIRTUAL_RANKS, out)
+    out.mkdir(parents=True)
+    with Processes(out / "writers") as writers:
+        for me in range(workers):
+            writers.start(
+                [sys.executable, str(HERE / "writer.py"), str(out), str(nbytes // workers), str(me)]
+            )
+        with Processes(out / "logs") as processes:
+            ddp.start(processes, job, workers, "saving_ddp")
+            processes.finish(timeout_s=900)
+    return {kind: losses(out, number, len(KINDS), setting.repetitions) for number, kind in enumerate(KINDS)}
+
+
+def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
+    """Seconds that each event took: in the step after it, and in all steps that it touched.
+
+    Steps are beside the median of the untouched ones around them. Those of all processes take as long, as
+    they wait for one another: the mean of them is taken.
+    """
+    seen = ticks.steps(out)
+    each = [ticks.durations_s(ticks.of(pid, seen)) for pid in {tick.pid for tick in seen}]
+    took = {step: sum(one[step] for one in each) / len(each) for step in each[0]}
+    first, whole, usual = [], [], []
+    for event in pausing.begins(kind, kinds, repetitions):
+        quiet = [
+            took[step]
+            for begin in (event - pausing.PERIOD_STEPS, event)
+            for step in range(begin + TOUCHED_STEPS + 1, begin + pausing.PERIOD_STEPS + 1)
+            if step in took
+        ]
+        usual_s = median(quiet)
+        touched = [took[step] - usual_s for step in range(event + 1, event + TOUCHED_STEPS + 1)]
+        first.append(touched[0])
+        whole.append(sum(touched))
+        usual.append(usual_s)
+    return {"first_step": first, "all_steps": whole, "usual_step": usual}
+
+
+def floors(setting: Setting, workers: int, nbytes: int) -> dict[str, list[float]]:
+    """Seconds that as many processes at once need to copy their shares of the bytes in memory."""
+    asked = [str(HERE / "floor_copy.py"), str(nbytes // workers), str(setting.repetitions)]
+    started = [
+        subprocess.Popen([sys.executable, *asked], stdout=subprocess.PIPE, text=True) for _ in range(workers)
+    ]
+    found = [json.loads(process.communicate()[0]) for process in started]
+    return {key: [max(times) for times in zip(*(one[key] for one in found), strict=True)] for key in found[0]}

@@ -1,0 +1,29 @@
+"""Time copies in memory, into memory that is there and into memory the kernel has yet to provide; prints JSON."""
+
+import json
+import mmap
+import sys
+import time
+
+import torch
+
+
+def main(nbytes: int, repetitions: int) -> None:
+    torch.set_num_threads(1)
+    state = torch.ones(nbytes, dtype=torch.uint8)
+    fresh = []
+    for _ in range(repetitions):
+        room = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+        fresh.append(copy_s(state, room))
+    there = [copy_s(state, room) for _ in range(repetitions)]
+    print(json.dumps({"copy_s": there, "copy_to_fresh_s": fresh}))
+
+
+def copy_s(state: torch.Tensor, room: torch.Tensor) -> float:
+    begin_s = time.perf_counter()
+    room.copy_(state)
+    return time.perf_counter() - begin_s
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

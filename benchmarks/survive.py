@@ -1,0 +1,177 @@
+"""Seeded histories in which everything dies: train, kill every process, resume otherwise, finish, compare.
+
+Each history loses all of its processes once to three times, at instants that follow from the seed but for
+what the processes are doing then; a checkpoint is half written as often as not. It goes on with other numbers
+of workers and of copies, and must end with the bytes of one quiet run that all are compared with.
+"""
+
+import argparse
+import hashlib
+import random
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
+
+from chaos import commit, compared
+from elastane_run import ElastaneRun
+from job import Job
+from processes import end_in_order_on_sigterm
+
+SIZE, STEPS, VIRTUAL_RANKS, MOST_WORKERS = "1m", 36, 6, 4
+CHECKPOINTS = "3 steps"
+PATIENCE_S = 240
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a life is started."""
+
+    workers: int
+    copies: str
+
+    def __str__(self) -> str:
+        return f"{self.workers} workers, copies {self.copies}"
+
+
+@dataclass(frozen=True)
+class Death:
+    """The end of a life.
+
+    Args:
+        after_steps: made in this life; -1: while it is still starting.
+        after_s: and this long after that, in seconds, so that any instant is hit.
+        then: how the next life is started.
+    """
+
+    after_steps: int
+    after_s: float
+    then: Shape
+
+
+@dataclass(frozen=True)
+class History:
+    """One run, from its beginning to its end."""
+
+    seed: int
+    first: Shape
+    deaths: tuple[Death, ...]
+
+
+def plan(seed: int) -> History:
+    dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
+
+    def shape() -> Shape:
+        return Shape(dice.randint(1, 3), dice.choice(["all", "2"]))
+
+    def death(number: int) -> Death:
+        # A life that has no checkpoint yet cannot be resumed, so the first one is not ended while it starts.
+        if number and dice.random() < 0.25:
+            return Death(-1, dice.uniform(0, 6), shape())
+        return Death(dice.randint(1, 12), dice.uniform(0, 0.3), shape())
+
+    first = shape()
+    return History(seed, first, tuple(death(number) for number in range(dice.choice([1, 1, 2, 2, 3]))))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first history; the next ones follow")
+    parser.add_argument("--histories", type=int, default=3)
+    options = parser.parse_args()
+    end_in_order_on_sigterm()
+    work = Path(tempfile.mkdtemp(prefix=f"elastane-survive-{options.seed}-"))
+    print(f"{options.histories} histories from seed {options.seed}, at {commit()}", flush=True)
+    quiet(work / "quiet")
+    different = []
+    for seed in range(options.seed, options.seed + options.histories):
+        folder = work / f"history-{seed}"
+        try:
+            lived(plan(seed), folder)
+            same = equal(work / "quiet" / "run", folder / "run")
+        except (RuntimeError, TimeoutError) as error:
+            print(error)
+            same = False
+        print(f"history {seed}: {'equal' if same else 'NOT equal'}\n", flush=True)
+        if same:
+            shutil.rmtree(folder)
+        else:
+            different.append(seed)
+    if not different:
+        shutil.rmtree(work)
+        print(f"{options.histories} of {options.histories} histories end with the bytes of the quiet run")
+        return 0
+    print(f"{len(different)} of {options.histories} histories do not: seeds {different}; kept: {work}")
+    print(f"again: make survive HISTORIES=1 SEED={different[0]}  (at {commit()})")
+    return 1
+
+
+def quiet(folder: Path) -> None:
+    job = Job(SIZE, STEPS, VIRTUAL_RANKS, folder / "ticks")
+    with ElastaneRun(job, folder, start=1, most=MOST_WORKERS, checkpoints="never") as run:
+        run.finish_in_peace(PATIENCE_S)
+
+
+def lived(history: History, folder: Path) -> None:
+    """One history, to the end of its run.
+
+    Raises:
+        RuntimeError: a life ended otherwise than it was meant to.
+    """
+    dice = random.Random(history.seed)  # noqa: S311 - an order, not a secret
+    first = history.first
+    job = Job(SIZE, STEPS, VIRTUAL_RANKS, folder / "ticks")
+    with ElastaneRun(
+        job,
+        folder,
+        start=first.workers,
+        most=MOST_WORKERS,
+        copies=first.copies,
+        checkpoints=CHECKPOINTS,
+    ) as run:
+        print(f"history {history.seed}: {first}", flush=True)
+        run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")
+        resumes = 0
+        for death in history.deaths:
+            wait_for(run, death, resumes)
+            print(f"  {killed(run, dice)}; then {death.then}", flush=True)
+            if run.events("run.finished"):
+                print("  too late: it had finished")
+                return
+            resumes = 1 + len(run.events("run.resumed"))
+            run.resume(start=death.then.workers, copies=death.then.copies)
+        run.finish(PATIENCE_S)
+
+
+def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
+    """Until the instant of a death, in the life after so many resumes."""
+    if death.after_steps >= 0:
+        run.wait(lambda: len(run.events("run.resumed")) >= resumes, "the resume")
+        goal = run.steps() + death.after_steps
+        run.wait(lambda: run.steps() >= min(goal, STEPS), f"step {goal}")
+    time.sleep(death.after_s)
+
+
+def killed(run: ElastaneRun, dice: random.Random) -> str:
+    """Kill everything; in words, what that met."""
+    count = run.kill_everything(dice)
+    found = Catalog(open_place(str(run.run_dir.checkpoints))).found()
+    newest = max(summary.age for summary in found if summary.state == "complete")
+    half = [summary.name for summary in found if summary.state != "complete" and summary.age > newest]
+    met = f", {' and '.join(half)} half written" if half else ""
+    return f"{count} processes killed after step {run.steps()}{met}"
+
+
+def equal(first: Path, second: Path) -> bool:
+    """By what `elastane verify` says, and by the model itself."""
+    models = {hashlib.sha256((run / "model.safetensors").read_bytes()).digest() for run in (first, second)}
+    return compared(first, second) and len(models) == 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The job with DDP, or as a plain loop, which keeps its state every so many steps with PyTorch's own means.
+
+In turn with ``dcp.save``, with ``dcp.async_save``, and not at all while a process that has nothing to do with
+the training writes the same bytes (`writer.py`).
+"""
+
+import os
+import warnings
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+import job
+import pausing
+import ticks
+import workload
+import writer
+
+KINDS = ("dcp.save", "dcp.async_save", "onlooker")
+
+
+def main() -> None:
+    asked = job.parsed()
+    size = workload.SIZES[asked.size]
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tick = ticks.TickWriter(asked.out)
+    bare = workload.GPT(size)
+    model: nn.Module = bare
+    optimizer = workload.optimizer_for(model)
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "-1"))
+    if rank >= 0:
+        dist.init_process_group("gloo", init_method=os.environ["STORE"], rank=rank, world_size=world)
+        model = DistributedDataParallel(model)
+    data = workload.Tokens(size.context)
+    sampler: DistributedSampler[workload.Tokens] = DistributedSampler(
+        data, num_replicas=world, rank=max(rank, 0)
+    )
+    batches = iter(DataLoader(data, batch_size=size.microbatch, sampler=sampler))
+    mine = asked.virtual_ranks // world
+    saving = Saving(asked.out, bare, optimizer, distributed=rank >= 0)
+    for number in range(1, asked.steps + 1):
+        for microbatch in range(mine):
+            inputs, targets = next(batches)
+            if isinstance(model, DistributedDataParallel):
+                model.require_backward_grad_sync = microbatch == mine - 1
+            (workload.loss_of(model, inputs, targets) / mine).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tick.done(number)
+        kind = pausing.due(number, len(KINDS))
+        if kind is not None:
+            saving.now(KINDS[kind], number)
+    saving.settle()
+    os._exit(0)
+
+
+class Saving:
+    """Keeps the state with PyTorch's own means; asynchronously into memory that it keeps from one time to the next."""
+
+    def __init__(
+        self, out: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, distributed: bool
+    ) -> None:
+        self.out, self.model, self.optimizer = out, model, optimizer
+        self.distributed = distributed
+        # A group of its own for what happens under the training, as PyTorch's recipe for async_save has it.
+        self.group = dist.new_group(backend="gloo") if distributed else None
+        self.stager = DefaultStager(StagingOptions(False, False, False, False))  # noqa: FBT003 - as torch makes it
+        self.under_way: Future[Any] | None = None
+        warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
+
+    def now(self, kind: str, step: int) -> None:
+        if kind == "onlooker":
+            writer.ask(self.out, step)
+            return
+        self.settle()
+        place = self.out / kind
+        if kind == "dcp.save":
+            dcp.save(self.state(), checkpoint_id=place, no_dist=not self.distributed)
+            return
+        found = dcp.async_save(
+            self.state(),
+            checkpoint_id=place,
+            process_group=self.group,
+            async_stager=self.stager,
+            no_dist=not self.distributed,
+        )
+        assert isinstance(found, Future)  # noqa: S101 - this stager copies at once
+        self.under_way = found
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": get_optimizer_state_dict(self.model, self.optimizer),
+        }
+
+    def settle(self) -> None:
+        if self.under_way is not None:
+            self.under_way.result()
+            self.under_way = None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""A process that has nothing to do with any training, and writes as many bytes as a checkpoint when asked.
+
+At the priority of Elastane's writer, from memory it has had all along: what it does to a run beside it is what
+writing costs on this machine, whoever does it.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from elastane.runtime.checkpoints.taking import WRITER_NICE
+
+PIECE = 16 << 20
+POLL_S = 0.01
+
+
+def ask(folder: Path, step: int) -> None:
+    (folder / f"write-{step}").touch()
+
+
+def main(folder: Path, nbytes: int, me: int) -> None:
+    os.setpriority(os.PRIO_PROCESS, 0, WRITER_NICE)
+    state = memoryview(bytearray(os.urandom(1 << 20) * (nbytes >> 20)))
+    done: set[str] = set()
+    while True:
+        for asked in {path.name for path in folder.glob("write-*")} - done:
+            done.add(asked)
+            write(folder / f"onlooker-{me}", state)
+        time.sleep(POLL_S)
+
+
+def write(path: Path, state: memoryview) -> None:
+    """As fast as this disk takes it, and durable."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    while state:
+        state = state[os.write(fd, state[:PIECE]) :]
+    os.fsync(fd)
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,95 @@
+"""``elastane checkpoint now``: a live run keeps its state."""
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elastane.api.control import AskCheckpoint, AskStatus
+from elastane.api.errors import BadInput, NoSuchRun, RunFailed
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.cli.status import asked
+from elastane.cli.verb import AsJson, RunName, print_json, talk
+from elastane.client.resolve import find_run
+from elastane.observability.quantities import size_text
+from elastane.observability.run_files import decode_event_line, is_live, read_record
+from elastane.observability.tail import Tail
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LOOK_S = 0.2
+TROUBLE = frozenset({"checkpoint.failing", "checkpoint.abandoned"})
+
+
+def now(
+    run: RunName,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return once the checkpoint exists.", show_default=False)
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have RUN keep its state: that of the step it is in, or of the next.
+
+    Returns as soon as the run has accepted. Training goes on meanwhile: the
+    state is copied under a step and written behind the following ones.
+
+    With --json, an object with the keys ok and step (the run's when it was
+    asked); with --wait ok, name, step and bytes (of the checkpoint).
+    """
+    run_dir = find_run(run)
+    if read_record(run_dir).spec.checkpoints is None and is_live(run_dir):
+        raise BadInput(
+            f"{run} keeps no checkpoints: it was started with --checkpoint-every never",
+            means="there is no place to write one to",
+            do="start runs with --checkpoint-every never --checkpoint-dir URL to keep them only when asked",
+        )
+    written = Tail(run_dir.events)
+    written.new_lines()
+    answer = asked(run_dir, AskCheckpoint())
+    console = talk(as_json=as_json)
+    if not wait:
+        console.print(f"accepted: the state after step {answer.step}, or a little later, will be kept")
+        if as_json:
+            print_json({"ok": True, "step": answer.step})
+        return
+    saved = awaited(run_dir, written, answer.step, answer.term, console)
+    name, step = str(saved.detail["name"]), saved.detail["step"]
+    size_bytes = saved.detail["bytes"]
+    console.print(f"{name} exists: {size_text(float(size_bytes or 0))}", markup=False)
+    if as_json:
+        print_json({"ok": True, "name": name, "step": step, "bytes": size_bytes})
+
+
+def awaited(run_dir: RunDir, written: Tail, step: int, term: int, console: "Console") -> EventLine:
+    """The event of a checkpoint of this step or a later one.
+
+    Raises:
+        RunFailed: the run ended, and kept no such state.
+    """
+    from elastane.cli.words import event_text  # noqa: PLC0415 - rich
+
+    while True:
+        # Asked before reading, so that what was written last is still read.
+        live = is_live(run_dir)
+        for event in map(decode_event_line, written.new_lines()):
+            if event.kind == "checkpoint.saved" and int(event.detail.get("step") or 0) >= step:
+                return event
+            if event.kind in TROUBLE:
+                console.print(event_text(event))
+        if not live:
+            raise RunFailed("the run ended before the checkpoint was written")
+        term = still_wanted(run_dir, term)
+        time.sleep(LOOK_S)
+
+
+def still_wanted(run_dir: RunDir, term: int) -> int:
+    """A coordinator that has died took the wish with it; returns the term of the present one."""
+    try:
+        present = asked(run_dir, AskStatus()).term
+        if present != term:
+            asked(run_dir, AskCheckpoint())
+    except (NoSuchRun, BadInput):
+        return term  # at its end, when it keeps its state by itself
+    return present

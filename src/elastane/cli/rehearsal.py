@@ -1,0 +1,158 @@
+"""``elastane verify --restore``: would a checkpoint come back, how fast, and with the same bits."""
+
+import time
+from typing import Literal
+
+import msgspec
+import typer
+
+from elastane.api.checkpoints import Damage
+from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
+from elastane.api.records import Digest, LedgerLine
+from elastane.api.rehearsal import Rehearsed
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.cli.verb import print_json, talk
+from elastane.cli.which_checkpoint import chosen
+from elastane.cli.with_torch import said_by
+from elastane.observability.quantities import speed_text
+from elastane.observability.run_files import decode_ledger_line, read_lines, read_record
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
+
+MODULE = "elastane.runtime.rehearse"
+
+
+class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rehearsal of a restore has shown.
+
+    Args:
+        ok: every byte is as it was written, and the state is the one that the ledger has a digest of, if any.
+        name: of the checkpoint.
+        step: of the checkpoint.
+        bytes: of its files.
+        verify_s: to read every file and compare it with its checksum.
+        damages: what is wrong with them; if anything is, nothing is restored.
+        workers: how many have restored.
+        restored_bytes: read by all of them together.
+        restore_s: until the last of them was done.
+        digest: whether that of the state restored is the ledger's; ``unknown``: the ledger has none of that
+            step.
+    """
+
+    ok: bool
+    name: str
+    step: int
+    bytes: int
+    verify_s: float
+    damages: tuple[Damage, ...] = ()
+    workers: int = 0
+    restored_bytes: int = 0
+    restore_s: float = 0.0
+    digest: Literal["equal", "different", "unknown"] = "unknown"
+
+
+def rehearse(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_json: bool) -> None:
+    """Read a checkpoint as `elastane run --resume` does: verify it, then restore it on so many workers.
+
+    Raises:
+        BadInput: there is no such checkpoint, or not enough memory.
+        StorageError: the storage does not answer.
+    """
+    record = read_record(run_dir)
+    if record.spec.checkpoints is None:
+        raise BadInput(f"{record.spec.name} was started with --checkpoint-every never: it has no checkpoint")
+    catalog = Catalog(open_place(record.spec.checkpoints.root(run_dir)))
+    ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
+    name = chosen(catalog, wanted)
+    try:
+        found = rehearsed(catalog, name, record, ledger, workers or record.spec.start)
+    except ElastaneError as error:
+        refuse_deleted(catalog, name)
+        raise error from None
+    if found.damages:
+        refuse_deleted(catalog, name)
+    say(found, as_json=as_json)
+    if as_json:
+        print_json(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def refuse_deleted(catalog: Catalog, name: str) -> None:
+    """A live run deletes what its rules do not keep, perhaps what is being read.
+
+    Raises:
+        BadInput: it has done so.
+    """
+    if name not in catalog.names():
+        raise BadInput(
+            f"{name} was deleted while it was read",
+            means="the run lives, and keeps newer ones",
+            do="rehearse again; --keep-last N keeps more of them",
+        )
+
+
+def rehearsed(
+    catalog: Catalog, name: str, record: RunRecord, ledger: tuple[LedgerLine, ...], workers: int
+) -> Rehearsal:
+    begun = time.perf_counter()
+    try:
+        damages = catalog.verify(name)
+    except NoSuchFile:
+        damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
+    summary = catalog.look(name).summary
+    found = Rehearsal(
+        ok=not damages,
+        name=name,
+        step=summary.step,
+        bytes=summary.bytes,
+        verify_s=time.perf_counter() - begun,
+        damages=damages,
+    )
+    if damages:
+        return found
+    options = ["--checkpoints", catalog.place.url, "--checkpoint", name, "--workers", str(workers)]
+    options += ["--copies", str(record.spec.copies)] if record.spec.copies is not None else []
+    restored = said_by(MODULE, options, Rehearsed)
+    digest = compared(restored.digest, digest_at(ledger, summary.step))
+    return msgspec.structs.replace(
+        found,
+        ok=digest != "different",
+        workers=workers,
+        restored_bytes=restored.bytes,
+        restore_s=restored.seconds,
+        digest=digest,
+    )
+
+
+def digest_at(ledger: tuple[LedgerLine, ...], step: int) -> Digest | None:
+    return next((line.digest for line in ledger if line.step == step), None)
+
+
+def compared(mine: Digest, theirs: Digest | None) -> Literal["equal", "different", "unknown"]:
+    if theirs is None:
+        return "unknown"
+    return "equal" if mine == theirs else "different"
+
+
+WORDS = {
+    "equal": "parameters and optimizer have the digests that the ledger has of step {step}, bit for bit",
+    "different": "DIFFERENT: the ledger has other digests of step {step}",
+    "unknown": "the ledger has no digest of step {step} to compare with; see --digest-every",
+}
+
+
+def say(found: Rehearsal, *, as_json: bool) -> None:
+    console = talk(as_json=as_json)
+    for damage in found.damages:
+        console.print(f"{found.name}/{damage}", markup=False)
+    if found.damages:
+        console.print(f"{found.name} is damaged: it would NOT come back, a resume takes an older one")
+        return
+    console.print(f"{found.name} verified: {speed_text(found.bytes, found.verify_s)}", markup=False)
+    each = "1 worker" if found.workers == 1 else f"{found.workers} workers"
+    speed = speed_text(found.restored_bytes, found.restore_s)
+    console.print(f"restored on {each}: {speed}", markup=False)
+    console.print(WORDS[found.digest].format(step=found.step), markup=False)
+    console.print("it would come back" if found.ok else "it would NOT come back as it was", markup=False)

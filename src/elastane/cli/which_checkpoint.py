@@ -1,0 +1,65 @@
+"""From what a user types to a checkpoint: of a run by its name, or below a path or URL."""
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from elastane.api.errors import BadInput, NoSuchRun
+from elastane.client.resolve import find_run
+from elastane.observability.run_files import read_record
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import open_place
+
+Checkpoints: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's name or directory, or the path or URL of checkpoints.",
+        show_default=False,
+    ),
+]
+Checkpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(metavar="CHECKPOINT", help="Its name or step. Default: the newest.", show_default=False),
+]
+
+
+def catalog_of(run: str) -> Catalog:
+    """The checkpoints that a user means.
+
+    Raises:
+        NoSuchRun: no run of that name, and no checkpoints there.
+        BadInput: a URL of a file system that is not installed.
+    """
+    if "://" in run:
+        return Catalog(open_place(run))
+    try:
+        run_dir = find_run(run)
+        policy = read_record(run_dir).spec.checkpoints
+        return Catalog(open_place(str(run_dir.checkpoints) if policy is None else policy.root(run_dir)))
+    except NoSuchRun:
+        catalog = Catalog(open_place(run))
+        if catalog.names():
+            return catalog
+        raise
+
+
+def chosen(catalog: Catalog, wanted: str | None) -> str:
+    """The name of the checkpoint that a user means: a name, a step, or nothing for the newest finished one.
+
+    Raises:
+        BadInput: there is no such checkpoint.
+    """
+    found = catalog.found()
+    if wanted is None:
+        finished = [summary.name for summary in found if summary.state != "unfinished"]
+        if not finished:
+            raise BadInput(f"{catalog.place.url} holds no finished checkpoint")
+        return finished[-1]
+    for summary in reversed(found):
+        if wanted == summary.name or (wanted.isdigit() and int(wanted) == summary.step):
+            return summary.name
+    raise BadInput(
+        f"{catalog.place.url} holds no checkpoint {wanted}",
+        do=f"choose one of {', '.join(summary.name for summary in found)}" if found else "",
+    )

@@ -1,0 +1,80 @@
+"""What the report says of a run's checkpoints, and of the lives that began with one."""
+
+from collections.abc import Iterable
+from html import escape
+
+from elastane.observability.facts import Facts
+from elastane.observability.lives import Life, lives_of
+from elastane.observability.metrics import Checkpoint, checkpoints_of
+from elastane.observability.quantities import duration, ms_text, size_text
+from elastane.observability.run_files import Recorded
+
+MOST_ROWS = 50
+
+
+def kept_tile(facts: Facts) -> tuple[str, str, str] | None:
+    """Of a run that has kept its state."""
+    if not facts.checkpoints and not facts.resumes:
+        return None
+    again = f"{facts.lost_steps:,} step{'' if facts.lost_steps == 1 else 's'} made again"
+    resumed = f"{facts.resumes} resume{'' if facts.resumes == 1 else 's'}, {again}"
+    return "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "never needed"
+
+
+def lives_table(run: Recorded) -> Iterable[str]:
+    lives = lives_of(run.events, run.ledger)
+    if not lives:
+        return
+    titles = {
+        "life": "n",
+        "went on from": "",
+        "why": "",
+        "steps made again": "n",
+        "nobody there for": "n",
+        "read": "n",
+        "to the first new step": "n",
+    }
+    yield "<h2>Lives</h2>"
+    yield from table(titles, (life_cells(number, life) for number, life in enumerate(lives, start=2)))
+
+
+def life_cells(number: int, life: Life) -> Iterable[tuple[str, str]]:
+    yield "n", str(number)
+    yield "k", life.checkpoint
+    yield "w", life.why
+    yield "n", f"{life.lost_steps:,}"
+    yield "n", "" if life.away_s is None else duration(life.away_s)
+    read = life.restored
+    yield "n", "" if read is None else f"{size_text(read.bytes)} in {read.seconds:.2f} s"
+    yield "n", "" if life.back_s is None else duration(life.back_s)
+
+
+def checkpoint_table(run: Recorded) -> Iterable[str]:
+    """The newest that were written; some may have been deleted since."""
+    written = [checkpoint for checkpoint in checkpoints_of(run.events) if not checkpoint.used]
+    if not written:
+        return
+    used = {life.checkpoint for life in lives_of(run.events, run.ledger)}
+    titles = {"step": "n", "name": "", "size": "n", "copied in": "n", "written in": "n", "": ""}
+    yield "<h2>Checkpoints</h2>"
+    yield from table(titles, (checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:]))
+    more = f"The newest {MOST_ROWS} of {len(written):,}. " if len(written) > MOST_ROWS else ""
+    yield f'<p class="soft">{more}A step may have waited for the copy, never for the writing.</p>'
+
+
+def checkpoint_cells(checkpoint: Checkpoint, used: bool) -> Iterable[tuple[str, str]]:
+    yield "n", f"{checkpoint.step or 0:,}"
+    yield "k", checkpoint.name
+    yield "n", size_text(checkpoint.bytes)
+    for seconds in (checkpoint.copy_s, checkpoint.write_s):
+        yield "n", "" if seconds is None else ms_text(1000 * seconds)
+    yield "soft", "the run went on from it" if used else ""
+
+
+def table(titles: dict[str, str], rows: Iterable[Iterable[tuple[str, str]]]) -> Iterable[str]:
+    """Titles and cells with their classes; every word is escaped."""
+    head = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in titles.items())
+    yield f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>'
+    for row in rows:
+        yield "<tr>" + "".join(f'<td class="{kind}">{escape(text)}</td>' for kind, text in row) + "</tr>"
+    yield "</tbody></table></div>"

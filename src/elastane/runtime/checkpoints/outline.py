@@ -1,0 +1,109 @@
+"""What a checkpoint says of the model and optimizer it is of, so that it can be used without their script."""
+
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from elastane.api.checkpoints import Manifest
+from elastane.api.errors import BadInput
+from elastane.runtime.finished.configs import configs_of
+from elastane.runtime.optimizers import ELEMENTWISE
+from elastane.runtime.state import TrainingState
+
+KEY = "outline"
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """In a manifest's ``plain`` under `KEY`.
+
+    Args:
+        names: of everything in the model's state dict, in its order.
+        carried: of these, what training changes: parameters and buffers in the order of the flat state.
+        groups: names of the parameters of each group of the optimizer, frozen ones too, in its order.
+        optimizer: class of the optimizer.
+        texts: files that belong beside the weights of a model of ``transformers``.
+    """
+
+    names: tuple[str, ...]
+    carried: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    optimizer: str
+    texts: dict[str, str] = {}
+
+    @property
+    def trained(self) -> frozenset[str]:
+        """Names of the trained parameters."""
+        return frozenset(self.carried) & frozenset(name for group in self.groups for name in group)
+
+
+def outline_of(state: TrainingState) -> Outline:
+    """Of a model in training."""
+    names = {parameter: name for name, parameter in state.model.named_parameters()}
+    layout = state.layout
+    return Outline(
+        names=tuple(state.model.state_dict()),
+        carried=tuple(place.name for place in (*layout.places, *layout.buffer_places)),
+        groups=tuple(
+            tuple(names.get(parameter, "") for parameter in group["params"])
+            for group in state.optimizer.param_groups
+        ),
+        optimizer=type(state.optimizer).__name__,
+        texts={name: text.decode() for name, text in configs_of(state.model).items()},
+    )
+
+
+def read_outline(manifest: Manifest) -> Outline:
+    """What a checkpoint says.
+
+    Raises:
+        BadInput: nothing; another program wrote it.
+    """
+    if KEY not in manifest.plain:
+        raise BadInput(
+            f"checkpoint {manifest.name} does not say which parameters its optimizer had",
+            means="it was not written by a run",
+            do="load it with torch.distributed.checkpoint",
+        )
+    return msgspec.convert(manifest.plain[KEY], type=Outline)
+
+
+def stand_in(outline: Outline, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and an optimizer with the state that a checkpoint has, by name, shape and place; no values yet.
+
+    Neither can compute anything. They can be given to a `TrainingState` to be restored.
+    """
+    model, facts, trained = nn.Module(), manifest.tensors, outline.trained
+    tensors: dict[str, nn.Parameter] = {}
+    carried = frozenset(outline.carried)
+    for name in outline.names:
+        if name not in carried:
+            continue
+        fact = facts[f"model.{name}"]
+        empty = torch.empty_strided(fact.shape, fact.stride, dtype=getattr(torch, fact.dtype))
+        path, _, last = name.rpartition(".")
+        module = _module_at(model, path)
+        if name in trained:
+            tensors[name] = nn.Parameter(empty)
+            module.register_parameter(last, tensors[name])
+        else:
+            module.register_buffer(last, empty)
+    groups = [{"params": [tensors[name] for name in group if name in tensors]} for group in outline.groups]
+    return model, _optimizer(outline.optimizer, groups)
+
+
+def _optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Of the class that is named if its state may be cut into blocks; of others any will do."""
+    for kind in ELEMENTWISE:  # all of them need no more than their groups
+        if kind.__name__ == name:
+            return kind(groups)  # type: ignore[call-arg]
+    return torch.optim.Optimizer(groups, {})
+
+
+def _module_at(model: nn.Module, path: str) -> nn.Module:
+    for name in path.split(".") if path else ():
+        if name not in model._modules:  # noqa: SLF001 - torch has no accessor
+            model.add_module(name, nn.Module())
+        model = model.get_submodule(name)
+    return model

@@ -1,0 +1,122 @@
+"""``python -m elastane.runtime.rehearse``: what a resumed run does with a checkpoint, without the run.
+
+Each worker's share is read by the code that a worker reads it with, into a training state of the same layout
+that never trains. Nothing is written. It says one line of JSON, `elastane.api.rehearsal`.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import torch
+
+from elastane.api.checkpoints import Manifest
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.export import Refused
+from elastane.api.rehearsal import Rehearsed
+from elastane.protocol.ownership import hold, spread
+from elastane.runtime.checkpoints.contents import Source
+from elastane.runtime.checkpoints.outline import read_outline, stand_in
+from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.layout import ModelLayout
+from elastane.runtime.placement import InPlace
+from elastane.runtime.state import TrainingState, digest_of
+from elastane.storage.catalog import Catalog
+from elastane.storage.place import Place, open_place
+
+
+def rehearse(place: Place, manifest: Manifest, workers: int, copies: int | None) -> Rehearsed:
+    """Restore a checkpoint on so many workers, all of them in this process.
+
+    Args:
+        place: of the run's checkpoints.
+        manifest: of the checkpoint.
+        workers: how many.
+        copies: of the optimizer state; None: all.
+
+    Raises:
+        BadInput: the checkpoint does not say enough, or the state does not fit the machine's memory.
+        Damaged: what was read is not what was written.
+        StorageError: the storage does not answer.
+    """
+    check_memory(manifest.bytes * workers, workers)
+    states = [empty_state(manifest, copies) for _ in range(workers)]
+    blocks, everybody = len(states[0].layout.blocks), tuple(range(workers))
+    if copies is None:
+        units = tuple(range(states[0].units))
+        shares: Sequence[tuple[int, ...]] = [units] * workers
+        auditors = spread(blocks, everybody)
+    else:
+        holders = hold(blocks, everybody, copies, {})
+        shares = [tuple(b for b, some in enumerate(holders) if worker in some) for worker in everybody]
+        auditors = tuple(some[0] for some in holders)
+
+    def restored(worker: int) -> int:
+        state = states[worker]
+        with Reader(place, manifest) as reader:
+            return Source(reader, manifest).restore(state, range(state.units), shares[worker])
+
+    with ThreadPoolExecutor(workers, "elastane-rehearsal") as pool:
+        begun = time.perf_counter()
+        nbytes = sum(pool.map(restored, everybody))
+        seconds = time.perf_counter() - begun
+        found = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
+    return Rehearsed(workers=workers, bytes=nbytes, seconds=seconds, digest=digest_of(dict(enumerate(found))))
+
+
+def empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
+    """A training state of the layout that the checkpoint has, without values.
+
+    Raises:
+        BadInput: the checkpoint does not say what layout that is.
+    """
+    outline = read_outline(manifest)
+    model, optimizer = stand_in(outline, manifest)
+    layout = ModelLayout(model, optimizer)
+    names = tuple(place.name for place in (*layout.places, *layout.buffer_places))
+    if names != outline.carried:
+        raise AssertionError(f"the stand-in has {names} where the model had {outline.carried}")
+    return TrainingState(model, optimizer, None, layout, copies=copies, placement=InPlace(layout))
+
+
+def check_memory(needed_bytes: int, workers: int) -> None:
+    """A machine that runs out of memory kills processes, perhaps those of the run itself.
+
+    Raises:
+        BadInput: there is not so much.
+    """
+    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - no path of ours
+        lines = dict(line.split(":", 1) for line in file)
+    available_bytes = int(lines["MemAvailable"].split()[0]) * 1024
+    if needed_bytes > available_bytes:
+        raise BadInput(
+            f"{workers} workers would keep {needed_bytes / 1e9:.1f} GB; "
+            f"{available_bytes / 1e9:.1f} GB of memory are free",
+            means="a restore needs the state of every worker in memory, as the run does",
+            do="use fewer --workers, or rehearse on a larger machine",
+        )
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m elastane.runtime.rehearse")
+    options.add_argument("--checkpoints", required=True, help="path or URL")
+    options.add_argument("--checkpoint", required=True, help="name")
+    options.add_argument("--workers", type=int, required=True)
+    options.add_argument("--copies", type=int)
+    asked = options.parse_args()
+    torch.set_num_threads(1)
+    said: Rehearsed | Refused
+    try:
+        catalog = Catalog(open_place(asked.checkpoints))
+        said = rehearse(catalog.place, catalog.load(asked.checkpoint), asked.workers, asked.copies)
+    except ElastaneError as error:
+        said = Refused(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
+    print(msgspec.json.encode(said).decode())  # noqa: T201 - it is what the caller reads
+    return isinstance(said, Refused)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

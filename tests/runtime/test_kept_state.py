@@ -1,0 +1,199 @@
+"""A checkpoint alone, without its script, is enough to export its model and to rehearse its restore."""
+
+import json
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.api.errors import BadInput, Damaged
+from elastane.api.rundir import RunDir
+from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
+from elastane.runtime.checkpoints.encoding import Encoded
+from elastane.runtime.checkpoints.exported import trained_in
+from elastane.runtime.checkpoints.outline import KEY, outline_of
+from elastane.runtime.checkpoints.publishing import publish
+from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.export import export
+from elastane.runtime.finished.named_tensors import state_dict
+from elastane.runtime.finished.optimizer import from_training
+from elastane.runtime.finished.write import write_finished
+from elastane.runtime.rehearse import check_memory, rehearse
+from elastane.runtime.state import digest_of
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+from .lessons import FEATURES, Lesson, elastic, spec
+
+
+class Everything(nn.Module):
+    """What can make a layout differ: channels last, tied and frozen weights, buffers of two types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(FEATURES, FEATURES)
+        self.conv = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.frozen = nn.Linear(FEATURES, FEATURES)
+        self.frozen.requires_grad_(False)
+        self.wide = nn.Linear(FEATURES, 5000, bias=False)
+        self.narrow = nn.Linear(5000, FEATURES, bias=False)
+        self.tied = nn.Linear(FEATURES, FEATURES)
+        self.tied.weight = self.embed.weight
+
+    def forward(self, inputs):
+        hidden = self.frozen(self.norm(self.embed(inputs)))
+        images = hidden.reshape(-1, 1, 2, 3).expand(-1, 2, -1, -1)
+        images = nn.functional.pad(images, (0, 0, 0, 1))
+        return (
+            self.tied(hidden + self.narrow(torch.tanh(self.wide(hidden))))
+            + self.conv(images).mean((1, 2, 3))[:, None]
+        )
+
+
+def two_groups(model):
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    return torch.optim.AdamW(
+        [{"params": weights, "betas": (0.8, 0.9)}, {"params": others, "lr": 0.02}], lr=0.05
+    )
+
+
+def momentum(model):
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01, momentum=0.9)
+
+
+def adafactor(model):
+    # State of other shapes than the parameter's, and a class whose state is never cut.
+    return torch.optim.Adafactor([p for p in model.parameters() if p.requires_grad], lr=0.01)
+
+
+OPTIMIZERS = {"adamw": two_groups, "momentum": momentum, "adafactor": adafactor}
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def learned(request):
+    return elastic(Lesson(Everything, optimizer=OPTIMIZERS[request.param], steps=3))
+
+
+def keep(catalog, state, *, writers=3, step=3):
+    """As the workers of a run write it, each some of the blocks."""
+    blocks, name = range(len(state.layout.blocks)), checkpoint_name(step)
+    parts = []
+    for worker in range(writers):
+        encoded = Encoded(part_name(worker), list(entries(state, blocks[worker::writers])))
+        parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
+    plain = {
+        "rest": json.dumps(state.rest()),
+        "scalars": scalars(state, blocks),
+        KEY: msgspec.to_builtins(outline_of(state)),
+    }
+    aliases = {f"model.{second}": f"model.{first}" for second, first in aliases_of(state).items()}
+    manifest = Manifest(name=name, step=step, created="", parts=tuple(parts), plain=plain, aliases=aliases)
+    return publish(catalog, manifest)
+
+
+@pytest.fixture
+def kept(learned, tmp_path):
+    catalog = Catalog(LocalPlace(tmp_path / "checkpoints"))
+    return catalog, keep(catalog, learned.run._training.state)
+
+
+def digest(state):
+    return digest_of({block: state.digest(block) for block in range(len(state.layout.blocks))})
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_rehearsal_ends_with_the_digest_of_the_state_that_was_kept(learned, kept, workers):
+    catalog, manifest = kept
+    found = rehearse(catalog.place, manifest, workers, None)
+    assert found.digest == digest(learned.run._training.state)
+    assert found.bytes == workers * rehearse(catalog.place, manifest, 1, None).bytes > 0
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_so_does_one_with_the_state_in_blocks(tmp_path, workers):
+    state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._training.state
+    catalog = Catalog(LocalPlace(tmp_path))
+    manifest = keep(catalog, state)
+    sharded = rehearse(catalog.place, manifest, workers, 2)
+    assert sharded.digest == digest(state)
+    if workers > 2:
+        # Everybody reads the values, and only two of them each piece of the optimizer's state.
+        assert sharded.bytes < rehearse(catalog.place, manifest, workers, None).bytes
+
+
+def test_a_rehearsal_notices_damage(kept):
+    catalog, manifest = kept
+    part = max(manifest.parts, key=lambda part: part.bytes)
+    with open(f"{catalog.place.url}/{manifest.name}/{part.name}", "r+b") as file:  # noqa: PTH123
+        file.seek(part.items[-1].raw_offset)
+        byte = file.read(1)[0]
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(Damaged, match=part.name):
+        rehearse(catalog.place, manifest, 1, None)
+
+
+def test_a_rehearsal_that_does_not_fit_the_memory_is_refused():
+    with pytest.raises(BadInput, match="fewer --workers"):
+        check_memory(1 << 60, 3)
+
+
+def test_what_is_exported_is_what_was_kept(learned, kept):
+    catalog, manifest = kept
+    state = learned.run._training.state
+    with Reader(catalog.place, manifest) as reader:
+        found = trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=True)
+        weights = state_dict(found.model)
+        assert list(weights) == [name for name in state.model.state_dict() if name != "tied.weight"] + [
+            "tied.weight"
+        ]
+        for name, tensor in state.model.state_dict().items():
+            assert torch.equal(weights[name], tensor), name
+        assert weights["tied.weight"] is weights["embed.weight"]
+        mine, theirs = found.optimizer.torch_form(), from_training(state).torch_form()
+    assert mine["param_groups"] == theirs["param_groups"]
+    assert mine["state"].keys() == theirs["state"].keys()
+    for number, some in theirs["state"].items():
+        assert some.keys() == mine["state"][number].keys()
+        for key, entry in some.items():
+            if isinstance(entry, torch.Tensor):
+                assert torch.equal(mine["state"][number][key], entry)
+            else:
+                assert mine["state"][number][key] == entry
+
+
+def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tmp_path):
+    pytest.importorskip("transformers")
+    from transformers import GPT2Config, GPT2LMHeadModel  # noqa: PLC0415 - seconds to import
+
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 11, "n_positions": 8}
+
+    def loss(model, batch):
+        words = (batch[0].abs() * 3).long().clamp(max=10)
+        return model(input_ids=words, labels=words).loss, None
+
+    lesson = Lesson(
+        lambda: GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)), loss=loss, steps=2
+    )
+    state = elastic(lesson).run._training.state
+    files = RunDir(tmp_path / "run")
+    files.root.mkdir()
+    write_finished(state, files, spec())
+    catalog = Catalog(LocalPlace(tmp_path / "checkpoints"))
+    manifest = keep(catalog, state)
+    with Reader(catalog.place, manifest) as reader:
+        found = trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=False)
+        export(found, "hf", tmp_path / "hf")
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        assert (tmp_path / "hf" / name).read_bytes() == (files.root / name).read_bytes(), name
+
+
+def test_a_checkpoint_of_another_program_says_so(kept):
+    catalog, manifest = kept
+    foreign = msgspec.structs.replace(manifest, plain={})
+    with pytest.raises(BadInput, match="not written by a run"):
+        rehearse(catalog.place, foreign, 1, None)

@@ -1,0 +1,91 @@
+"""What somebody sees of a run that goes on from a checkpoint."""
+
+import hashlib
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from elastane.api.records import EventLine
+from elastane.api.spec import RunSpec
+from elastane.cli.watch import Watcher
+from elastane.cli.words import event_text, restored_event
+from elastane.observability.run_files import read_record
+
+
+def restored(worker, seconds):
+    return EventLine(
+        time=10.0,
+        kind="checkpoint.restored",
+        who=f"worker {worker}",
+        step=1500,
+        workers=(worker,),
+        detail={"name": "step-00001500", "bytes": 400_000_000, "seconds": seconds},
+    )
+
+
+def test_what_all_workers_have_read_is_one_line():
+    together = restored_event([restored(3, 0.5), restored(4, 0.8), restored(5, 0.7)])
+    assert event_text(together).plain == (
+        " step 1500  checkpoint.restored  step-00001500: 1.2 GB in 0.80 s (1.50 GB/s) on 3 workers"
+    )
+    assert event_text(restored_event([restored(3, 0.4)])).plain.endswith("(1.00 GB/s) on 1 worker")
+
+
+def test_a_watcher_of_a_new_life_does_not_tell_the_old_one_again(finished_run, lines):
+    run_dir = finished_run()
+    screen = io.StringIO()
+    watcher = Watcher(run_dir, RunSpec(name="done", script="train.py"), Console(file=screen, width=200))
+    assert watcher.progress.step == 4
+    assert len(watcher.progress.curve.values) == 4
+    assert watcher.progress.left_s is None
+    watcher.look()
+    assert screen.getvalue() == ""
+    began = EventLine(time=11.0, kind="generation.started", step=5, workers=(1, 2), why="they begin")
+    with run_dir.events.open("ab") as file:
+        for event in (restored(1, 0.5), restored(2, 0.8), began):
+            file.write(msgspec.json.encode(event) + b"\n")
+    with run_dir.ledger.open("ab") as file:
+        file.write(msgspec.json.encode(lines(5)) + b"\n")
+    watcher.look()
+    said = [line.strip() for line in screen.getvalue().splitlines()]
+    assert said[0].startswith("step 5/4  loss 0.2000")
+    assert said[1:] == [
+        "step 1500  checkpoint.restored  step-00001500: 800.0 MB in 0.80 s (1.00 GB/s) on 2 workers",
+        "step 5  generation.started  workers 1, 2; they begin",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resume", "done", "--seed", "7", "--name", "new"), "--resume and --seed, --name at once"),
+        (("--resume", "done", "--digest-every", "5"), "--resume and --digest-every at once"),
+        (("--accept-changes", "train.py"), "--accept-changes is about a run that goes on"),
+        (("--resume", "done", "train.py"), "and the script train.py at once"),
+    ],
+)
+def test_what_a_new_life_cannot_change_is_refused(elastane, finished_run, words, said):
+    run_dir = finished_run()
+    before = {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()}
+    result = elastane("run", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()} == before
+
+
+def test_a_script_that_has_changed_is_refused_before_anything_is_touched(elastane, finished_run, script):
+    run_dir = finished_run()
+    record = read_record(run_dir)
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    spec = msgspec.structs.replace(record.spec, script=str(script))
+    pinned = msgspec.structs.replace(record.pinned, script_digest=digest)
+    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec, pinned=pinned)))
+    assert "has finished" in elastane("run", "--resume", "done").stderr
+    script.write_text("import elastane  # and more")
+    result = elastane("run", "--resume", "done")
+    assert result.exit_code == 2
+    assert "has changed since the run began" in result.stderr
+    assert "--accept-changes" in result.stderr
+    assert "has finished" in elastane("run", "--resume", "done", "--accept-changes").stderr

@@ -1,0 +1,110 @@
+"""``elastane checkpoint now`` waits for the right checkpoint, whoever answers meanwhile."""
+
+import json
+
+import msgspec
+import pytest
+
+from elastane.api.control import Answer, AskCheckpoint
+from elastane.api.errors import NoSuchRun
+from elastane.api.records import EventLine
+from elastane.api.spec import CheckpointPolicy
+from elastane.cli import checkpoint_now
+from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
+from elastane.observability.run_files import read_record
+
+
+class Live:
+    """A run whose coordinator answers as told; each look at it lets one more thing happen."""
+
+    def __init__(self, run_dir, monkeypatch):
+        self.run_dir, self.asks, self.term, self.looks = run_dir, [], 1, []
+        self.live = True
+        monkeypatch.setattr(checkpoint_now, "is_live", lambda _: self.live)
+        monkeypatch.setattr(checkpoint_now, "asked", self.answer)
+        monkeypatch.setattr(checkpoint_now, "LOOK_S", 0.0)
+
+    def answer(self, _run_dir, question):
+        self.asks.append(question)
+        if len(self.asks) > 1 and self.looks:
+            self.looks.pop(0)()
+        if not self.live:
+            raise NoSuchRun("over")
+        return Answer(ok=True, step=40, term=self.term)
+
+    def happens(self, kind, why="", **detail):
+        with self.run_dir.events.open("ab") as file:
+            file.write(msgspec.json.encode(EventLine(time=1.0, kind=kind, why=why, detail=detail)) + b"\n")
+
+    def saved(self, step):
+        self.happens("checkpoint.saved", name=f"step-{step:08d}", step=step, bytes=1500)
+
+
+@pytest.fixture
+def live(finished_run, monkeypatch):
+    run_dir = finished_run()
+    record = read_record(run_dir)
+    spec = msgspec.structs.replace(record.spec, checkpoints=CheckpointPolicy(auto=True))
+    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec)))
+    return Live(run_dir, monkeypatch)
+
+
+def test_without_waiting_it_returns_when_the_run_has_accepted(elastane, live):
+    result = elastane("checkpoint", "now", "done")
+    assert result.exit_code == 0
+    assert result.stdout == "accepted: the state after step 40, or a little later, will be kept\n"
+    assert live.asks == [AskCheckpoint()]
+    assert json.loads(elastane("checkpoint", "now", "done", "--json").stdout) == {"ok": True, "step": 40}
+
+
+def test_it_waits_for_one_of_that_step_or_later_and_shows_what_is_in_its_way(elastane, live):
+    live.saved(45)  # before it was asked
+    live.looks = [
+        lambda: live.saved(39),
+        lambda: live.happens("checkpoint.failing", why="step-00000041: no room left"),
+        lambda: live.saved(41),
+    ]
+    result = elastane("checkpoint", "now", "done", "--wait")
+    assert result.exit_code == 0
+    assert "no room left" in result.stdout
+    assert result.stdout.endswith("step-00000041 exists: 1.5 kB\n")
+
+
+def test_the_next_coordinator_is_asked_again(elastane, live):
+    live.looks = [lambda: setattr(live, "term", 2), lambda: None, lambda: live.saved(40)]
+    result = elastane("checkpoint", "now", "done", "--wait", "--json")
+    assert json.loads(result.stdout) == {"ok": True, "name": "step-00000040", "step": 40, "bytes": 1500}
+    assert live.asks.count(AskCheckpoint()) == 2
+
+
+def test_the_checkpoint_of_a_runs_end_counts(elastane, live):
+    def end():
+        live.saved(50)
+        live.live = False
+
+    live.looks = [end]
+    assert "step-00000050 exists" in elastane("checkpoint", "now", "done", "--wait").stdout
+
+
+def test_a_run_that_ends_without_one_is_a_failure(elastane, live):
+    live.looks = [lambda: setattr(live, "live", False)]
+    result = elastane("checkpoint", "now", "done", "--wait")
+    assert result.exit_code == 1
+    assert "ended before the checkpoint was written" in result.stderr
+
+
+def test_a_run_that_keeps_none_says_what_to_do(elastane, finished_run, monkeypatch):
+    finished_run()
+    assert elastane("checkpoint", "now", "done").exit_code == 3
+    monkeypatch.setattr(checkpoint_now, "is_live", lambda _: True)
+    result = elastane("checkpoint", "now", "done")
+    assert result.exit_code == 2
+    assert "do:    start runs with --checkpoint-every never --checkpoint-dir URL" in result.stderr
+
+
+def test_never_means_none_unless_a_moment_or_a_place_is_named():
+    assert policy_of(CheckpointOptions(every="never")) is None
+    assert policy_of(CheckpointOptions(every="never", keep_last=5)) is None
+    for wish in ({"at": "epoch"}, {"url": "/there"}):
+        policy = policy_of(CheckpointOptions(every="never", **wish))
+        assert (policy.every_s, policy.every_steps, policy.auto) == (None, None, False)

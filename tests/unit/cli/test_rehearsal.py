@@ -1,0 +1,124 @@
+"""``elastane verify --restore`` verifies, asks the process that has torch, and compares with the ledger."""
+
+import json
+
+import msgspec
+import pytest
+
+from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.api.records import Digest
+from elastane.api.rehearsal import Rehearsed
+from elastane.api.spec import CheckpointPolicy
+from elastane.observability.run_files import read_record
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+# As the ledger of `finished_run` has it of every step.
+DIGEST = Digest("ab" * 32, "cd" * 32, ("ab",), ("cd",))
+OTHER = msgspec.structs.replace(DIGEST, optimizer="ef" * 32)
+
+
+@pytest.fixture
+def kept(finished_run):
+    """A run with checkpoints of steps 2, 4 and 6, of which the ledger knows two."""
+    run_dir = finished_run()
+    record = read_record(run_dir)
+    spec = msgspec.structs.replace(record.spec, checkpoints=CheckpointPolicy(auto=True), start=3, copies=2)
+    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec)))
+    catalog = Catalog(LocalPlace(run_dir.checkpoints))
+    for step in (2, 4, 6):
+        name = checkpoint_name(step)
+        written = catalog.write(name, "part-0.distcp", [b"x" * 1000])
+        part = PartFile(name="part-0.distcp", bytes=written.bytes, checksum=written.checksum)
+        catalog.publish(Manifest(name=name, step=step, created="", parts=(part,)))
+    return run_dir
+
+
+@pytest.fixture
+def rehearsing(tmp_path, monkeypatch):
+    """A module in the rehearsing process's place: notes its arguments, finds this digest."""
+
+    def install(digest=DIGEST):
+        found = Rehearsed(workers=3, bytes=2_000_000, seconds=0.5, digest=digest)
+        notes = tmp_path / "notes"
+        lines = [
+            "import sys",
+            f"open({str(notes)!r}, 'w').write(' '.join(sys.argv[1:]))",
+            f"print({msgspec.json.encode(found).decode()!r})",
+        ]
+        (tmp_path / "pretend_rehearsal.py").write_text("\n".join(lines))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setattr("elastane.cli.rehearsal.MODULE", "pretend_rehearsal")
+        return notes
+
+    return install
+
+
+def test_the_state_that_comes_back_is_the_one_in_the_ledger(elastane, kept, rehearsing):
+    notes = rehearsing()
+    before = sorted(kept.root.rglob("*"))
+    result = elastane("verify", "--restore", "done", "4")
+    assert result.exit_code == 0
+    assert "step-00000004 verified: 1.0 kB in" in result.stdout
+    assert "restored on 3 workers: 2.0 MB in 0.50 s (0.00 GB/s)" in result.stdout
+    assert "the digests that the ledger has of step 4" in result.stdout
+    expected = f"--checkpoints {kept.checkpoints} --checkpoint step-00000004 --workers 3 --copies 2"
+    assert notes.read_text() == expected
+    assert sorted(kept.root.rglob("*")) == before
+
+
+def test_another_state_is_not_the_same(elastane, kept, rehearsing):
+    rehearsing(OTHER)
+    result = elastane("verify", "--restore", "done", "4", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (found["ok"], found["digest"], found["step"]) == (False, "different", 4)
+    assert "it would NOT come back as it was" in result.stderr
+
+
+def test_a_step_of_which_the_ledger_has_no_digest_is_restored_all_the_same(elastane, kept, rehearsing):
+    notes = rehearsing(OTHER)
+    result = elastane("verify", "--restore", "done", "--workers", "5")
+    assert result.exit_code == 0
+    assert "no digest of step 6" in result.stdout
+    assert "--workers 5" in notes.read_text()
+
+
+def test_a_damaged_one_is_named_and_not_restored(elastane, kept, rehearsing):
+    notes = rehearsing()
+    with (kept.checkpoints / checkpoint_name(6) / "part-0.distcp").open("r+b") as file:
+        file.write(b"y")
+    result = elastane("verify", "--restore", "done")
+    assert result.exit_code == 1
+    assert "step-00000006/part-0.distcp: its checksum is" in result.stdout
+    assert not notes.exists()
+    (kept.checkpoints / checkpoint_name(4) / "COMPLETE").unlink()
+    assert "never finished" in elastane("verify", "--restore", "done", "4").stdout
+
+
+def test_one_that_a_live_run_deletes_meanwhile_is_not_called_damaged(elastane, kept, rehearsing, monkeypatch):
+    rehearsing()
+    verify = Catalog.verify
+
+    def deleted_first(catalog, name):
+        catalog.place.delete(f"{name}/part-0.distcp")
+        damages = verify(catalog, name)
+        catalog.delete(name)
+        return damages
+
+    monkeypatch.setattr(Catalog, "verify", deleted_first)
+    result = elastane("verify", "--restore", "done", "2")
+    assert result.exit_code == 2
+    assert "step-00000002 was deleted while it was read" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--restore", "done", "999"), ("done", "--workers", "2")])
+def test_what_cannot_be_met_is_refused(elastane, kept, words):
+    assert elastane("verify", *words).exit_code == 2
+
+
+def test_a_run_without_checkpoints_has_none_to_rehearse(elastane, finished_run):
+    finished_run()
+    result = elastane("verify", "--restore", "done")
+    assert result.exit_code == 2
+    assert "--checkpoint-every never" in result.stderr

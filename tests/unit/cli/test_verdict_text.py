@@ -1,0 +1,30 @@
+"""What `elastane verify` says of a long run fits a screen."""
+
+import io
+
+from rich.console import Console
+
+from elastane.cli.verify import show_verdict
+from elastane.observability.coverage import EpochCoverage
+from elastane.observability.verify import Verdict
+
+
+def test_many_epochs_of_which_the_same_is_to_be_said_share_a_line():
+    screen = io.StringIO()
+    whole = [EpochCoverage(epoch=e, samples=8, once=8, never=0, repeated=0, finished=True) for e in range(30)]
+    last = EpochCoverage(epoch=30, samples=8, once=3, never=5, repeated=0, finished=False)
+    verdict = Verdict(
+        ok=True,
+        steps=60,
+        planned_steps=None,
+        generations=1,
+        samples=243,
+        epochs=(*whole, last),
+        problems=(),
+        not_finite=(),
+    )
+    show_verdict(verdict, Console(file=screen, width=200))
+    assert screen.getvalue().splitlines()[1:3] == [
+        "  epochs 0 to 29, each: 8 samples once, 0 never, 0 repeatedly",
+        "  epoch 30 (unfinished): 3 samples once, 5 never, 0 repeatedly",
+    ]

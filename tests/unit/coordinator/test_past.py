@@ -1,0 +1,69 @@
+"""A new coordinator reads little of long files, and all that it must know."""
+
+import msgspec
+import pytest
+
+from elastane.api.records import EventLine
+from elastane.coordinator import past
+from elastane.coordinator.appendfile import AppendFile
+from elastane.coordinator.history import history_of
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(events) -> object:
+        path = tmp_path / "events.jsonl"
+        path.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+        return path
+
+    return written
+
+
+def prints(count: int) -> list[EventLine]:
+    trap = 'as in "kind":"worker.died"'
+    return [
+        EventLine(time=1.0, kind="message", why=trap, step=step, key=f"print-{step}-1")
+        for step in range(count)
+    ]
+
+
+DIED = EventLine(time=2.0, kind="worker.died", who="worker 3", workers=(3,), generation=7)
+
+
+@pytest.mark.parametrize("change_at", [0, 10_000, 20_000])
+def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> None:
+    events = prints(20_000)
+    events.insert(change_at, DIED)
+    read = list(past.changes(write(events)))
+    assert DIED in read
+    assert len(read) < 12_000
+    assert read[-5:] == events[-5:]
+    assert history_of(read).noted == {("worker.died", 3)}
+
+
+def test_a_short_file_is_read_as_a_whole(write) -> None:
+    events = [*prints(5), DIED, *prints(5)]
+    assert list(past.changes(write(events))) == events
+    assert list(past.changes(write([]))) == []
+
+
+@pytest.mark.parametrize("length", [0, 1, past.READ_BYTES - 1, past.READ_BYTES, 3 * past.READ_BYTES])
+def test_the_last_whole_line_is_found_whatever_its_length(tmp_path, length) -> None:
+    path = tmp_path / "lines"
+    for torn in (b"", b"t", b"t" * (2 * past.READ_BYTES)):
+        path.write_bytes(b"first\n" + b"x" * length + b"\n" + torn)
+        file = AppendFile(path)
+        assert file.last_line == b"x" * length
+        file.append(b"next")
+        assert file.flush() is None
+        assert path.read_bytes() == b"first\n" + b"x" * length + b"\nnext\n"
+        file.close()
+
+
+def test_a_file_of_one_torn_line_has_none(tmp_path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"torn")
+    file = AppendFile(path)
+    assert file.last_line is None
+    assert path.read_bytes() == b""
+    file.close()

@@ -1,0 +1,156 @@
+"""A run that went on from a checkpoint says what it lost, what it read and how long it was away."""
+
+import msgspec
+import pytest
+
+from elastane.api.records import EventLine
+from elastane.api.spec import CheckpointPolicy
+from elastane.observability.card import FinishedModel, card_text
+from elastane.observability.facts import facts_of, outcome_of
+from elastane.observability.lives import Life, Restored, is_beginning, lives_of, restored_of
+from elastane.observability.metrics import metrics_of
+from elastane.observability.report import command_of, report_html
+from elastane.observability.series import step_of
+
+
+def restored(worker: int, seconds: float, *, nbytes: int = 500) -> EventLine:
+    return EventLine(
+        time=1003.2,
+        kind="checkpoint.restored",
+        who=f"worker {worker}",
+        step=2,
+        detail={"name": "step-00000002", "bytes": nbytes, "seconds": seconds},
+    )
+
+
+def saved(step: int, name: str, at: float) -> EventLine:
+    detail = {"name": name, "step": step, "bytes": 1000, "copy_s": 0.002, "seconds": 0.25, "writers": 2}
+    return EventLine(time=at, kind="checkpoint.saved", step=step + 1, detail=detail)
+
+
+RESUMED = EventLine(
+    time=1002.9,
+    kind="run.resumed",
+    why="asked to: from step-00000002, 3 steps are made again",
+    step=2,
+    detail={"name": "step-00000002", "step": 2, "lost_steps": 3, "times": 1, "away_s": 60.5},
+)
+# Its ledger says that step 2 was made at 1002.0 and step 3 at 1003.0.
+EVENTS = (
+    EventLine(time=1000.0, kind="run.started"),
+    EventLine(time=1000.5, kind="worker.joined", who="worker 0", step=0),
+    saved(2, "step-00000002", 1002.1),
+    EventLine(time=1002.2, kind="worker.died", who="worker 0", step=5),
+    EventLine(time=1002.3, kind="run.stopped"),
+    RESUMED,
+    EventLine(time=1002.95, kind="worker.joined", who="worker 1", step=2),
+    restored(1, 0.5),
+    restored(2, 0.25),
+    EventLine(time=1004.5, kind="worker.joined", who="worker 3", step=4),
+    saved(6, "step-00000006.r1", 1006.1),
+    EventLine(time=1006.2, kind="run.finished"),
+)
+
+
+@pytest.fixture
+def run(make_run):
+    return make_run(events=EVENTS)
+
+
+def test_a_life_is_what_it_went_on_from_and_what_that_cost(run):
+    (life,) = lives_of(run.events, run.ledger)
+    assert life == Life(
+        checkpoint="step-00000002",
+        step=2,
+        why="asked to",
+        lost_steps=3,
+        away_s=60.5,
+        back_s=pytest.approx(0.1),
+        restored=Restored(1000, 0.5, 2),
+    )
+
+
+def test_workers_read_at_the_same_time_and_one_that_read_twice_counts_once():
+    assert restored_of([restored(1, 0.5), restored(2, 0.1), restored(1, 0.2)]) == Restored(1000, 0.2, 2)
+    assert restored_of([]) is None
+
+
+def test_a_life_that_made_no_step_was_not_back(run):
+    again = msgspec.structs.replace(RESUMED, time=1002.95)
+    first, second = lives_of((RESUMED, again, *EVENTS[-1:]), run.ledger)
+    assert first.back_s is None
+    assert second.back_s == pytest.approx(0.05)
+    assert first.restored is None
+
+
+def test_what_an_earlier_life_came_to_is_not_what_the_run_came_to(run):
+    assert outcome_of(EVENTS[:5], live=False)[0] == "stopped"
+    assert outcome_of(EVENTS[:7], live=True)[0] == "running"
+    assert outcome_of(EVENTS[:7], live=False)[0] == "interrupted"
+    assert facts_of(run).outcome == "finished"
+
+
+def test_who_begins_a_life_is_no_change(run):
+    lives = lives_of(run.events, run.ledger)
+    joined = [event for event in run.events if event.kind == "worker.joined"]
+    assert [is_beginning(event, step_of(event, run.ledger), lives) for event in joined] == [True, True, False]
+
+
+def test_checkpoints_are_no_changes_and_stand_at_their_own_step(run):
+    facts = facts_of(run)
+    assert (facts.checkpoints, facts.resumes, facts.lost_steps) == (2, 1, 3)
+    assert facts.changes == len(EVENTS) - 4
+    assert [step_of(event, run.ledger) for event in run.events if event.kind == "checkpoint.saved"] == [2, 6]
+
+
+def test_the_metrics_have_all_of_it(run):
+    metrics = metrics_of(run)
+    assert metrics.lives == lives_of(run.events, run.ledger)
+    first = metrics.checkpoints[0]
+    assert (first.name, first.step, first.used) == ("step-00000002", 2, False)
+    assert (first.bytes, first.copy_s, first.write_s) == (1000, 0.002, 0.25)
+    assert [one.used for one in metrics.checkpoints] == [False, True, False]
+
+
+def test_the_card_says_what_was_made_again(run):
+    text = card_text(run, metrics_of(run), FinishedModel(files=(("model.safetensors", 10),)))
+    assert (
+        "2 written, training went on from:\n- `step-00000002`, step 2: 3 steps after it made again, "
+        "1.0 kB in 0.50 s (0.00 GB/s) read on 2 workers" in text
+    )
+    assert "1 joined, 1 died, 1 resume, 1 stopped." in text
+
+
+def test_the_report_marks_the_resume_and_shades_what_was_made_again(run):
+    page = report_html(run)
+    assert "step 2: elastane run resumed" in page or "step 2: resumed" in page
+    assert "steps 3 to 5 were lost and made again" in page
+    assert "1 resume, 3 steps made again" in page
+    assert page.count('class="kept"') == 1
+    assert page.count('class="kept used"') == 1
+    for words in ("1 min 00 s", "the run went on from it", "250 ms", "2.0 ms", "1.0 kB in 0.50 s"):
+        assert words in page
+
+
+def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
+    page = report_html(make_run(events=(EVENTS[0], EVENTS[2], EVENTS[-1])))
+    assert "never needed" in page
+    assert "<h2>Lives</h2>" not in page
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (None, "--checkpoint-every never"),
+        (CheckpointPolicy(auto=True), ""),
+        (CheckpointPolicy(every_s=600.0), '--checkpoint-every "600 s"'),
+        (CheckpointPolicy(every_steps=50, keep_every=9), '--checkpoint-every "50 steps" --keep-every 9'),
+        (
+            CheckpointPolicy(url="s3://b/p", each_epoch=True, keep_best=("loss", "min")),
+            "--checkpoint-every never --checkpoint-at epoch --checkpoint-dir s3://b/p --keep-best loss:min",
+        ),
+    ],
+)
+def test_the_command_in_the_report_asks_for_the_same_checkpoints(run, policy, words):
+    spec = msgspec.structs.replace(run.record.spec, checkpoints=policy)
+    assert command_of(spec) == " ".join(["elastane run --workers 1:8 --start 1", *words.split(), "train.py"])
