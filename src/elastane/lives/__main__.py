@@ -20,12 +20,11 @@ from elastane.api.errors import ElastaneError, NoSuchFile
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.lives.again import from_the_beginning
 from elastane.lives.audience import Log
 from elastane.lives.conclusion import concluded
 from elastane.lives.life_file import read_life, write_life
 from elastane.lives.living import STOPPED_BY_USER, lived
-from elastane.lives.resuming import resume
+from elastane.lives.resuming import from_the_beginning, resume
 from elastane.lives.run_directory import reclaimed
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
