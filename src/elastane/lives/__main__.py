@@ -16,7 +16,7 @@ import msgspec
 
 from elastane.agent import identity
 from elastane.api.control import RunOver
-from elastane.api.errors import ElastaneError, NoSuchFile
+from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         with reclaimed(RunDir(options.run_dir.absolute())) as run_dir:
             code = live(run_dir, Wish(options.life, options.workers), audience)
-    except ElastaneError as error:
+    except BadInput as error:
         # Another process lives this life or the one before: it is told by its lock, and needs no help.
         audience.say(f"not begun: {error}")
         code = NOTHING_TO_DO
@@ -63,7 +63,11 @@ def main() -> None:
 
 def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
     """The life, if it is still to be lived; its exit code. The caller holds the lock."""
-    newest = read_life(run_dir)
+    try:
+        newest = read_life(run_dir)
+    except BadInput as error:
+        audience.say(str(error))
+        return NOBODYS_FAULT
     if newest is not None and newest.number >= wish.life:
         audience.say(f"life {wish.life} has begun before; the newest is {newest.number}")
         return NOTHING_TO_DO

@@ -50,11 +50,7 @@ class LocalEngine:
     # -- observing ------------------------------------------------------------------------------------------
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """What is there; a coordinator that does not answer within a second holds up nobody else.
-
-        Raises:
-            BadInput: a ``life.json`` is damaged.
-        """
+        """What is there; a coordinator that does not answer within a second holds up nobody else."""
         names = {*jobs, *self._places.unsettled()}
         await self._forget(self._watched.keys() - names)
         for name in names:

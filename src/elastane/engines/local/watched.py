@@ -1,10 +1,14 @@
 """What a local engine remembers of a job between two looks: nothing that it could not read again."""
 
+import logging
 import time
+from contextlib import suppress
+
+import msgspec
 
 from elastane.agent import identity
 from elastane.agent.presence import anyone_present
-from elastane.api.errors import ElastaneError
+from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import Life
 from elastane.api.observations import Progress
 from elastane.api.rundir import RunDir
@@ -15,6 +19,8 @@ from elastane.observability.run_files import decode_event_line, decode_ledger_li
 from elastane.observability.tail import Tail
 
 WITHIN_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
 
 
 class Watched:
@@ -35,11 +41,7 @@ class Watched:
         self._samples = 0
 
     def look(self) -> None:
-        """Who is there, and which life it is.
-
-        Raises:
-            BadInput: ``life.json`` is damaged.
-        """
+        """Who is there, and which life it is."""
         # In this order: once nobody is present, nobody is left to write how the life ended.
         present = anyone_present(self.run_dir)
         self._read_life()
@@ -58,9 +60,12 @@ class Watched:
     def progress(self) -> Progress:
         """Read on in what the job writes down."""
         for line in self._ledger.new_lines():
-            self._pace = after_line(self._pace, decode_ledger_line(line))
+            # A ledger that was cut and has grown again may be entered in the middle of a line.
+            with suppress(msgspec.DecodeError):
+                self._pace = after_line(self._pace, decode_ledger_line(line))
         for line in self._events.new_lines():
-            self._pace = after_event(self._pace, decode_event_line(line))
+            with suppress(msgspec.DecodeError):
+                self._pace = after_event(self._pace, decode_event_line(line))
         if self._steps is None:
             self._learn_pinned()
         pace = self._pace
@@ -82,8 +87,12 @@ class Watched:
         # Replaced as a whole each time, so another content is another file.
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
-            self.life = read_life(self.run_dir)
             self._stamp = stamp
+            try:
+                self.life = read_life(self.run_dir)
+            except BadInput as error:
+                # One job's damage must not keep anybody from seeing the others. Another life would say it.
+                logger.warning("%s", error)
 
     def _learn_pinned(self) -> None:
         try:
