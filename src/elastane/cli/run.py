@@ -21,7 +21,6 @@ from elastane.cli.run_spec import (
     changed_spec,
     check_name,
     check_script,
-    check_unchanged,
     remarks,
     spec_of,
 )
@@ -239,8 +238,6 @@ def run(
             record = read_record(directory)
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
-            if not accept_changes:
-                check_unchanged(record)
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
             over = lived(directory, record, Terminal(directory, console))
     else:

@@ -1,6 +1,5 @@
 """From the options of ``elastane run`` to a `RunSpec`, or a sentence that says why not."""
 
-import hashlib
 import re
 from pathlib import Path
 from typing import Literal
@@ -8,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.errors import BadInput
-from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.spec import RunSpec
 from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -192,23 +191,6 @@ def check_script(script: Path) -> None:
         script.open("rb").close()
     except OSError as error:
         raise BadInput(f"cannot read {script}: {error.strerror}") from error
-
-
-def check_unchanged(record: RunRecord) -> None:
-    """Say before anything is started what every worker would be refused for.
-
-    Raises:
-        BadInput: the script is another than the run began with.
-    """
-    if record.pinned is None:
-        return
-    now = hashlib.sha256(Path(record.spec.script).read_bytes()).hexdigest()
-    if now != record.pinned.script_digest:
-        raise BadInput(
-            f"the script {record.spec.script} has changed since the run began",
-            means="with another script the trained bytes may be others, so the ledger would prove nothing",
-            do="bring it back, or resume with --accept-changes",
-        )
 
 
 def remarks(spec: RunSpec) -> list[str]:

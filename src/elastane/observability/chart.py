@@ -76,10 +76,11 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """``svg``, and what the page's script needs to answer a pointer."""
+    """``svg``, what the page's script needs to answer a pointer, and the kinds of events that have a mark."""
 
     svg: str
     hover: dict[str, object]
+    marked: tuple[Kind, ...]
 
 
 def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_ranks: int) -> Chart:
@@ -139,7 +140,7 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
             [p.step, rounded(p.loss), rounded(p.smooth), p.workers, round(p.step_ms, 1)] for p in losses
         ],
     }
-    return Chart(svg, hover)
+    return Chart(svg, hover, tuple(dict.fromkeys(mark.kind for mark in marks)))
 
 
 def loss_height(point: Point) -> float:

@@ -56,7 +56,7 @@ def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
     body = [
         *heading(run, facts),
         *tiles(facts),
-        *(chart_card(chart, run.events) if chart else ['<p class="soft">No step has committed.</p>']),
+        *(chart_card(chart) if chart else ['<p class="soft">No step has committed.</p>']),
         *event_table(run),
         *evaluation_table(run),
         *lives_table(run),
@@ -184,9 +184,8 @@ def glyph(kind: Kind | None) -> str:
     return f'<svg class="glyph {kind.colour}" viewBox="-9 -9 18 18"><path d="{kind.glyph}"/></svg>'
 
 
-def chart_card(chart: Chart, events: Sequence[EventLine]) -> Iterable[str]:
-    seen = {event.kind for event in events}
-    kinds = [kind for name, kind in KINDS.items() if name in seen]
+def chart_card(chart: Chart) -> Iterable[str]:
+    kinds = [kind for kind in KINDS.values() if kind in chart.marked]
     yield f'<figure class="card">{chart.svg}'
     if kinds:
         entries = "".join(f"<span>{glyph(kind)}{kind.word}</span>" for kind in unique(kinds))

@@ -1,6 +1,5 @@
 """What somebody sees of a run that goes on from a checkpoint."""
 
-import hashlib
 import io
 
 import msgspec
@@ -11,7 +10,6 @@ from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
 from elastane.cli.watch import Watcher
 from elastane.cli.words import event_text, restored_event
-from elastane.observability.run_files import read_record
 
 
 def restored(worker, seconds):
@@ -73,19 +71,3 @@ def test_what_a_new_life_cannot_change_is_refused(elastane, finished_run, words,
     assert result.exit_code == 2
     assert said in result.stderr
     assert {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()} == before
-
-
-def test_a_script_that_has_changed_is_refused_before_anything_is_touched(elastane, finished_run, script):
-    run_dir = finished_run()
-    record = read_record(run_dir)
-    digest = hashlib.sha256(script.read_bytes()).hexdigest()
-    spec = msgspec.structs.replace(record.spec, script=str(script))
-    pinned = msgspec.structs.replace(record.pinned, script_digest=digest)
-    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec, pinned=pinned)))
-    assert "has finished" in elastane("run", "--resume", "done").stderr
-    script.write_text("import elastane  # and more")
-    result = elastane("run", "--resume", "done")
-    assert result.exit_code == 2
-    assert "has changed since the run began" in result.stderr
-    assert "--accept-changes" in result.stderr
-    assert "has finished" in elastane("run", "--resume", "done", "--accept-changes").stderr

@@ -26,7 +26,13 @@ def test_an_interval_is_of_time_or_of_steps(typed, every_s, every_steps):
 
 
 def test_never_is_no_policy_at_all():
-    assert policy_of(CheckpointOptions(every="never", at="epoch", keep_last=0)) is None
+    assert policy_of(CheckpointOptions(every="never", keep_last=0)) is None
+
+
+def test_never_beside_a_moment_is_at_that_moment_only():
+    policy = policy_of(CheckpointOptions(every="never", at="epoch"))
+    assert policy is not None
+    assert (policy.every_s, policy.every_steps, policy.auto, policy.each_epoch) == (None, None, False, True)
 
 
 @pytest.mark.parametrize(

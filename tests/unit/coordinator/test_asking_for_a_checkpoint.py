@@ -33,10 +33,10 @@ def at(stage, step):
             stage.step(made, worker)
 
 
-def write(stage, step, state="written"):
-    part = CheckpointPart(name=f"step-{step:08d}", step=step, writers=(0, 1), state=state)
+def write(stage, step, state="written", error=""):
+    part = CheckpointPart(name=f"step-{step:08d}", step=step, writers=(0, 1), state=state, error=error)
     for worker in (0, 1):
-        stage.worker(worker, checkpoint=part)
+        stage.worker(worker, checkpoints=(part,))
 
 
 def publish(stage, step):

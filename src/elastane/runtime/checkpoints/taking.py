@@ -235,7 +235,7 @@ class Taker:
             try:
                 self._say(self._written(part))
             except StorageError as error:
-                self._say(msgspec.structs.replace(part.report, state="failing", error=str(error)))
+                self._say(msgspec.structs.replace(part.report, state="failing", error=error.what))
             else:
                 return
             with self._way:
@@ -271,7 +271,7 @@ class Taker:
         try:
             manifest = self._published(order)
         except ElastaneError as error:
-            self._kept(msgspec.structs.replace(kept, error=str(error)))
+            self._kept(msgspec.structs.replace(kept, error=error.what))
             return
         self._kept(msgspec.structs.replace(kept, bytes=manifest.bytes, metrics=manifest.metrics))
         self._tidy(order)
