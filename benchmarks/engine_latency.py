@@ -21,7 +21,7 @@ import msgspec
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.lives import Life, Outcome
 from elastane.api.observations import Observation
-from elastane.api.orders import Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.records import LedgerLine
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
@@ -89,8 +89,20 @@ class Timed:
         return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
 
 
-async def resizes(repetitions: int, home: Path) -> dict[str, object]:
+async def resizes(repetitions: int, home: Path) -> dict[str, dict[str, float]]:
     timed = Timed(home)
+    try:
+        return await measured_on(timed, repetitions)
+    finally:
+        # A job outlives whoever has started it: this one must not.
+        seen = (await timed.engine.observe([JOB]))[JOB]
+        if seen.present:
+            await timed.engine.carry_out([Kill(job=JOB, life=seen.life)])
+            await timed.until(lambda seen: not seen.present)
+        await timed.engine.close()
+
+
+async def measured_on(timed: Timed, repetitions: int) -> dict[str, dict[str, float]]:
     measured: dict[str, list[float]] = {"submit": [], "grow": [], "shrink": [], "pause": [], "resume": []}
     for life in range(1, 1 + max(1, repetitions // GROWTHS_A_LIFE)):
         start = Start(job=JOB, life=life, workers=1, spec=timed.spec)
@@ -108,7 +120,6 @@ async def resizes(repetitions: int, home: Path) -> dict[str, object]:
         measured["pause"].append(time.time() - decided_s)
     pauses = [pause.longest_ms / 1000 for pause in pauses_of(read_run(timed.run_dir).events)]
     await timed.order(Settle(job=JOB))
-    await timed.engine.close()
     return {name: spread(values) for name, values in measured.items()} | {
         "felt_by_the_healthy": spread(pauses)
     }
