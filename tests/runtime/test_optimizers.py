@@ -148,7 +148,7 @@ def test_nothing_in_a_packet_is_pickled():
     packet = packed(state, range(state.units), range(state.units))
     length = int.from_bytes(packet[:8], "little")
     header = json.loads(packet[8 : 8 + length])
-    assert set(header["plain"]["rest"]) == {"groups", "schedule", "scaler", "keep"}
+    assert set(header["plain"]["rest"]) == {"groups", "schedule", "scaler", "keep", "metrics"}
     elements = sum(torch.Size(shape).numel() * 4 for _, shape, _ in header["tensors"].values())
     assert len(packet) <= 8 + length + 2 * elements
 

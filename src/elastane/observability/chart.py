@@ -53,6 +53,7 @@ KINDS = {
     "shares.rebalanced": Kind("core", SWAP, "rebalanced"),
     "evaluation": Kind("score", STAR, "evaluation"),
     "ledger.stalled": Kind("bad", SQUARE, "ledger stalled"),
+    "data.awaited": Kind("warn", CHEVRON, "waits for data"),
     "checkpoint.failing": Kind("bad", RING, "storage refuses a checkpoint"),
     "checkpoint.abandoned": Kind("warn", RING, "checkpoint given up"),
     "run.resumed": Kind("good", BACK, "resumed"),
