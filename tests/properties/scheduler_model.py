@@ -204,6 +204,9 @@ class Cluster:
                     Draining(pool=pool, workers=workers, leaving=leaving, deadline_s=now_s + decision.drain_s),
                 )
             changed = decision.action not in ("keep", "wait")
+            resized_s = now_s if decision.action in ("grow", "shrink", "move") else state.resized_s
+            if decision.action in ("start", "preempt"):
+                resized_s = None
             self.changes[state.name] = self.changes.get(state.name, 0) + changed
             jobs.append(
                 replace(
@@ -211,7 +214,8 @@ class Cluster:
                     holds=tuple(Holding(pool=pool, workers=n) for pool, n in decision.workers.items()),
                     draining=draining,
                     started_s=now_s if decision.action == "start" else state.started_s,
-                    resized_s=now_s if changed else state.resized_s,
+                    resized_s=resized_s,
+                    promised=decision.entitled,
                 )
             )
         self.snapshot = replace(self.snapshot, jobs=tuple(jobs))

@@ -25,7 +25,7 @@ class Books:
 
         Workers stay where they are as far as they can.
         """
-        for group in claimant.groups:
+        for group in claimant.groups if not claimant.entitled else (_group_of(claimant),):
             kept, left = self.kept(claimant, workers, level, group)
             new, left = self.new(claimant, left, level, group.for_minimum, kept)
             if not left:
@@ -40,6 +40,11 @@ class Books:
         else:
             parts, left = self.new(claimant, workers, level, group.for_growth, ())
         return None if left else parts
+
+    def places(self, claimant: Claimant, workers: int, level: int) -> Parts:
+        """Up to so many of the places it has."""
+        group = _group_of(claimant) if claimant.entitled else claimant.groups[0] if claimant.groups else None
+        return self.kept(claimant, workers, level, group)[0] if group else ()
 
     def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
         """Up to so many new ones, in the group that has room for most."""

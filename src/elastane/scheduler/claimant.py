@@ -93,6 +93,10 @@ class Claimant:
         return self.size > 0
 
     @property
+    def has_minimum(self) -> bool:
+        return self.entitled >= self.minimum or self.excused
+
+    @property
     def preemption_loses(self) -> float:
         """Device-seconds of work."""
         return (self.state.unsaved_s + self.state.resize_s) * self.size * self.devices

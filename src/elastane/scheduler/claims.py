@@ -94,18 +94,22 @@ class _Desk:
 
     def serve(self, claimant: Claimant, later: dict[int, list[Claimant]]) -> None:
         """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
-        if claimant.entitled:
+        if claimant.has_minimum:
             return
         level = claimant.path.index(self.node)
+        if claimant.running and level < claimant.level:
+            self.stay(claimant, level)
+            return
         shape = (claimant.path[0], claimant.groups, claimant.devices)
         alike = not claimant.running
         if alike and self.refused.get(shape, claimant.minimum + 1) <= claimant.minimum:
             self.refuse(claimant, level)
             return
-        parts = self.books.parts(claimant, claimant.minimum, level)
+        missing = claimant.minimum - claimant.entitled
+        parts = self.books.parts(claimant, missing, level)
         taken: list[Grant] = []
         if parts is None and level and not self.must_not_displace(claimant, level):
-            parts, taken = self.displace(claimant, level)
+            parts, taken = self.displace(claimant, missing, level)
         if parts is not None:
             self.books.grant(claimant, self.node, parts, growth=False)
             claimant.waits = None
@@ -117,7 +121,16 @@ class _Desk:
         if claimant.patient:
             self.hold(claimant)
 
-    def displace(self, claimant: Claimant, level: int) -> tuple[Parts | None, list[Grant]]:
+    def stay(self, claimant: Claimant, level: int) -> None:
+        """A running job keeps its places on this quota; only where it can borrow no further does it look for others.
+
+        So it never moves from what it borrows to what its team owns, or back, for nothing.
+        """
+        parts = self.books.places(claimant, claimant.minimum - claimant.entitled, level)
+        if parts:
+            self.books.grant(claimant, self.node, parts, growth=False)
+
+    def displace(self, claimant: Claimant, missing: int, level: int) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
         books, taken = self.books, []
         for grant in self.takeable(claimant, level):
@@ -128,7 +141,7 @@ class _Desk:
             for one in own:
                 books.take_back(one)
             taken += own
-            parts = books.parts(claimant, claimant.minimum, level)
+            parts = books.parts(claimant, missing, level)
             if parts is not None:
                 return parts, taken
         for grant in reversed(taken):
@@ -142,7 +155,9 @@ class _Desk:
             grant
             for node in reversed(claimant.path[:level])
             for grant in reversed(self.books.standing(node))
-            if not grant.claimant.excused and any(pool in pools for pool, _ in grant.parts)
+            if grant.claimant is not claimant
+            and not grant.claimant.excused
+            and any(pool in pools for pool, _ in grant.parts)
         ]
         minimums = [
             grant
@@ -161,7 +176,7 @@ class _Desk:
         for grant in taken:
             displaced = grant.claimant
             may_ask = self.node in displaced.path[: displaced.level + 1]
-            if not displaced.entitled and not grant.growth and may_ask:
+            if not grant.growth and not displaced.has_minimum and may_ask:
                 later.setdefault(displaced.priority, []).append(displaced)
 
     def hold(self, claimant: Claimant) -> None:
@@ -189,9 +204,17 @@ class _Desk:
         )
 
     def refuse(self, claimant: Claimant, level: int) -> None:
-        if level == claimant.level:
-            holder = self.holder(claimant)
-            claimant.waits = no_room(self.books, claimant, claimant.minimum, level, self.names, holder)
+        if level < claimant.level:
+            return
+        holder = self.holder(claimant)
+        missing = claimant.minimum - claimant.entitled
+        claimant.waits = no_room(self.books, claimant, missing, level, self.names, holder)
+        # Part of a minimum is of no use to it, but may be to others of its team.
+        partial = list(claimant.grants)
+        for grant in partial:
+            self.books.take_back(grant)
+        for node in {grant.node: None for grant in partial}:
+            self.refill(node)
 
     def holder(self, claimant: Claimant) -> str:
         """The job that holds its place and waits for a pool the claimant could use."""

@@ -30,9 +30,9 @@ def entitle(ground: Ground) -> Books:
 
     def fill(node: int) -> None:
         members = below.get(node, ())
-        waiting = [claimant for claimant in members if not claimant.entitled]
+        waiting = [claimant for claimant in members if not claimant.has_minimum]
         grant_minimums(books, node, waiting, rules.fairness_grain, names, fill)
-        grant_growth(books, node, (claimant for claimant in members if claimant.entitled), rules, names)
+        grant_growth(books, node, (claimant for claimant in members if claimant.has_minimum), rules, names)
 
     for node in ground.tree.upwards:
         fill(node)

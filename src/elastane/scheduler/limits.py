@@ -98,5 +98,7 @@ def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))
     if state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s:
-        found.append(Limit(present, CoolingDown(until_s=state.resized_s + rules.cooldown_s)))
+        # What it was promised before it changed still comes.
+        promised = largest(policy, max(present, state.promised))
+        found.append(Limit(promised, CoolingDown(until_s=state.resized_s + rules.cooldown_s)))
     return found
