@@ -18,7 +18,20 @@ from .scheduler_model import (
 )
 from .scheduler_strategies import empty_cluster, some_job
 
-EVENTS = ("submit", "submit", "submit", "tick", "tick", "tick", "cancel", "fail", "repair", "leave", "resize", "priority")
+EVENTS = (
+    "submit",
+    "submit",
+    "submit",
+    "tick",
+    "tick",
+    "tick",
+    "cancel",
+    "fail",
+    "repair",
+    "leave",
+    "resize",
+    "priority",
+)
 
 
 histories = st.tuples(st.integers(0, 2**32), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=25))
@@ -102,7 +115,8 @@ def test_no_pool_and_no_quota_is_given_more_than_it_has(history):
                 assert on_pool(after, pool.name) <= there
             nodes = Nodes(before, pool.name, there)
             now, then = (
-                {team: pools.get(pool.name, 0) for team, pools in used(one).items()} for one in (before, after)
+                {team: pools.get(pool.name, 0) for team, pools in used(one).items()}
+                for one in (before, after)
             )
             for node in nodes.over(then):
                 # Who is over its quota, because that was lowered, is at least given nothing more.

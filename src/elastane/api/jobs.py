@@ -1,7 +1,7 @@
 """The job spec, version 1: what a job needs, how far it may stretch, and whom it belongs to.
 
-One schema for YAML, JSON and Python: files write ``camelCase`` with the names that SageMaker HyperPod, Kubeflow
-and Kueue made known, Python writes ``snake_case``.
+One schema for YAML, JSON and Python: files write ``camelCase`` with the names that SageMaker HyperPod,
+Kubeflow and Kueue made known, Python writes ``snake_case``.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-VERSION = 1
+VERSION: Literal[1] = 1
 
 
 class Part(

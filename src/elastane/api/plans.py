@@ -1,7 +1,7 @@
 """What the scheduler decides, each decision with its reasons as values.
 
-Reasons are rendered by `elastane.scheduler.explain`. The field ``node`` names the cohort or team whose quota is
-meant; empty: the cluster itself.
+Reasons are rendered by `elastane.scheduler.explain`. The field ``node`` names the cohort or team whose
+quota is meant; empty: the cluster itself.
 """
 
 from typing import Literal, TypeAlias
@@ -23,7 +23,7 @@ class MinimumFits(Reason, frozen=True, kw_only=True):
 
 
 class WorthMore(Reason, frozen=True, kw_only=True):
-    """Idle devices, on the quota of ``node``, make the job ``speedup`` times as fast as it would be without."""
+    """Idle devices, on the quota of ``node``, make the job ``speedup`` times as fast."""
 
     node: str
     speedup: float
@@ -121,14 +121,14 @@ class NoSuchPool(Reason, frozen=True, kw_only=True):
 
 
 class NeverFits(Reason, frozen=True, kw_only=True):
-    """The minimum needs ``need`` devices, and quota, limits and pools allow ``most``, even if all were idle."""
+    """The minimum needs ``need`` devices; even if all were idle, the job could have only ``most``."""
 
     need: int
     most: int
 
 
 class NoRoom(Reason, frozen=True, kw_only=True):
-    """``need`` devices of the pool are wanted; beside what others have the better right to, there are ``room``.
+    """``need`` devices of the pool are wanted; others have the better right to all but ``room``.
 
     Args:
         pool: the one that comes closest.
@@ -264,7 +264,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers that should have left by now: they are to be killed. Their devices count until they are gone."""
+    """Workers that should have left by now are to be killed; their devices count until they are gone."""
 
     job: str
     pool: str

@@ -13,10 +13,11 @@ class Books:
 
     Args:
         accounts: what is used; changed by every grant.
+        pools: names of the pools, for reasons.
     """
 
-    def __init__(self, accounts: Accounts) -> None:
-        self.accounts = accounts
+    def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
+        self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
         self.rank = 0
 
@@ -33,7 +34,7 @@ class Books:
         return None
 
     def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
-        """Where so many more fit beside its minimum: only where it has workers if ``held``, else only elsewhere."""
+        """Where so many more fit beside its minimum: if ``held`` in places it has, else only in new ones."""
         group = _group_of(claimant)
         if held:
             parts, left = self.kept(claimant, workers, level, group)
@@ -68,7 +69,7 @@ class Books:
     def new(
         self, claimant: Claimant, workers: int, level: int, order: tuple[int, ...], beside: Parts
     ) -> tuple[Parts, int]:
-        """Up to so many in new places, ``beside`` what is about to be taken, and how many are left to place."""
+        """Up to so many in new places, ``beside`` what is about to be taken; and how many are left over."""
         accounts, devices = self.accounts, claimant.devices
         taken = dict(beside)
         parts: list[tuple[int, int]] = []

@@ -38,7 +38,8 @@ class Claimant:
         state: the job.
         number: of the job; decides between equals.
         path: from its team to the cluster.
-        level: place in ``path`` of the highest node on whose quota it may run: its team's if it must not borrow.
+        level: place in ``path`` of the highest node on whose quota it may run: its team's if it must not
+            borrow.
         priority: of its class.
         groups: pools it may use, best first; of a job with workers, the group they are in.
         devices: of a worker.

@@ -123,7 +123,7 @@ class _Desk:
         )
 
     def groups_of(self, state: JobState) -> tuple[Group, ...]:
-        """Of a job with workers only the group they are in: it changes neither kind nor site while it runs."""
+        """Of a job with workers only the group they are in: it keeps kind and site while it runs."""
         spec = state.spec
         wanted, data = spec.resources_per_worker, spec.data
         where = tuple(sorted(holding.pool for holding in state.holds))
