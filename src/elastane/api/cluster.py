@@ -10,7 +10,7 @@ from elastane.api.reservations import Reservation
 from elastane.api.rules import Rules
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that a job was granted in one pool and that nobody has asked to leave.
 
     Args:
@@ -26,7 +26,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     starting: int = 0
 
 
-class Draining(msgspec.Struct, frozen=True, kw_only=True):
+class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that were asked to leave and are still there; they hold their devices until they are seen gone.
 
     Args:
@@ -42,7 +42,7 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True):
     leaving: int = 0
 
 
-class JobState(msgspec.Struct, frozen=True, kw_only=True):
+class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that is neither finished nor cancelled, as the controller knows it.
 
     Args:

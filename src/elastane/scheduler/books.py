@@ -121,8 +121,12 @@ class Books:
         claimant = grant.claimant
         for pool, workers in grant.parts:
             self.accounts.charge(claimant.path, pool, sign * workers * claimant.devices)
-            claimant.given[pool] = claimant.given.get(pool, 0) + sign * workers
+            before = claimant.given.get(pool, 0)
+            claimant.given[pool] = after = before + sign * workers
             claimant.entitled += sign * workers
+            if claimant.stays:
+                held = claimant.held.get(pool, 0)
+                claimant.placed += min(after, held) - min(before, held)
 
 
 def _group_of(claimant: Claimant) -> Group:

@@ -61,6 +61,7 @@ class Claimant:
         grants: what it is entitled to, oldest first.
         given: the same, in workers by pool.
         entitled: the same, in workers.
+        placed: how many of ``held`` are among them.
     """
 
     state: JobState
@@ -88,6 +89,7 @@ class Claimant:
     grants: list[Grant] = field(default_factory=list)
     given: dict[int, int] = field(default_factory=dict)
     entitled: int = 0
+    placed: int = 0
 
     @property
     def running(self) -> bool:

@@ -72,13 +72,14 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
     while turns:
         turn, team = turns[0]
         queue = queues[team]
-        now = _turn(books, node, queue, rules)
-        if now > turn:
-            # The share of its cohort has grown meanwhile.
-            heapq.heapreplace(turns, (now, team))
-            if turns[0][1] != team:
-                continue
         step, claimant = queue[0]
+        if len(turns) > 1 and claimant.path.index(node) > 1:
+            now = _turn(books, node, queue, rules)
+            if now > turn:
+                # The share of its cohort has grown meanwhile.
+                heapq.heapreplace(turns, (now, team))
+                if turns[0][1] != team:
+                    continue
         following_step = _take(books, node, claimant, step, rules)
         if following_step is None:
             heapq.heappop(queue)
@@ -113,7 +114,7 @@ def next_step(claimant: Claimant, rules: Rules, *, new_only: bool = False) -> St
     policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
     now = claimant.entitled
     # Workers it has and that are not granted yet: something new would come on top of them.
-    unplaced = sum(max(0, held - claimant.given.get(pool, 0)) for pool, held in claimant.held.items())
+    unplaced = claimant.stays - claimant.placed
     size = following(policy, now)
     held = not new_only and size is not None and size - now <= unplaced
     if not held:

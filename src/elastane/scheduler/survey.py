@@ -126,8 +126,8 @@ class _Desk:
         """Of a job with workers only the group they are in: it keeps kind and site while it runs."""
         spec = state.spec
         wanted, data = spec.resources_per_worker, spec.data
-        where = tuple(sorted(holding.pool for holding in state.holds))
-        labels = tuple(sorted(data.labels.items()))
+        where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
+        labels = tuple(sorted(data.labels.items())) if data.labels else ()
         key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where)
         if key not in self.groups:
             found = groups(spec, self.snapshot.pools)
