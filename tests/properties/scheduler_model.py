@@ -1,4 +1,5 @@
-"""A small cluster that does what plans say, with delays and faults; and its rules, worked out a second time."""
+"""A small cluster that does what plans say, with delays and faults; and its rules, worked out a second
+time."""
 
 import math
 import random
@@ -142,7 +143,9 @@ class Nodes:
 
     def over(self, of_teams: dict[str, int]) -> set[str]:
         """Nodes that use more than they own and may borrow."""
-        found = {name for name in self.parent if self.usage(name, of_teams) > self.quota(name) + self.borrow[name]}
+        found = {
+            name for name in self.parent if self.usage(name, of_teams) > self.quota(name) + self.borrow[name]
+        }
         return found | ({""} if self.usage("", of_teams) > self.quota("") else set())
 
 
@@ -156,7 +159,10 @@ def legal(policy: ElasticPolicy, workers: int) -> bool:
     if policy.replica_discrete_values:
         return workers in policy.replica_discrete_values
     beyond = workers - policy.min_replicas
-    return 0 <= beyond <= policy.max_replicas - policy.min_replicas and beyond % policy.replica_increment_step == 0
+    return (
+        0 <= beyond <= policy.max_replicas - policy.min_replicas
+        and beyond % policy.replica_increment_step == 0
+    )
 
 
 # -- the cluster -------------------------------------------------------------------------------------------
@@ -201,9 +207,14 @@ class Cluster:
             for pool, workers in decision.drain.items():
                 leaving = min(workers, holds[pool].leaving)
                 draining += (
-                    Draining(pool=pool, workers=workers, leaving=leaving, deadline_s=now_s + decision.drain_s),
+                    Draining(
+                        pool=pool, workers=workers, leaving=leaving, deadline_s=now_s + decision.drain_s
+                    ),
                 )
             changed = decision.action not in ("keep", "wait")
+            resized_s = now_s if decision.action in ("grow", "shrink", "move") else state.resized_s
+            if decision.action in ("start", "preempt"):
+                resized_s = None
             self.changes[state.name] = self.changes.get(state.name, 0) + changed
             jobs.append(
                 replace(
@@ -211,7 +222,8 @@ class Cluster:
                     holds=tuple(Holding(pool=pool, workers=n) for pool, n in decision.workers.items()),
                     draining=draining,
                     started_s=now_s if decision.action == "start" else state.started_s,
-                    resized_s=now_s if changed else state.resized_s,
+                    resized_s=resized_s,
+                    promised=decision.entitled,
                 )
             )
         self.snapshot = replace(self.snapshot, jobs=tuple(jobs))
@@ -225,7 +237,9 @@ class Cluster:
                 if self.work[state.name] <= 0:
                     self.ended.append(state.name)
                     continue
-            stay = () if not self.late_leavers else tuple(o for o in state.draining if self.rng.random() < 0.5)
+            stay = (
+                () if not self.late_leavers else tuple(o for o in state.draining if self.rng.random() < 0.5)
+            )
             jobs.append(replace(state, draining=stay))
         self.snapshot = replace(self.snapshot, now_s=now_s, jobs=tuple(jobs))
 

@@ -18,7 +18,20 @@ from .scheduler_model import (
 )
 from .scheduler_strategies import empty_cluster, some_job
 
-EVENTS = ("submit", "submit", "submit", "tick", "tick", "tick", "cancel", "fail", "repair", "leave", "resize", "priority")
+EVENTS = (
+    "submit",
+    "submit",
+    "submit",
+    "tick",
+    "tick",
+    "tick",
+    "cancel",
+    "fail",
+    "repair",
+    "leave",
+    "resize",
+    "priority",
+)
 
 
 histories = st.tuples(st.integers(0, 2**32), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=25))
@@ -98,26 +111,18 @@ def test_no_pool_and_no_quota_is_given_more_than_it_has(history):
     def check(before, made, after):
         for pool in before.pools:
             there = capacity(before, pool.name)
-            new = {
-                state.spec.team
-                for state in before.jobs
-                if given_anew(before, made, state.name).get(pool.name, 0) > 0
-            }
-            if new:
+            if on_pool(after, pool.name) > on_pool(before, pool.name):
                 assert on_pool(after, pool.name) <= there
             nodes = Nodes(before, pool.name, there)
-            of_teams = {team: pools.get(pool.name, 0) for team, pools in used(after).items()}
-            for node in nodes.over(of_teams):
+            now, then = (
+                {team: pools.get(pool.name, 0) for team, pools in used(one).items()}
+                for one in (before, after)
+            )
+            for node in nodes.over(then):
                 # Who is over its quota, because that was lowered, is at least given nothing more.
-                assert not any(below(nodes, team, node) for team in new), node
+                assert nodes.usage(node, then) <= nodes.usage(node, now), node
 
     played(history, check)
-
-
-def below(nodes, team, node):
-    while team not in (node, ""):
-        team = nodes.parent[team]
-    return team == node
 
 
 def given_anew(before, made, name):

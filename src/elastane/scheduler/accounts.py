@@ -1,9 +1,9 @@
 """What every node of the quota tree owns, lends and uses of each pool, counted in devices.
 
-The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children lend;
-the part it does not lend is local to it; what it uses beyond the local part is used on its parent's account. The
-cluster, the root, owns what nobody was promised. If a pool has fewer devices than were promised, every promise
-shrinks in proportion.
+The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children
+lend; the part it does not lend is local to it; what it uses beyond the local part is used on its parent's
+account. The cluster, the root, owns what nobody was promised. If a pool has fewer devices than were
+promised, every promise shrinks in proportion.
 """
 
 import math

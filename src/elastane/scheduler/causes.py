@@ -117,14 +117,10 @@ class Causes:
         limit = accounts.tree.local[node][pool] + accounts.tree.ceiling[node][pool]
         if by_node and limit < math.inf:
             return [QuotaReached(node=accounts.tree.names[node], pool=name, limit=int(limit))]
-        return [
-            no_room(
-                self.books, claimant, devices // claimant.devices, claimant.level, tuple(self.ground.pools)
-            )
-        ]
+        return [no_room(self.books, claimant, devices // claimant.devices, claimant.level)]
 
     def _gainers(self, loser: Claimant, pool: int, name: str, devices: int, node: int) -> list[Why]:
-        """Those below ``node`` who get the devices; whoever is not yet to blame for another loss comes first."""
+        """Those below ``node`` who get the devices, first whoever is not yet named for another loss."""
         rights = [
             (gain, because)
             for gain in self.gains.get(pool, ())

@@ -1,8 +1,8 @@
 """What every job is entitled to, as if all could change at once.
 
 From the leaves of the quota tree to its root, each node hands out what it owns: first minimums, then growth.
-What a team does not use goes up to its cohort, and from there to the cluster, where others borrow it. So an owner
-always comes before a borrower, and nothing stays idle that somebody may use.
+What a team does not use goes up to its cohort, and from there to the cluster, where others borrow it. So an
+owner always comes before a borrower, and nothing stays idle that somebody may use.
 """
 
 from elastane.scheduler.accounts import Accounts
@@ -16,8 +16,8 @@ from elastane.scheduler.survey import Ground
 
 def entitle(ground: Ground) -> Books:
     """Fill in what each claimant is entitled to."""
-    books = Books(Accounts(ground.tree, ground.growable))
-    rules, names = ground.snapshot.rules, tuple(ground.pools)
+    books = Books(Accounts(ground.tree, ground.growable), tuple(ground.pools))
+    rules = ground.snapshot.rules
     below: dict[int, list[Claimant]] = {}
     for claimant in ground.claimants:
         if claimant.excused and claimant.limit:
@@ -30,9 +30,9 @@ def entitle(ground: Ground) -> Books:
 
     def fill(node: int) -> None:
         members = below.get(node, ())
-        waiting = [claimant for claimant in members if not claimant.entitled]
-        grant_minimums(books, node, waiting, rules.fairness_grain, names, fill)
-        grant_growth(books, node, (claimant for claimant in members if claimant.entitled), rules, names)
+        waiting = [claimant for claimant in members if not claimant.has_minimum]
+        grant_minimums(books, node, waiting, rules.fairness_grain, fill)
+        grant_growth(books, node, (claimant for claimant in members if claimant.has_minimum), rules)
 
     for node in ground.tree.upwards:
         fill(node)

@@ -6,18 +6,20 @@ On the quota of one node the next step is that of
 2. a job that would miss its deadline at the size it has;
 3. what a job that was resized a moment ago already holds;
 4. the cohort, then the team, with the smaller dominant share;
-5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job already
-   holds is worth more to it by what a resize would cost, so that a swap must earn that back within the horizon.
+5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job
+   already holds is worth more to it by what a resize would cost, so that a swap must earn that back within
+   the horizon.
 
-A job stops growing when the next worker is not worth its devices, or when no size in reach earns back a resize.
+A job stops growing when the next worker is not worth its devices, or when no size in reach earns back a
+resize.
 """
 
 import heapq
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from elastane.api.cluster import Rules
 from elastane.api.plans import NotWorth, ResizeTooDear
+from elastane.api.rules import Rules
 from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.claims import no_room, shares
@@ -47,9 +49,7 @@ class Step(NamedTuple):
     held: bool
 
 
-def grant_growth(
-    books: Books, node: int, claimants: Iterable[Claimant], rules: Rules, names: tuple[str, ...]
-) -> None:
+def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: Rules) -> None:
     """Let claimants that have their minimum grow on the quota of ``node``.
 
     Args:
@@ -57,7 +57,6 @@ def grant_growth(
         node: whose quota.
         claimants: below it.
         rules: for what is worth its devices.
-        names: of the pools, for reasons.
     """
     queues: dict[int, list[tuple[Step, Claimant]]] = {}
     for claimant in claimants:
@@ -73,14 +72,15 @@ def grant_growth(
     while turns:
         turn, team = turns[0]
         queue = queues[team]
-        now = _turn(books, node, queue, rules)
-        if now > turn:
-            # The share of its cohort has grown meanwhile.
-            heapq.heapreplace(turns, (now, team))
-            if turns[0][1] != team:
-                continue
         step, claimant = queue[0]
-        following_step = _take(books, node, claimant, step, rules, names)
+        if len(turns) > 1 and claimant.path.index(node) > 1:
+            now = _turn(books, node, queue, rules)
+            if now > turn:
+                # The share of its cohort has grown meanwhile.
+                heapq.heapreplace(turns, (now, team))
+                if turns[0][1] != team:
+                    continue
+        following_step = _take(books, node, claimant, step, rules)
         if following_step is None:
             heapq.heappop(queue)
         else:
@@ -91,16 +91,14 @@ def grant_growth(
             heapq.heappop(turns)
 
 
-def _take(
-    books: Books, node: int, claimant: Claimant, step: Step, rules: Rules, names: tuple[str, ...]
-) -> Step | None:
+def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules) -> Step | None:
     """Grant the step if it fits, and say which is the next."""
     level = claimant.path.index(node)
     parts = books.growth(claimant, step.workers, level, held=step.held)
     if parts is not None:
         books.grant(claimant, node, parts, growth=True)
         return next_step(claimant, rules, new_only=not step.held)
-    claimant.stop = no_room(books, claimant, step.workers, level, names)
+    claimant.stop = no_room(books, claimant, step.workers, level)
     # Where it has workers it may have no right to them on this quota, but a right to others.
     return next_step(claimant, rules, new_only=True) if step.held else None
 
@@ -116,7 +114,7 @@ def next_step(claimant: Claimant, rules: Rules, *, new_only: bool = False) -> St
     policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
     now = claimant.entitled
     # Workers it has and that are not granted yet: something new would come on top of them.
-    unplaced = sum(max(0, held - claimant.given.get(pool, 0)) for pool, held in claimant.held.items())
+    unplaced = claimant.stays - claimant.placed
     size = following(policy, now)
     held = not new_only and size is not None and size - now <= unplaced
     if not held:

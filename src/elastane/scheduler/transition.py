@@ -1,8 +1,9 @@
 """From what jobs have to what they are entitled to, as far as devices are free now.
 
 Who has more than it is entitled to gives it back at once. Who has less takes what is really free: minimums
-first, then growth, both in the order in which they were granted. What leaves counts, against quotas and pools,
-until it is seen gone. A device that somebody of a better right waits for is not given to anybody else meanwhile.
+first, then growth, both in the order in which they were granted. What leaves counts, against quotas and
+pools, until it is seen gone. A device that somebody of a better right waits for is not given to anybody
+else meanwhile.
 """
 
 from dataclasses import dataclass, field
@@ -145,11 +146,11 @@ def occupied(ground: Ground) -> Accounts:
     accounts.free = list(ground.growable)
     for claimant in ground.claimants:
         state, devices = claimant.state, claimant.devices
-        for present in (*state.holds, *state.draining):
-            pool = ground.pools.get(present.pool)
-            if pool is None:
-                continue
-            # The pool does not count nodes that go away; quotas do as long as they are used.
-            accounts.charge(claimant.path, pool, (present.workers - present.leaving) * devices)
-            accounts.owe(claimant.path, pool, present.leaving * devices)
+        present = [(one.pool, one.workers, one.leaving) for one in state.holds]
+        present += [(one.pool, one.workers, one.leaving) for one in state.draining]
+        for name, workers, leaving in present:
+            if name in ground.pools:
+                # The pool does not count nodes that go away; quotas do as long as they are used.
+                accounts.charge(claimant.path, ground.pools[name], (workers - leaving) * devices)
+                accounts.owe(claimant.path, ground.pools[name], leaving * devices)
     return accounts
