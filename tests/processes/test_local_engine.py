@@ -21,6 +21,7 @@ from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
+from elastane.lives.life_file import read_life
 from elastane.lives.proof import judged
 from elastane.observability.run_files import read_run
 
@@ -118,6 +119,7 @@ def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, quiet):
     assert_proved(loop)
     assert {len(line.workers) for line in read_run(loop.run_dir).ledger} == {2}
     assert loop.seen.progress.step == loop.seen.progress.steps == 30
+    assert loop.seen.progress.remaining == 0
     assert dict(loop.seen.progress.speeds)[2] > 0
 
 
@@ -217,6 +219,25 @@ def test_an_agent_that_is_killed_is_followed_by_a_life_that_goes_on(engine, tmp_
     loop = asyncio.run(story())
     assert loop.course.ended.how == "finished", loop.course
     assert (loop.course.over, loop.course.crashes) == (2, 1)
+    assert_proved(loop)
+
+
+def test_an_agent_that_is_told_to_end_leaves_a_checkpoint_and_the_job_goes_on(engine, tmp_path):
+    """A machine that shuts down tells every process so; that is nobody's crash."""
+
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
+        await loop.until_step(4)
+        os.kill(read_life(loop.run_dir).pid, signal.SIGTERM)
+        loop.open("gates")
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "finished", loop.course
+    assert (loop.course.over, loop.course.crashes) == (2, 0)
+    resumed = read_run(loop.run_dir).record.resumed
+    assert resumed.step >= 4
     assert_proved(loop)
 
 

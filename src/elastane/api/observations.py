@@ -25,6 +25,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     resize_s: float | None = None
     saved_s: float | None = None
 
+    @property
+    def remaining(self) -> int | None:
+        """Samples still to train on; None: nobody knows, of a stream for instance."""
+        if not self.steps or not self.samples_per_step:
+            return None
+        return max(0, self.steps - self.step) * self.samples_per_step
+
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One job at one moment, as its engine sees it.
