@@ -190,6 +190,27 @@ def test_a_cancelled_job_holds_nothing(engine, tmp_path):
     assert those_present(loop.run_dir) == ()
 
 
+@pytest.mark.parametrize("moment", ["ordered", "living", "answering"])
+def test_a_job_that_is_cancelled_while_it_begins_holds_nothing(engine, tmp_path, moment):
+    moments = {
+        "ordered": lambda loop: loop.seen.present,
+        "living": lambda loop: loop.seen.agent,
+        "answering": lambda loop: loop.seen.target is not None,
+    }
+
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--seconds=0.05", "--steps=10000"), workers=2)
+        await loop.until(moments[moment])
+        loop.course = cancelling(loop.course, time.time())
+        assert loop.course.uses == 2
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "cancelled"
+    assert those_present(loop.run_dir) == ()
+
+
 def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine, tmp_path):
     spec = job("j", "--paced-from=3")
     policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
