@@ -179,7 +179,7 @@ def test_a_job_grows_shrinks_pauses_and_goes_on(engine, tmp_path):
 
 def test_a_cancelled_job_holds_nothing(engine, tmp_path):
     async def story():
-        loop = Loop(engine, tmp_path, job("j", "--seconds=0.05", "--steps=10000"), workers=2)
+        loop = Loop(engine, tmp_path, job("j", "--seconds=0.01", "--steps=10000"), workers=2)
         await loop.until_step(2)
         loop.course = cancelling(loop.course, time.time())
         await loop.until_over()
