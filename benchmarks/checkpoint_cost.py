@@ -1,8 +1,8 @@
 """What a checkpoint takes from the training: Elastane beside `dcp.save`, `dcp.async_save` and the floors.
 
-A run keeps its state every so many steps. What one checkpoint takes is the time of the steps it touches beyond
-as many usual ones: that of the step it falls into, and that of the following ones too, under which the state is
-written. The floors are a copy of the same bytes in memory, and what the same training loses when a process
+A run keeps its state every so many steps. What a checkpoint takes is the time of the steps it touches beyond
+as many usual ones: that of the step it falls into, and that of the following ones too, under which the state
+is written. The floors are a copy of the same bytes in memory, and what the same training loses when a process
 that has nothing to do with it writes them.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 import ddp
 import pausing
 import ticks
-from elastane_run import ElastaneRun
+from elastane_run import ElastaneRun, number
 from job import HERE, Job
 from processes import Processes
 from setting import Setting
 from train_saving_ddp import KINDS
 
 VIRTUAL_RANKS = 2
-TOUCHED_STEPS = 4
+TOUCHED_STEPS = 3
 """After a checkpoint; all writing is over by then, in this setting."""
 
 
@@ -58,12 +58,12 @@ def of_elastane(setting: Setting, workers: int) -> dict[str, Any]:
         script="saving_elastane",
     ) as run:
         run.finish_in_peace()
-    saved = [event.detail for event in run.events("checkpoint.saved")]
+    saved = run.events("checkpoint.saved")
     return {
         "lost_s": losses(out, 0, 1, setting.repetitions),
-        "bytes": int(saved[0]["bytes"]),
-        "copy_s": [float(detail["copy_s"]) for detail in saved[1:-1]],
-        "write_s": [float(detail["seconds"]) for detail in saved[1:-1]],
+        "bytes": int(number(saved[0], "bytes")),
+        "copy_s": [number(event, "copy_s") for event in saved[1:-1]],
+        "write_s": [number(event, "seconds") for event in saved[1:-1]],
     }
 
 
@@ -85,12 +85,9 @@ def of_ddp(setting: Setting, workers: int, nbytes: int) -> dict[str, Any]:
 def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list[float]]:
     """Seconds that each event took: in the step after it, and in all steps that it touched.
 
-    Steps are beside the median of the untouched ones around them. Those of all processes take as long, as
-    they wait for one another: the mean of them is taken.
+    Steps are beside the median of the untouched ones around them.
     """
-    seen = ticks.steps(out)
-    each = [ticks.durations_s(ticks.of(pid, seen)) for pid in {tick.pid for tick in seen}]
-    took = {step: sum(one[step] for one in each) / len(each) for step in each[0]}
+    took = ticks.mean_durations_s(ticks.steps(out))
     first, whole, usual = [], [], []
     for event in pausing.begins(kind, kinds, repetitions):
         quiet = [
@@ -105,6 +102,13 @@ def losses(out: Path, kind: int, kinds: int, repetitions: int) -> dict[str, list
         whole.append(sum(touched))
         usual.append(usual_s)
     return {"first_step": first, "all_steps": whole, "usual_step": usual}
+
+
+def lost_after(took: dict[int, float], event: int, touched: int) -> float:
+    """Seconds that some steps after one took beyond as many usual ones, which lie around them."""
+    around = [*range(event - 2 * touched, event + 1), *range(event + touched + 1, event + 3 * touched)]
+    usual_s = median(took[step] for step in around if step in took)
+    return sum(took[step] - usual_s for step in range(event + 1, event + touched + 1) if step in took)
 
 
 def floors(setting: Setting, workers: int, nbytes: int) -> dict[str, list[float]]:

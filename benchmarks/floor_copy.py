@@ -1,4 +1,4 @@
-"""Time copies in memory, into memory that is there and into memory the kernel has yet to provide; prints JSON."""
+"""Time copies in memory: into memory that is there, and into what the kernel must find first; prints JSON."""
 
 import json
 import mmap

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -11,22 +12,55 @@ from job import HERE, Job
 from processes import Processes
 from setting import Setting
 
-VIRTUAL_RANKS = 4
 AFTERWARDS_STEPS = 3
 
 
+@dataclass(frozen=True)
+class Case:
+    """A join.
+
+    Args:
+        size: of the model; None: that of the setting.
+        before: workers there already.
+        virtual_ranks: even shares before and after.
+        repetitions: at most.
+        calm_steps: at most.
+    """
+
+    size: str | None
+    before: int
+    virtual_ranks: int
+    repetitions: int = 5
+    calm_steps: int = 10
+
+
+CASES = (Case(None, 1, 4), Case(None, 2, 6), Case("100m", 1, 2, repetitions=3, calm_steps=5))
+
+
 def measure(setting: Setting) -> dict[str, Any]:
-    """Steps of the worker that was there before, in seconds and as multiples of its usual step."""
-    job = Job(setting.size, 1_000_000, VIRTUAL_RANKS, setting.work / "join")
+    """Steps of the workers that were there before, in seconds and as multiples of their usual step."""
+    found = {}
+    for case in CASES:
+        if case.size is None or setting.state == case.size:
+            size = case.size or setting.size
+            found[f"{size}, {case.before} to {case.before + 1}"] = one(case, size, setting)
+    return {"cases": found}
+
+
+def one(case: Case, size: str, setting: Setting) -> dict[str, Any]:
+    calm = replace(setting, size=size, calm_steps=min(case.calm_steps, setting.calm_steps))
+    name = f"join-{size}-{case.before}"
+    job = Job(size, 1_000_000, case.virtual_ranks, setting.work / name)
     joins: list[dict[str, float]] = []
     controls: list[dict[str, float]] = []
-    with ElastaneRun(job, setting.work / "join-run", start=1, most=2) as run:
-        run.wait_for_steps(setting.calm_steps)
-        for _ in range(setting.repetitions):
-            controls.append(control(run, setting))
-            joins.append(join(run, setting))
-            run.resize(1)
-            run.wait_for_members(1)
+    with ElastaneRun(job, setting.work / f"{name}-run", start=case.before, most=case.before + 1) as run:
+        run.wait_for_members(case.before)
+        run.wait_for_steps(calm.calm_steps)
+        for _ in range(min(case.repetitions, setting.repetitions)):
+            controls.append(control(run, calm))
+            joins.append(join(run, calm, case.before + 1))
+            run.resize(case.before)
+            run.wait_for_members(case.before)
     return {
         "join": joins,
         "control": controls,
@@ -36,20 +70,20 @@ def measure(setting: Setting) -> dict[str, Any]:
     }
 
 
-def join(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    """From the wish for a second worker until some steps after its first."""
-    pid = next(iter(run.worker_pids().values()))
+def join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, float]:
+    """From the wish for one more worker until some steps after its first."""
+    pids = list(run.worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
-    run.resize(2)
-    joined_s = run.wait_for_members(2)
+    run.resize(workers)
+    joined_s = run.wait_for_members(workers)
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return {"took_s": joined_s - begin_s, **disturbance(run, pid, begin_s, setting)}
+    return {"took_s": joined_s - begin_s, **disturbance(run, pids, begin_s, setting)}
 
 
 def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     """From the start of an onlooker until it has ended, and some steps."""
-    pid = next(iter(run.worker_pids().values()))
+    pids = list(run.worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
     with Processes(setting.work / f"onlooker-{begin_s:.0f}") as processes:
@@ -57,13 +91,16 @@ def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
         processes.finish(timeout_s=120)
     took_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)
-    return {"took_s": took_s, **disturbance(run, pid, begin_s, setting)}
+    return {"took_s": took_s, **disturbance(run, pids, begin_s, setting)}
 
 
-def disturbance(run: ElastaneRun, pid: int, begin_s: float, setting: Setting) -> dict[str, float]:
-    """The slowest step of process ``pid`` since ``begin_s``, beside its usual one just before."""
-    mine = ticks.of(pid, run.ticks())
-    before = [tick for tick in mine if tick.at_s <= begin_s][-setting.calm_steps - 1 :]
-    usual_s = median(ticks.durations_s(before).values())
-    slowest_s = ticks.slowest_s(mine, begin_s, time.monotonic())
+def disturbance(run: ElastaneRun, pids: list[int], begin_s: float, setting: Setting) -> dict[str, float]:
+    """The slowest step of any of these processes since ``begin_s``, beside their usual one just before."""
+    end_s, seen = time.monotonic(), run.ticks()
+    slowest_s, usual_s = 0.0, 0.0
+    for pid in pids:
+        mine = ticks.of(pid, seen)
+        before = [tick for tick in mine if tick.at_s <= begin_s][-setting.calm_steps - 1 :]
+        usual_s = max(usual_s, median(ticks.durations_s(before).values()))
+        slowest_s = max(slowest_s, ticks.slowest_s(mine, begin_s, end_s))
     return {"usual_s": usual_s, "slowest_s": slowest_s, "slowest_over_usual": slowest_s / usual_s}

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+import verdict
 from spread import said
+from text import prose, table
 
 Results = dict[str, Any]
 
@@ -12,21 +14,21 @@ Results = dict[str, Any]
 def page(results: Results, source: str) -> str:
     """The page for the results in the file ``source``."""
     machine = results["machine"]
-    found = results["measurements"]
+    found, taken = results["measurements"], results["taken"]
+    minutes = sum(each["minutes"] for each in taken.values())
     parts = [
         "# Benchmarks",
         prose(
             f"""
             Drawn by `make bench` from `{source}`; do not edit. Every number is the median of its
-            repetitions on one machine in one go, with the lowest and the highest in brackets.
+            repetitions on one machine, with the lowest and the highest in brackets.
             """
         ),
         prose(
             f"""
             **Machine**: {machine["cpu"]}, {machine["cores"]} cores, {machine["memory_gb"]} GB,
             {machine["system"]}, Python {machine["python"]}, torch {machine["torch"]}. One thread
-            per worker. Measured {results["date"]} in {results["minutes"]:.0f} minutes with
-            `{results["command"]}`.
+            per worker. All together took {minutes:.0f} minutes; each part says when it was measured.
             """
         ),
         prose(
@@ -37,21 +39,18 @@ def page(results: Results, source: str) -> str:
             """
         ),
     ]
+    parts += verdict.drawn(found)
     for name, (title, draw) in SECTIONS.items():
         if name in found:
             parts += [f"## {title}", *(draw(found[name]))]
-            parts.append(f"Repetitions and the way they were taken: `benchmarks/{name}.py`.")
+            parts.append(f"`benchmarks/{name}.py`, {when(taken.get(name))}.")
     return "\n\n".join(parts) + "\n"
 
 
-def prose(text: str) -> str:
-    """One paragraph out of however many lines it was written in."""
-    return " ".join(text.split())
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def when(taken: Results | None) -> str:
+    if taken is None:
+        return "measured before this page said when"
+    return f"measured {taken['date']} UTC at `{taken['elastane']}` in {taken['minutes']:.1f} minutes"
 
 
 def usual_step(found: Results) -> list[str]:
@@ -75,29 +74,22 @@ def usual_step(found: Results) -> list[str]:
 
 
 def join(found: Results) -> list[str]:
+    rows = []
+    for case, at in found["cases"].items():
+        controls = [each["took_s"] for each in at["control"]]
+        rows += [
+            [case, "a worker joins", said(at["join_slowest_over_usual"]), said(at["join_s"], "s")],
+            ["", "an onlooker starts", said(at["control_slowest_over_usual"]), said(controls, "s")],
+        ]
     return [
         prose(
             """
-            A second worker joins a run of one. The control is a process that has nothing to do
-            with the run and only imports torch, builds the model and computes one batch: sharing
-            the machine with a newcomer costs that.
+            One more worker joins a run. The control is a process that has nothing to do with the
+            run and only imports torch, builds the model and computes one batch: sharing the
+            machine with a newcomer costs that.
             """
         ),
-        table(
-            ["", "slowest step of the worker already there / its usual step", "took"],
-            [
-                [
-                    "a worker joins",
-                    said(found["join_slowest_over_usual"]),
-                    said(found["join_s"], "s"),
-                ],
-                [
-                    "an onlooker starts",
-                    said(found["control_slowest_over_usual"]),
-                    said([each["took_s"] for each in found["control"]], "s"),
-                ],
-            ],
-        ),
+        table(["model, workers", "", "slowest step of those already there / their usual step", "took"], rows),
     ]
 
 
@@ -210,11 +202,122 @@ def coordinator_death(found: Results) -> list[str]:
                     said(found["successor_s"], "s"),
                     said(found["resize_after_s"], "s"),
                 ],
-                *(
-                    ["an onlooker starts", said(found[control]), "", ""]
-                    for control in ("control_slowest_over_usual",)
-                    if control in found
-                ),
+                ["an onlooker starts", said(found["control_slowest_over_usual"]), "", ""],
+            ],
+        ),
+    ]
+
+
+def checkpoint_cost(found: Results) -> list[str]:
+    rows = []
+    for workers in ("1", "2"):
+        at = found[workers]
+        lost = at["lost_s"]
+        for name, what in (
+            ("elastane", "Elastane"),
+            ("dcp.save", "`dcp.save`"),
+            ("dcp.async_save", "`dcp.async_save`"),
+            ("onlooker", "an onlooker writes as much"),
+        ):
+            rows.append(
+                [
+                    workers if name == "elastane" else "",
+                    what,
+                    said(lost[name]["first_step"], "s", digits=3),
+                    said(lost[name]["all_steps"], "s", digits=3),
+                    said(lost[name]["usual_step"], "s"),
+                ]
+            )
+        rows.append(["", "a copy in memory", said(at["floors"]["copy_s"], "s", digits=3), "", ""])
+        fresh = said(at["floors"]["copy_to_fresh_s"], "s", digits=3)
+        rows.append(["", "a copy to memory not used before", fresh, "", ""])
+    gigabytes = found["1"]["bytes"] / 1e9
+    return [
+        prose(
+            f"""
+            Seconds that a checkpoint of {gigabytes:.2f} GB takes from the training: of the step
+            it falls into, and of all steps it touches, those under which it is written too, beyond
+            as many usual steps. Elastane copies under the step and writes behind the following
+            ones. The onlooker is no part of the training and writes the same bytes beside it, by
+            way of the page cache, at the same priority. `async_save` keeps the memory it copies
+            to, as Elastane does.
+            """
+        ),
+        table(["workers", "", "that step", "all steps", "usual step"], rows),
+        "Background writing took "
+        + " and ".join(f"{said(found[w]['write_s'], 's')} with {w}" for w in ("1", "2"))
+        + " workers.",
+    ]
+
+
+def checkpoint_files(found: Results) -> list[str]:
+    gigabytes = found["bytes"] / 1e9
+    names = (
+        ("raw write + fsync", "a raw write with fsync"),
+        ("write", "Elastane's write, published"),
+        ("dcp.save", "`dcp.save`"),
+        ("raw read", "a raw read"),
+        ("restore", "Elastane's read, checked"),
+        ("dcp.load", "`dcp.load`"),
+        ("verify", "`checkpoint verify`"),
+    )
+    return [
+        prose(
+            f"""
+            The same {gigabytes:.2f} GB to and from the same disk by one process, the page cache
+            emptied before each read. {said(found["bytes on disk / bytes of state"], digits=4)} bytes
+            on the disk for each of state.
+            """
+        ),
+        table(
+            ["", "seconds", "GB/s"],
+            [[what, said(found[n], "s"), said([gigabytes / s for s in found[n]])] for n, what in names],
+        ),
+    ]
+
+
+def restore(found: Results) -> list[str]:
+    rows = []
+    for workers, at in found["workers"].items():
+        seconds = at["seconds"]
+        rows.append(
+            [
+                workers,
+                *(said(seconds[name], "s") for name in ("raw", "dcp", "elastane")),
+                said(at["raw_over_elastane"]),
+                said(at["dcp_over_elastane"]),
+            ]
+        )
+    return [
+        prose(
+            f"""
+            A checkpoint of {found["bytes"] / 1e9:.2f} GB, written by {found["saved_by"]}
+            workers, is read back by each of others at once, as `elastane run --resume` does it,
+            until the slowest has all.
+            """
+        ),
+        table(
+            ["workers", "raw read", "`dcp.load`", "Elastane", "raw / Elastane", "`dcp.load` / Elastane"], rows
+        ),
+    ]
+
+
+def auto(found: Results) -> list[str]:
+    return [
+        prose(
+            f"""
+            `--checkpoint-every auto`, two workers, {found["bytes"] / 1e6:.0f} MB of state: the first
+            checkpoint after a minute, the second when its cost and the record of deaths say so.
+            """
+        ),
+        table(
+            ["taken from the training by one", "since the one before", "share of the time"],
+            [
+                [
+                    said(found["lost_s"], "ms", 1e3, 0),
+                    said(found["between_s"], "s", digits=0),
+                    said(found["share"], "%", 100),
+                ]
             ],
         ),
     ]
@@ -272,6 +375,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Results], list[str]]]] = {
     "death": ("A worker dies", death),
     "coordinator_death": ("The coordinator dies", coordinator_death),
     "restart": ("Joining and dying under torchrun", restart),
+    "checkpoint_cost": ("What a checkpoint takes from the training", checkpoint_cost),
+    "auto": ("Checkpoints at their own pace", auto),
+    "checkpoint_files": ("Writing and reading the files", checkpoint_files),
+    "restore": ("Restoring in workers", restore),
     "loading": ("Loading samples", loading),
     "memory": ("Memory", memory),
     "floors": ("Floors", floors),

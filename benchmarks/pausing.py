@@ -4,7 +4,7 @@ Shared by the scripts that do it and the measurement that reads their times.
 """
 
 WARMUP_STEPS = 6
-PERIOD_STEPS = 8
+PERIOD_STEPS = 6
 """From one event to the next: a write of 1.2 GB in the background must be over long before."""
 
 

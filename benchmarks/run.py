@@ -7,6 +7,7 @@ into ``build/benchmarks`` instead: its numbers are only good for trying the harn
 import argparse
 import json
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import auto
 import checkpoint_cost
+import checkpoint_files
 import coordinator_death
 import death
 import floors
@@ -24,6 +27,7 @@ import loading
 import machine
 import memory
 import restart
+import restore
 import setting
 import usual_step
 from job import HERE
@@ -37,6 +41,9 @@ MEASUREMENTS: dict[str, Callable[[setting.Setting], dict[str, Any]]] = {
     "death": death.measure,
     "coordinator_death": coordinator_death.measure,
     "checkpoint_cost": checkpoint_cost.measure,
+    "checkpoint_files": checkpoint_files.measure,
+    "restore": restore.measure,
+    "auto": auto.measure,
     "loading": loading.measure,
     "memory": memory.measure,
     "floors": floors.measure,
@@ -60,21 +67,32 @@ def main() -> None:
         drawn = results.with_name("benchmarks.md")
     results.parent.mkdir(parents=True, exist_ok=True)
     flags = [*(["--quick"] if options.quick else []), *(f"--only={name}" for name in options.only or [])]
-    begin_s = time.monotonic()
-    before = json.loads(results.read_text())["measurements"] if results.exists() and options.only else {}
+    before = json.loads(results.read_text()) if results.exists() and options.only else {}
     whole: dict[str, Any] = {
         "machine": machine.described(),
-        "command": " ".join(["python benchmarks/run.py", *flags]),
-        "date": datetime.now(UTC).date().isoformat(),
-        "measurements": before,
+        "taken": before.get("taken", {}),
+        "measurements": before.get("measurements", {}),
     }
     # Written after each, so that an hour's work does not hang on its last minute.
     for name in options.only or list(MEASUREMENTS):
+        begin_s = time.monotonic()
         whole["measurements"][name] = measured(name, quick=options.quick)
-        whole["minutes"] = (time.monotonic() - begin_s) / 60
+        whole["taken"][name] = {
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+            "minutes": round((time.monotonic() - begin_s) / 60, 2),
+            "command": " ".join(["python benchmarks/run.py", *flags]),
+            "elastane": commit(),
+        }
         results.write_text(json.dumps(whole, indent=1) + "\n")
         drawn.write_text(page(whole, str(results.relative_to(root))))
     print(f"wrote {results} and {drawn}")
+
+
+def commit() -> str:
+    """Of the code that was measured; with a plus where it had been changed since."""
+    asked = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(asked, check=False, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
 
 
 def measured(name: str, *, quick: bool) -> dict[str, Any]:

@@ -3,15 +3,22 @@
 Each history loses all of its processes once to three times, at instants that follow from the seed but for
 what the processes are doing then; a checkpoint is half written as often as not. It goes on with other numbers
 of workers and of copies, and must end with the bytes of one quiet run that all are compared with.
+
+Workers are forked from one process that has imported torch, as in the tests: lives are short, and importing
+would be most of them.
 """
 
 import argparse
 import hashlib
+import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +27,13 @@ from elastane.storage.place import open_place
 
 from chaos import commit, compared
 from elastane_run import ElastaneRun
-from job import Job
-from processes import end_in_order_on_sigterm
+from job import HERE, Job
+from processes import end_in_order_on_sigterm, wait_until
 
 SIZE, STEPS, VIRTUAL_RANKS, MOST_WORKERS = "1m", 36, 6, 4
 CHECKPOINTS = "3 steps"
 PATIENCE_S = 240
+WARM = HERE.parent / "tests" / "processes"
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def plan(seed: int) -> History:
     def death(number: int) -> Death:
         # A life that has no checkpoint yet cannot be resumed, so the first one is not ended while it starts.
         if number and dice.random() < 0.25:
-            return Death(-1, dice.uniform(0, 6), shape())
+            return Death(-1, dice.uniform(0, 2.5), shape())
         return Death(dice.randint(1, 12), dice.uniform(0, 0.3), shape())
 
     first = shape()
@@ -89,19 +97,20 @@ def main() -> int:
     print(f"{options.histories} histories from seed {options.seed}, at {commit()}", flush=True)
     quiet(work / "quiet")
     different = []
-    for seed in range(options.seed, options.seed + options.histories):
-        folder = work / f"history-{seed}"
-        try:
-            lived(plan(seed), folder)
-            same = equal(work / "quiet" / "run", folder / "run")
-        except (RuntimeError, TimeoutError) as error:
-            print(error)
-            same = False
-        print(f"history {seed}: {'equal' if same else 'NOT equal'}\n", flush=True)
-        if same:
-            shutil.rmtree(folder)
-        else:
-            different.append(seed)
+    with warm(work / "warm") as command:
+        for seed in range(options.seed, options.seed + options.histories):
+            folder = work / f"history-{seed}"
+            try:
+                lived(plan(seed), folder, command)
+                same = equal(work / "quiet" / "run", folder / "run")
+            except (RuntimeError, TimeoutError) as error:
+                print(error)
+                same = False
+            print(f"history {seed}: {'equal' if same else 'NOT equal'}\n", flush=True)
+            if same:
+                shutil.rmtree(folder)
+            else:
+                different.append(seed)
     if not different:
         shutil.rmtree(work)
         print(f"{options.histories} of {options.histories} histories end with the bytes of the quiet run")
@@ -111,13 +120,29 @@ def main() -> int:
     return 1
 
 
+@contextmanager
+def warm(path: Path) -> Iterator[Sequence[str]]:
+    """``elastane``, with warm servers forked from one process, which listens at this path meanwhile."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(WARM / "warm_process.py"), str(path)],
+        stdin=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    try:
+        wait_until(path.exists, "the warm process listens")
+        client = (sys.executable, "-S", "-E", str(WARM / "warm_client.py"), str(path))
+        yield (sys.executable, "-P", str(WARM / "warm_run.py"), *client, "--")
+    finally:
+        process.communicate()
+
+
 def quiet(folder: Path) -> None:
     job = Job(SIZE, STEPS, VIRTUAL_RANKS, folder / "ticks")
     with ElastaneRun(job, folder, start=1, most=MOST_WORKERS, checkpoints="never") as run:
         run.finish_in_peace(PATIENCE_S)
 
 
-def lived(history: History, folder: Path) -> None:
+def lived(history: History, folder: Path, command: Sequence[str]) -> None:
     """One history, to the end of its run.
 
     Raises:
@@ -133,6 +158,7 @@ def lived(history: History, folder: Path) -> None:
         most=MOST_WORKERS,
         copies=first.copies,
         checkpoints=CHECKPOINTS,
+        command=command,
     ) as run:
         print(f"history {history.seed}: {first}", flush=True)
         run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")

@@ -61,6 +61,13 @@ def durations_s(ticks: list[Tick]) -> dict[int, float]:
     return {after.step: after.at_s - before.at_s for before, after in pairwise(ticks)}
 
 
+def mean_durations_s(seen: list[Tick]) -> dict[int, float]:
+    """Seconds per step, by step: the mean of all processes, which wait for one another in every step."""
+    each = [durations_s(of(pid, seen)) for pid in {tick.pid for tick in seen}]
+    together = set[int].intersection(*(set(one) for one in each))
+    return {step: sum(one[step] for one in each) / len(each) for step in sorted(together)}
+
+
 def slowest_s(ticks: list[Tick], begin_s: float, end_s: float) -> float:
     """The longest step of one process that overlaps the time from ``begin_s`` to ``end_s``."""
     return max(b.at_s - a.at_s for a, b in pairwise(ticks) if a.at_s < end_s and b.at_s > begin_s)

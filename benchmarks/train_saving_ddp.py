@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 class Saving:
-    """Keeps the state with PyTorch's own means; asynchronously into memory that it keeps from one time to the next."""
+    """Keeps the state with PyTorch's own means; asynchronously, by way of memory that stays."""
 
     def __init__(
         self, out: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, distributed: bool
@@ -74,7 +74,7 @@ class Saving:
         self.distributed = distributed
         # A group of its own for what happens under the training, as PyTorch's recipe for async_save has it.
         self.group = dist.new_group(backend="gloo") if distributed else None
-        self.stager = DefaultStager(StagingOptions(False, False, False, False))  # noqa: FBT003 - as torch makes it
+        self.stager = DefaultStager(StagingOptions(False, False, False, False))
         self.under_way: Future[Any] | None = None
         warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
 
@@ -85,9 +85,9 @@ class Saving:
         self.settle()
         place = self.out / kind
         if kind == "dcp.save":
-            dcp.save(self.state(), checkpoint_id=place, no_dist=not self.distributed)
+            save(self.state(), checkpoint_id=place, no_dist=not self.distributed)
             return
-        found = dcp.async_save(
+        found = async_save(
             self.state(),
             checkpoint_id=place,
             process_group=self.group,

@@ -1,7 +1,7 @@
-"""A process that has nothing to do with any training, and writes as many bytes as a checkpoint when asked.
+"""A process that has nothing to do with any training, and writes as much as a checkpoint has when asked.
 
-At the priority of Elastane's writer, from memory it has had all along: what it does to a run beside it is what
-writing costs on this machine, whoever does it.
+At the priority of Elastane's writer, from memory it has had all along: what it does to a run beside it is
+what writing costs on this machine, whoever does it.
 """
 
 import os

@@ -1,8 +1,12 @@
 """What is written reads back bit for bit: with plain PyTorch, and by our own reader."""
 
 import copy
+import errno
+import fcntl
 import io
 import math
+import mmap
+import os
 import warnings
 
 import msgspec
@@ -21,6 +25,7 @@ from elastane.runtime.checkpoints.encoding import Encoded, envelope
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.storage import local
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
 
@@ -254,3 +259,43 @@ def test_an_attempt_that_was_left_behind_is_replaced(catalog):
         reader.read("model.w", 0, 64, into)
     assert torch.equal(into, torch.arange(64.0) + 1)
     assert catalog.verify(manifest.name) == ()
+
+
+def test_a_file_that_was_laid_out_has_the_bytes_of_one_written_from_where_the_state_lies(catalog):
+    tensors = {f"model.t{n}": torch.randn(n, 37) for n in (1, 3, 0, 500)}
+    streamed = Encoded("streamed", [whole(key, tensor) for key, tensor in tensors.items()])
+    laid_out = Encoded("laid-out", [whole(key, tensor) for key, tensor in tensors.items()])
+    memory = torch.zeros(streamed.bytes + 4096, dtype=torch.uint8)
+    laid_out.lay_out(memory)
+    part = streamed.part(catalog.write("step-00000001", "streamed", streamed))
+    for tensor in tensors.values():
+        tensor.zero_()
+    copied = laid_out.part(catalog.write("step-00000001", "laid-out", laid_out))
+    assert copied == msgspec.structs.replace(part, name="laid-out")
+
+
+def test_a_place_takes_whole_pages_straight_and_the_rest_as_ever(tmp_path):
+    content = os.urandom(3 * mmap.PAGESIZE + 5)
+    for before in (b"", b"odd"):
+        pages = mmap.mmap(-1, 4 * mmap.PAGESIZE)
+        pages.write(content)
+        written = LocalPlace(tmp_path).write("file", [before, memoryview(pages)[: len(content)]])
+        assert (tmp_path / "file").read_bytes() == before + content
+        assert written.bytes == len(before + content)
+
+
+def test_a_file_system_that_takes_nothing_straight_gets_everything_as_ever(tmp_path, monkeypatch):
+    class Refusing:
+        def __getattr__(self, name):
+            return getattr(fcntl, name)
+
+        def fcntl(self, fd, command, flags=0):
+            if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+                raise OSError(errno.EINVAL, "no such thing here")
+            return fcntl.fcntl(fd, command, flags)
+
+    monkeypatch.setattr(local, "fcntl", Refusing())
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    pages.write(os.urandom(2 * mmap.PAGESIZE))
+    LocalPlace(tmp_path).write("file", [memoryview(pages)])
+    assert (tmp_path / "file").read_bytes() == pages[:]

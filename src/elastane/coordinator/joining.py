@@ -85,9 +85,9 @@ def _still_writes(turn: Turn, report: WorkerReport) -> bool:
 
 
 def dismiss_leavers(turn: Turn) -> None:
-    """Members that were left out on purpose may go once the others hold everything."""
+    """Members that were left out on purpose may go once the others need nothing of them."""
     roster = turn.roster
-    if roster.newest is None or not roster.whole:
+    if roster.newest is None or not roster.stays:
         return
     for worker in roster.started:
         report = roster.reports.get(worker)

@@ -164,6 +164,18 @@ class Roster:
             and all(self.reports[worker].complete for worker in self.newest.workers)
         )
 
+    @property
+    def stays(self) -> bool:
+        """The newest generation needs nobody outside it any more.
+
+        Whole copies: with its first step everybody had all values, and who holds everything can give it to
+        those still without. Else whoever leaves may hold the only copy of a block.
+        """
+        if self.whole or self.newest is None or self.spec.copies is not None:
+            return self.whole
+        has_begun = self.settled and self.times.newest >= self.newest.number
+        return has_begun and any(self.reports[worker].complete for worker in self.newest.workers)
+
     def handing_over(self, generation: Generation) -> tuple[Member, ...]:
         """Those that leave with a generation and may still have to give what only they hold."""
         return tuple(

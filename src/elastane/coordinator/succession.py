@@ -116,7 +116,7 @@ def _lost(roster: Roster) -> str:
 def plan(turn: Turn) -> None:
     """A planned generation, from a settled one: joins, leaves and, when there are none, new shares.
 
-    Members leave only while all are complete, and never all at once: the state must stay.
+    Members leave only if what they hold stays: see `_can_spare`.
     """
     roster = turn.roster
     newest, target = roster.newest, roster.target
@@ -126,12 +126,12 @@ def plan(turn: Turn) -> None:
         or not roster.settled
         or roster.stopping
         or roster.finishing is not None
-        or (not roster.whole and roster.handing_over(newest))
+        or (not roster.stays and roster.handing_over(newest))
     ):
         return
     staying, leaving = _parted(newest.members, roster.draining, target)
     wanted = target - len(staying)
-    if not roster.whole or not staying:
+    if not _can_spare(roster, staying):
         staying, leaving = newest.members, ()
     joining = roster.ready[: max(0, min(wanted, roster.spec.max_workers - len(staying)))]
     if joining or leaving:
@@ -143,6 +143,18 @@ def plan(turn: Turn) -> None:
         turn.propose(staying + joiners, planned=True, why=", ".join(parts), leaving=leaving)
     elif roster.whole:
         _deal_by_speed(turn)
+
+
+def _can_spare(roster: Roster, staying: tuple[Member, ...]) -> bool:
+    """Whether the state stays with these.
+
+    Blocks that only a leaver holds are handed over, which is begun from a state that all have in full. Where
+    everybody is to hold everything, one who does is enough: another may still be receiving its copy, and
+    with a notice of half a minute nobody can wait for that.
+    """
+    if roster.whole or roster.spec.copies is not None:
+        return roster.whole and bool(staying)
+    return any(roster.reports[member.worker].complete for member in staying)
 
 
 def _parted(

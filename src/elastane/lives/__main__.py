@@ -90,6 +90,9 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
         else:
             over = lived(run_dir, beginning(run_dir, wish, audience), audience)
         concluded(run_dir, audience.say)
+    except BadInput as error:
+        # A script that has changed, a file that is damaged: another life would find the same.
+        return Outcome(code=error.exit_code, why=str(error))
     except ElastaneError as error:
         return Outcome(code=NOBODYS_FAULT, why=str(error))
     except Exception as error:  # noqa: BLE001 - see above

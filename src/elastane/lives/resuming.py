@@ -1,5 +1,6 @@
 """Another life for a run whose processes are all gone: from its newest good checkpoint, in its directory."""
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -41,7 +42,9 @@ def resume(
         adapted: the script or the software has changed, and the user knows.
 
     Raises:
-        BadInput: there is nothing to resume, or no checkpoint is good. Nothing was changed.
+        BadInput: there is nothing to resume, or the script has changed. Nothing was changed.
+        NoSuchFile: there is no finished checkpoint. Nothing was changed.
+        Damaged: there are some, and none is good. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
     record, events = read_record(run_dir), _events(run_dir)
@@ -51,6 +54,8 @@ def resume(
             means="all its steps are made; there is nothing to resume",
             do="elastane export writes its model in other formats; elastane run begins another run",
         )
+    if not adapted:
+        _check_unchanged(record, spec)
     lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
     manifest = newest_good(run_dir, spec, say, within=lines)
     beginning = Resumed(manifest.name, manifest.step, *_numbers(record, events))
@@ -130,7 +135,9 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None 
         within: steps in the ledger; later checkpoints will not do. None: any will.
 
     Raises:
-        BadInput: there is none.
+        BadInput: the run keeps none.
+        NoSuchFile: there is no finished one.
+        Damaged: there are some, and none is good.
         StorageError: the storage does not answer.
     """
     if spec.checkpoints is None:
@@ -154,6 +161,23 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None 
         say(f"checkpoint {damaged.checkpoint} is passed over: " + "; ".join(map(str, damaged.damages)))
     say(f"checkpoint {manifest.name} is whole: {manifest.bytes / 1e6:.1f} MB verified in {seconds:.2f} s")
     return manifest
+
+
+def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
+    """Workers would refuse another script too, but only after the ledger has been cut.
+
+    Raises:
+        BadInput: it is not the script the run began with.
+    """
+    script = Path(spec.script)
+    if record.pinned is None or not script.is_file():
+        return
+    if hashlib.sha256(script.read_bytes()).hexdigest() != record.pinned.script_digest:
+        raise BadInput(
+            f"{script} has changed since the run {spec.name} began",
+            means="with another script it may not end with the bytes it would have ended with",
+            do="put it back as it was, or add --accept-changes",
+        )
 
 
 def _last_word(run_dir: RunDir) -> float:

@@ -44,9 +44,8 @@ class Checker:
 
     # -- safety --------------------------------------------------------------------------------------------
 
-    def computes(self, worker: "SimWorker") -> None:
+    def computes(self, worker: "SimWorker", step: int) -> None:
         """Nobody computes with stale parameters."""
-        step = worker.step
         expect(
             1 <= step <= self.shape.steps, f"worker {worker.worker} computes step {step} beyond the last one"
         )

@@ -8,7 +8,7 @@ import msgspec
 from elastane.protocol.layout import Layout
 from elastane.simulator.network import Weather
 from elastane.simulator.symbols import Shape
-from elastane.simulator.worker import Pace
+from elastane.simulator.world import Pace
 
 TRIGGERS = (
     *("Vote", "Vote", "Vote", "Commit", "Commit"),

@@ -363,17 +363,17 @@ def _file(pattern: str, where: str, step: int) -> None:
         if where == "after" and writing.it:
             _held()
 
-    inner = local._write_all
+    inner = local._Ahead.write
 
-    def within(fd: int, batch: list[memoryview]) -> None:
+    def within(file: Any, batch: list[memoryview]) -> None:
         if where == "within" and writing.it:
-            text = b"".join(batch)
-            os.write(fd, text[: len(text) // 2])
+            half = sum(map(len, batch)) // 2
+            inner(file, [memoryview(b"".join(batch))[:half]])
             _held()
-            os.lseek(fd, -(len(text) // 2), os.SEEK_CUR)
-        inner(fd, batch)
+            batch = local._rest(batch, half)
+        inner(file, batch)
 
-    local._write_all = within
+    local._Ahead.write = within
     _around(LocalPlace, "write", before=before, after=after)
 
 

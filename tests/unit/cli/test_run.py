@@ -13,7 +13,8 @@ from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.spec import Resumed, RunRecord, RunSpec
+from elastane.lives.living import LIVES_IN_VAIN
 from elastane.observability.run_files import read_run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: [bold]no[/bold]\n'
@@ -176,3 +177,36 @@ def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
     assert "no metrics and no card: cannot write metrics.json" in result.stderr
     assert json.loads(result.stdout)["card"] is None
     assert json.loads(result.stdout)["report"] == str(home / "runs" / "trial" / "report.html")
+
+
+def test_a_run_that_loses_everything_again_and_again_is_given_up(
+    agent, elastane, script, monkeypatch
+) -> None:
+    """A life that gets no further than the checkpoint it began with was in vain."""
+    agent.over = RunOver(code=1, why="every copy died", lost=True)
+    lives = []
+
+    def resume(run_dir, spec, say, *, why: str) -> RunRecord:
+        lives.append(why)
+        record = msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord)
+        step = 10 * min(len(lives), 3)
+        resumed = Resumed(checkpoint=f"step-{step:08d}", step=step, times=1, first_worker=1, first_term=2)
+        return msgspec.structs.replace(record, resumed=resumed)
+
+    monkeypatch.setattr("elastane.lives.living.resume", resume)
+    result = elastane("run", script)
+    assert result.exit_code == 1
+    assert lives == ["every copy of the state died"] * (3 + LIVES_IN_VAIN)
+
+
+def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -> None:
+    agent.over = RunOver(code=1, why="every copy died", lost=True)
+
+    def no_life(*_: object, **__: object) -> RunRecord:
+        raise BadInput("there is no checkpoint")
+
+    monkeypatch.setattr("elastane.lives.living.resume", no_life)
+    result = elastane("run", script)
+    assert result.exit_code == 1
+    assert "no way back: there is no checkpoint" in result.stdout
+    assert "every copy died" in result.stdout

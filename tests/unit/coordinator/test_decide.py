@@ -150,6 +150,34 @@ def test_a_drained_worker_leaves_at_a_boundary_and_goes_once_the_others_hold_eve
     assert stage.told(Kill) == []
 
 
+def test_nobody_who_is_to_leave_waits_for_a_joiner_that_still_receives_its_copy(training) -> None:
+    stage = training(2)
+    stage.ask(AskResize(workers=3))
+    stage.start(2)
+    stage.adopt(0, 1)
+    stage.adopt(2, complete=False)
+    assert stage.ask(AskDrain(worker=1)).ok
+    assert stage.newest.workers == (0, 2)
+    stage.worker(1, state="leaving", newest=stage.newest)
+    stage.adopt(0)
+    stage.adopt(2, complete=False)
+    assert stage.dismissed() == {}  # it may still be asked for values
+    stage.step(1, 0, 2, generation=stage.newest.number)
+    assert stage.dismissed() == {1: 0}
+
+
+def test_with_a_few_copies_a_leaver_waits_until_all_hold_what_they_should(training) -> None:
+    stage = training(3, copies=2)
+    stage.ask(AskResize(workers=4))
+    stage.start(3)
+    stage.adopt(0, 1, 2)
+    stage.adopt(3, complete=False)
+    assert stage.ask(AskDrain(worker=1)).ok
+    assert stage.newest.workers == (0, 1, 2, 3)
+    stage.adopt(3)
+    assert stage.newest.workers == (0, 2, 3)
+
+
 def test_a_smaller_run_lets_the_newest_go(training) -> None:
     stage = training(4)
     stage.ask(AskResize(workers=2))

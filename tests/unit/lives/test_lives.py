@@ -8,6 +8,7 @@ import pytest
 
 from elastane.agent import identity
 from elastane.api.control import RunOver
+from elastane.api.errors import BadInput
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -105,6 +106,7 @@ def test_a_life_does_not_begin_while_another_process_lives_one(live, agent, run_
         (RunOver(code=1, why="worker 0 failed", traceback="ValueError"), 1),
         (RunOver(code=1, why="the coordinator died 5 times"), NOBODYS_FAULT),
         (OSError(28, "No space left on device"), NOBODYS_FAULT),
+        (BadInput("train.py has changed"), 2),
         (ZeroDivisionError("ours"), NOBODYS_FAULT),
     ],
 )

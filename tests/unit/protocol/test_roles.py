@@ -109,3 +109,10 @@ def test_before_the_first_commit_a_lost_beginning_begins_anew_with_who_has_all_v
 def test_after_a_commit_nothing_begins_anew():
     here = by_worker(fresh(1), status(2, committed=3, held=(1,)))
     assert with_origin(SHARDED, (1, 2), here) == here
+
+
+def test_at_the_beginning_all_members_become_whole_at_once():
+    here = with_origin(EVERYTHING, (0, 1, 2), by_worker(fresh(0), fresh(1), fresh(2)))
+    roles = settle(EVERYTHING, generation(0, 1, 2), here)
+    assert roles.states == {1: {0: (0, 1, 2)}, 2: {0: (0, 1, 2)}}
+    assert all(donor == {0, 1, 2, 3} for donor in roles.donors.values())

@@ -1,0 +1,46 @@
+"""Read the files of a checkpoint when told to, raw or with `dcp.load`, and print the seconds."""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+
+import workload
+
+
+def main(how: str, checkpoint: Path, size: str) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    parts = sorted(checkpoint.glob("part-*.distcp"))
+    room = [bytearray(part.stat().st_size) for part in parts] if how == "raw" else []
+    state = state_of(size) if how == "dcp" else {}
+    print("ready", flush=True)
+    sys.stdin.readline()
+    begin_s = time.perf_counter()
+    if how == "dcp":
+        load(state, checkpoint_id=checkpoint, no_dist=True)
+    for part, into in zip(parts, room, strict=False):
+        with part.open("rb", buffering=0) as file:
+            view = memoryview(into)
+            while view:
+                view = view[file.readinto(view) :]
+    print(time.perf_counter() - begin_s)
+
+
+def state_of(size: str) -> dict[str, Any]:
+    """Parameters and optimizer state of the job, in memory that is there."""
+    model = workload.GPT(workload.SIZES[size])
+    optimizer = workload.optimizer_for(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    return {"model": model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer)}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,79 @@
+"""How long it takes to have a state back in workers: Elastane beside `dcp.load` and a raw read.
+
+On as many workers as saved it, and on another number.
+
+All read the same files, each process everything, as all processes of a run with whole copies must. The files
+are in the page cache: `elastane run --resume` has just checked every byte of them before it starts a worker.
+"""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from elastane_run import ElastaneRun, number
+from job import HERE, Job
+from setting import Setting
+from usual_step import ratios
+
+VIRTUAL_RANKS = 6
+SAVED_BY = 2
+WORKERS = (1, 2)
+EVERY = "4 steps"
+DICE = random.Random(0)  # noqa: S311 - the order in which processes are killed
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Seconds of the slowest process, by number of workers and contestant."""
+    job = Job(setting.state, 1_000_000, VIRTUAL_RANKS, setting.work / "restore")
+    folder = setting.work / "restore-run"
+    with ElastaneRun(job, folder, start=SAVED_BY, most=max(WORKERS), checkpoints=EVERY) as run:
+        run.wait(lambda: bool(run.events("checkpoint.saved")), "a checkpoint")
+        nbytes = number(run.events("checkpoint.saved")[0], "bytes")
+        found = {str(workers): one(setting, run, workers) for workers in WORKERS}
+    return {"bytes": nbytes, "saved_by": SAVED_BY, "workers": found}
+
+
+def one(setting: Setting, run: ElastaneRun, workers: int) -> dict[str, Any]:
+    seconds: dict[str, list[float]] = {"elastane": [], "raw": [], "dcp": []}
+    for _ in range(setting.repetitions):
+        seconds["elastane"].append(in_workers(run, workers))
+        newest = max((run.run_dir.root / "checkpoints").glob("step-*/COMPLETE")).parent
+        seconds["raw"].append(in_processes("raw", newest, setting.state, workers))
+        seconds["dcp"].append(in_processes("dcp", newest, setting.state, workers))
+    return {
+        "seconds": seconds,
+        "raw_over_elastane": ratios(seconds["raw"], seconds["elastane"]),
+        "dcp_over_elastane": ratios(seconds["dcp"], seconds["elastane"]),
+    }
+
+
+def in_workers(run: ElastaneRun, workers: int) -> float:
+    """As the workers themselves tell it, after all processes were killed; then they are killed again."""
+    run.kill_everything(DICE)
+    before = len(run.events("checkpoint.restored"))
+    run.resume(start=workers, copies="all")
+    run.wait(
+        lambda: len(run.events("checkpoint.restored")) == before + workers,
+        f"all {workers} workers restored it",
+    )
+    run.kill_everything(DICE)
+    return max(number(event, "seconds") for event in run.events("checkpoint.restored")[before:])
+
+
+def in_processes(how: str, checkpoint: Path, size: str, processes: int) -> float:
+    """The slowest of some processes that begin to read at once, each into memory that it has."""
+    command = [sys.executable, str(HERE / "read_back.py"), how, str(checkpoint), size]
+    started = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(processes)
+    ]
+    for process in started:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        process.stdout.readline()
+    for process in started:
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return max(float(process.communicate()[0]) for process in started)

@@ -1,0 +1,11 @@
+"""Paragraphs and tables of Markdown."""
+
+
+def prose(text: str) -> str:
+    """One paragraph out of however many lines it was written in."""
+    return " ".join(text.split())
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

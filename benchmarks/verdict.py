@@ -1,0 +1,160 @@
+"""What was to be reached, what was, and why where it was not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from text import table
+
+Results = dict[str, Any]
+
+BUSY = (
+    "with every core busy, whoever copies, checks and writes takes that time from the training; "
+    "see the onlooker's row"
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One target.
+
+    Args:
+        what: is measured.
+        target: as it was set.
+        figure: the median reached.
+        reached: or not.
+        why: it was not, as far as is known.
+    """
+
+    what: str
+    target: str
+    figure: str
+    reached: bool
+    why: str = ""
+
+
+def drawn(found: Results) -> list[str]:
+    """Tables of all targets that have been measured."""
+    parts = ["## What was to be reached"]
+    for title, rules in (("The runtime", RUNTIME), ("Checkpoints and data", STATE)):
+        rows = [
+            [v.what, v.target, v.figure, "reached" if v.reached else f"**missed**: {v.why or 'see below'}"]
+            for name, rule in rules.items()
+            if name in found
+            for v in rule(found[name])
+        ]
+        if rows:
+            parts += [f"**{title}**", table(["", "target", "median", ""], rows)]
+    return parts
+
+
+def at_most(what: str, limit: float, value: float, unit: str = "", why: str = "") -> Verdict:
+    return Verdict(what, f"at most {limit:.3g}{unit}", f"{value:.3g}{unit}", value <= limit, why)
+
+
+def at_least(what: str, limit: float, value: float, why: str = "") -> Verdict:
+    return Verdict(what, f"at least {limit:.3g}", f"{value:.3g}", value >= limit, why)
+
+
+def usual_step(found: Results) -> Iterator[Verdict]:
+    for size, at in found.items():
+        for ours, theirs, beside in (
+            ("elastane_1", "plain_1", "a plain loop, 1 worker"),
+            ("elastane_2", "ddp_2", "DDP, 2 workers"),
+        ):
+            what = f"usual step / {beside}, {size}"
+            yield at_most(what, 1.01, median(at[f"{ours}_over_{theirs}"]))
+
+
+def join(found: Results) -> Iterator[Verdict]:
+    for case, at in found["cases"].items():
+        limit = 1.1 * max(1.0, median(at["control_slowest_over_usual"]))
+        yield at_most(
+            f"slowest step during a join / usual, {case}; 1.1 x what an onlooker does",
+            limit,
+            median(at["join_slowest_over_usual"]),
+        )
+
+
+def leave(found: Results) -> Iterator[Verdict]:
+    yield at_most("planned leave, in usual steps", 1.0, median(found["pause_over_usual"]))
+    yield at_most("computed again at a leave", 0, sum(found["recomputed_virtual_ranks"]))
+
+
+def death(found: Results) -> Iterator[Verdict]:
+    yield at_most("death to commit, beyond computing", 0.3, median(found["beyond_work_s"]), " s")
+
+
+def coordinator_death(found: Results) -> Iterator[Verdict]:
+    control = median(found["control_slowest_over_usual"])
+    yield at_most(
+        "slowest step around the coordinator's death / usual; 1.1 x what an onlooker does",
+        1.1 * max(1.0, control),
+        median(found["slowest_over_usual"]),
+    )
+
+
+def memory(found: Results) -> Iterator[Verdict]:
+    peaks = found["peak_mb_per_worker"]
+    for what, limit, ours, theirs in (
+        ("memory of a worker / DDP's, everything on each", 1.1, "elastane_2_copies_all", "ddp_2"),
+        ("memory of a worker / DDP's, 2 copies among 4", 1.0, "elastane_4_copies_2", "ddp_4"),
+    ):
+        yield at_most(what, limit, median(peaks[ours]) / median(peaks[theirs]))
+
+
+def checkpoint_cost(found: Results) -> Iterator[Verdict]:
+    for workers in ("1", "2"):
+        at = found[workers]
+        lost = {name: median(times["all_steps"]) for name, times in at["lost_s"].items()}
+        beside = min(lost["dcp.save"], lost["dcp.async_save"])
+        who = f"{workers} worker" + ("s" if workers != "1" else "")
+        what = f"a checkpoint takes from the training, all steps, {who}"
+        ours = lost["elastane"]
+        yield Verdict(what, f"less than `dcp`, {beside:.3g} s", f"{ours:.3g} s", ours < beside, "see below")
+        copy_s = median(at["floors"]["copy_s"])
+        why = BUSY if workers != "1" else ""
+        yield at_most(f"{what}; a copy in memory + 10 %", 1.1 * copy_s, ours, " s", why)
+
+
+def auto(found: Results) -> Iterator[Verdict]:
+    yield at_most("share of the time that `auto` takes", 1.0, 100 * median(found["share"]), " %")
+
+
+def checkpoint_files(found: Results) -> Iterator[Verdict]:
+    yield at_least("write / raw write with fsync", 0.8, median(found["write / raw"]))
+    yield at_least("restore / raw read, from the disk", 0.7, median(found["restore / raw"]))
+    yield at_least("restore / `dcp.load`, from the disk", 1.0, median(found["restore / dcp.load"]))
+    yield at_most("bytes on disk / of state", 1.01, median(found["bytes on disk / bytes of state"]))
+
+
+def restore(found: Results) -> Iterator[Verdict]:
+    for workers, at in found["workers"].items():
+        what = f"restore, workers: {workers}, saved by {found['saved_by']}"
+        yield at_least(f"{what} / raw read", 0.7, median(at["raw_over_elastane"]))
+        yield at_least(f"{what} / `dcp.load`", 1.0, median(at["dcp_over_elastane"]))
+
+
+def loading(found: Results) -> Iterator[Verdict]:
+    for kind, by_loaders in found.items():
+        for loaders, at in by_loaders.items():
+            ratio = median(at["elastane_over_pytorch"])
+            yield at_least(f"loading {kind}, loaders: {loaders} / PyTorch", 0.98, ratio)
+
+
+RUNTIME = {
+    "usual_step": usual_step,
+    "join": join,
+    "leave": leave,
+    "death": death,
+    "coordinator_death": coordinator_death,
+    "memory": memory,
+}
+STATE = {
+    "checkpoint_cost": checkpoint_cost,
+    "auto": auto,
+    "checkpoint_files": checkpoint_files,
+    "restore": restore,
+    "loading": loading,
+}

@@ -1,0 +1,58 @@
+"""A round's virtual ranks: which are mine, and when their computing may start."""
+
+from elastane.protocol.actions import Begin, Compute
+from elastane.protocol.layout import FRESH
+from elastane.protocol.shares import deal, deal_missing
+from elastane.protocol.transitions.state import MemberState
+from elastane.protocol.transitions.summing import pass_on_sums
+from elastane.protocol.transitions.transfer import fetch_more
+from elastane.protocol.tree import members_of
+
+
+def deal_round(me: MemberState) -> None:
+    """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
+    now, generation = me.round, me.generation
+    if not (me.begun and now.entered and generation) or now.dealt:
+        return
+    if me.next is not None and now.entered.kind == "train":
+        # This step belongs to the generation all have agreed on.
+        return
+    if me.hopeless or me.worker not in generation:
+        return
+    now.dealt = True
+    size = now.entered.size
+    speeds = {member.worker: member.speed for member in generation.members}
+    if now.begun and (any(me.claims_at.values()) or me.known_at):
+        blocks = me.layout.blocks if now.entered.kind == "train" else 0
+        rooted = frozenset[int]().union(*me.rooted_at.values())
+        # With every sum at hand, what the dead computed need not be computed again.
+        known = me.known_at if len(rooted) >= blocks else frozenset[int]()
+        dealt = deal_missing(size, {**me.claims_at, FRESH: known}, speeds)
+        mine = members_of(dealt.get(me.worker, ()))
+    else:
+        shares = deal(size, tuple(speeds.values()))
+        mine = members_of((shares[generation.workers.index(me.worker)],))
+    new = tuple(sorted(mine - now.claims))
+    if new:
+        now.claims.update(new)
+        now.to_compute += new
+        now.final.clear()
+        me.assignment += 1
+    if now.begun:
+        pass_on_sums(me)
+    fetch_more(me)
+
+
+def start_computing(me: MemberState) -> None:
+    """Compute once all values are those of the last committed round."""
+    now, generation = me.round, me.generation
+    if not (now.dealt and generation) or me.behind or not me.applied:
+        return
+    if not now.started:
+        now.started = True
+        workers = len(generation.members)
+        begin = Begin(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
+        me.actions.append(begin)
+    if now.to_compute:
+        me.actions.append(Compute(now.to_compute, me.assignment))
+        now.to_compute = ()

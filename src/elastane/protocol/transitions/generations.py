@@ -1,0 +1,157 @@
+"""Generations: proposed, kept or adopted, begun with everybody's status, left."""
+
+from elastane.api.membership import Generation
+from elastane.protocol import mesh
+from elastane.protocol.actions import Leave, Send, StateIsLost
+from elastane.protocol.layout import FRESH
+from elastane.protocol.roles import rooted_at, settle, with_origin, with_store
+from elastane.protocol.transitions.hearing import recall_early
+from elastane.protocol.transitions.state import MemberState, all_told
+from elastane.protocol.transitions.transfer import fetch
+from elastane.protocol.transitions.voting import conclude
+from elastane.protocol.tree import members_of, spans
+
+
+def hear_proposal(me: MemberState, generation: Generation) -> None:
+    newest = me.newest
+    if newest is not None and (generation.number <= newest.number or generation.term < newest.term):
+        return
+    me.newest = generation
+    leaving = any(leaver.worker == me.worker for leaver in generation.leaving)
+    if me.left and not leaving:
+        return
+    if me.committed == FRESH and me.worker not in generation:
+        if leaving:
+            # Thought to hold something; the others wait to hear that it does not.
+            tell_status(me, generation)
+        return
+    if generation.planned and me.committed != FRESH and not me.left:
+        # Kept beside older ones: a vote may already have promised one of those.
+        me.planned[generation.number] = generation
+        return
+    adopt(me, generation)
+
+
+def switch_generation(me: MemberState) -> None:
+    """A planned generation begins where the next training step does, once the last one is settled."""
+    entered = me.round.entered
+    if me.next is None or entered is None or entered.kind != "train":
+        return
+    if me.applied and (me.layout.copies is None or not me.behind):
+        adopt(me, me.next)
+
+
+def adopt(me: MemberState, generation: Generation) -> None:
+    """Work in this generation from now on; whatever the older one had under way is void."""
+    me.generation = generation
+    me.next = None
+    me.planned = {n: planned for n, planned in me.planned.items() if n > generation.number}
+    me.begun = me.hopeless = False
+    me.wanted_values.clear()
+    me.wanted_states.clear()
+    me.fetches.clear()
+    now = me.round
+    now.begun = now.dealt = now.started = now.asked = now.voted = now.snapped = False
+    now.snapshot = 0
+    now.announced.clear()
+    now.ready.clear()
+    now.summed.clear()
+    now.votes.clear()
+    me.statuses = {n: s for n, s in me.statuses.items() if n >= generation.number}
+    if me.first_generation == 0:
+        me.first_generation = generation.number
+    if me.told(generation):
+        tell_status(me, generation)
+    else:
+        leave(me)
+    if me.worker not in generation and not generation.planned:
+        # The others do again what I have begun of this round: I cannot be a member of it any more.
+        me.left = True
+    recall_early(me)
+
+
+def leave(me: MemberState) -> None:
+    me.left = True
+    if not me.gone:
+        me.gone = True
+        me.voted_for = 0
+        me.actions.append(Leave())
+
+
+def tell_status(me: MemberState, generation: Generation) -> None:
+    now = me.round
+    fresh = me.committed == FRESH
+    status = mesh.Status(
+        generation=generation.number,
+        worker=me.worker,
+        committed=me.committed,
+        outcome=me.outcome,
+        claims=() if fresh else spans(now.claims),
+        leaves=() if fresh else tuple(now.leaves.values()),
+        rooted=() if fresh else spans(now.rooted),
+        held=spans(me.held),
+        keeps=spans(me.held & me.should_hold()) if me.has_voted_for(me.committed + 1) else (),
+        behind=spans(me.behind),
+    )
+    me.statuses.setdefault(generation.number, {})[me.worker] = status
+    told = all_told(generation)
+    me.actions.extend(Send(peer, status) for peer in told if peer != me.worker)
+
+
+def begin_generation(me: MemberState) -> None:
+    """With everyone's status, all know the same: the round, the sums there are, who fetches what."""
+    generation = me.generation
+    if generation is None or me.begun or not me.told(generation):
+        return
+    statuses = me.statuses.get(generation.number, {})
+    told = all_told(generation)
+    if any(worker not in statuses for worker in told):
+        return
+    here = {worker: statuses[worker] for worker in told}
+    if me.origin is None:
+        here = with_origin(me.layout, generation.workers, here)
+    else:
+        here = with_store(me.layout, me.origin, here)
+    newest = max(status.committed for status in here.values())
+    outcome = next(status.outcome for status in here.values() if status.committed == newest)
+    if me.committed == FRESH:
+        me.committed, me.outcome = newest, outcome
+    elif me.committed < newest and outcome is not None and can_catch_up(me, generation):
+        conclude(me, outcome)
+        # Who needs the new values fetches them: this generation's owners may not have them yet.
+        me.committed_in = 0
+    mine = here[me.worker]
+    if mine.committed == newest:
+        me.held, me.behind = set(members_of(mine.held)), set(members_of(mine.behind))
+    if me.worker in generation:
+        resume(me, generation, here, newest)
+    else:
+        leave(me)
+    me.begun = True
+    recall_early(me)
+
+
+def can_catch_up(me: MemberState, generation: Generation) -> bool:
+    # A leaver that the others went on without stays where it is; all the same it can be a member again.
+    return me.worker in generation or me.has_voted_for(me.committed + 1)
+
+
+def resume(me: MemberState, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
+    """Go on with the round after ``newest``, from what all members together have of it."""
+    now = me.round
+    now.begun = True
+    current = {w: here[w] for w in generation.workers if here[w].committed == newest}
+    me.claims_at = {worker: members_of(status.claims) for worker, status in current.items()}
+    me.rooted_at = {worker: rooted_at(status, newest) for worker, status in current.items()}
+    known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
+    # Two may know a virtual rank from two workers; all must name the same one.
+    own = {rank: leaf for rank, leaf in now.leaves.items() if leaf.worker == me.worker}
+    now.leaves = {**known, **own}
+    me.known_at = frozenset(known)
+    roles = settle(me.layout, generation, here)
+    me.roles = roles
+    if roles.lost:
+        me.hopeless = True
+        me.actions.append(StateIsLost(roles.lost))
+        return
+    fetch(me, roles.values.get(me.worker, {}), roles.states.get(me.worker, {}))

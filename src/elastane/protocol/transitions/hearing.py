@@ -1,0 +1,69 @@
+"""Messages of peers: due now, too early and kept, or too late and void."""
+
+from elastane.protocol import mesh
+from elastane.protocol.events import Received
+from elastane.protocol.transitions.state import MemberState
+from elastane.protocol.transitions.transfer import hear_state, take_values
+
+
+def receive(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
+    current = me.generation.number if me.generation else 0
+    if isinstance(message, mesh.Status):
+        # A joiner's status tells its peers that the way to it is open, before they are there themselves.
+        if message.generation >= current:
+            me.statuses.setdefault(message.generation, {})[sender] = message
+        return
+    if message.generation < current:
+        return
+    early = message.generation > current
+    match message:
+        case mesh.Ready() | mesh.Summed() | mesh.Vote():
+            early = early or not me.begun or message.round > me.committed + 1
+        case mesh.Published():
+            early = early or message.round > me.committed
+        case mesh.Fetch():
+            early = early or message.committed > me.committed
+        case mesh.State():
+            pass
+    if early:
+        me.early.append(Received(sender, message))
+        return
+    hear(me, sender, message)
+
+
+def hear(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
+    """A message of this generation that is not early; it may be late, and then it is void."""
+    match message:
+        case mesh.Ready() | mesh.Summed() | mesh.Vote():
+            if message.round == me.committed + 1:
+                hear_of_round(me, sender, message)
+        case mesh.Published():
+            if message.round == me.committed:
+                take_values(me, sender, message.units)
+        case mesh.Fetch():
+            if message.committed == me.committed:
+                me.fetches.append((sender, message))
+        case mesh.State():
+            hear_state(me, sender, message)
+        case mesh.Status():  # taken in before, whatever its generation
+            pass
+
+
+def hear_of_round(me: MemberState, sender: int, message: mesh.Ready | mesh.Summed | mesh.Vote) -> None:
+    now = me.round
+    match message:
+        case mesh.Ready(blocks=blocks, parts=parts):
+            for block in blocks:
+                now.ready.setdefault(block, {})[sender] = parts
+        case mesh.Summed(blocks=blocks):
+            now.summed.update(dict.fromkeys(blocks, sender))
+        case mesh.Vote(leaves=leaves):
+            now.votes[sender] = message
+            now.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
+
+
+def recall_early(me: MemberState) -> None:
+    """What came too early may be due now."""
+    early, me.early = me.early, []
+    for event in early:
+        receive(me, event.sender, event.message)

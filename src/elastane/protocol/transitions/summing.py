@@ -1,0 +1,89 @@
+"""Gradients: partial sums announced to owners, summed by them, whole sums taken by holders."""
+
+from collections.abc import Sequence
+
+from elastane.protocol import mesh
+from elastane.protocol.actions import Reduce, Take
+from elastane.protocol.transitions.state import MemberState
+
+
+def announce(me: MemberState) -> None:
+    """Tell the owners which of my partial sums are final."""
+    now, generation = me.round, me.generation
+    if not (now.dealt and generation):
+        return
+    old = frozenset[int]().union(*me.rooted_at.values()) if now.begun else frozenset[int]()
+    by_owner: dict[int, list[int]] = {}
+    for block in sorted(now.final - now.announced):
+        now.announced.add(block)
+        if block not in old:
+            by_owner.setdefault(me.owners[block], []).append(block)
+    for owner, blocks in by_owner.items():
+        if owner == me.worker:
+            for block in blocks:
+                now.ready.setdefault(block, {})[me.worker] = now.parts
+        else:
+            me.tell(
+                owner,
+                mesh.Ready(
+                    generation=generation.number,
+                    round=me.committed + 1,
+                    blocks=tuple(blocks),
+                    parts=now.parts,
+                ),
+            )
+
+
+def reduce(me: MemberState) -> None:
+    """Sum the blocks I own once partial sums of all virtual ranks are there."""
+    now = me.round
+    if not (now.started and now.entered and now.entered.kind == "train"):
+        return
+    done: list[int] = []
+    for block in sorted(now.ready):
+        if me.owners[block] != me.worker or block in now.rooted:
+            continue
+        by_worker = now.ready[block]
+        count = sum(stop - start for parts in by_worker.values() for p in parts for start, stop in p.spans)
+        if count < now.entered.size:
+            continue
+        now.rooted.add(block)
+        me.actions.append(Reduce((block,), dict(by_worker)))
+        done.append(block)
+    if done:
+        tell_summed(me, tuple(done))
+
+
+def take_sums(me: MemberState) -> None:
+    """Copy whole sums from their owners; not before mine of the last round have been applied."""
+    now = me.round
+    if not now.started:
+        return
+    by_sender: dict[int, list[int]] = {}
+    for block, sender in now.summed.items():
+        if block not in now.rooted:
+            by_sender.setdefault(sender, []).append(block)
+    now.summed.clear()
+    for sender, blocks in by_sender.items():
+        now.rooted.update(blocks)
+        me.actions.append(Take(sender, tuple(blocks)))
+
+
+def tell_summed(me: MemberState, blocks: Sequence[int]) -> None:
+    assert me.generation is not None, "only members of a generation sum"  # noqa: S101
+    for worker in me.generation.workers:
+        theirs = tuple(
+            block
+            for block in blocks
+            if worker in me.holders[block] and not (me.round.begun and block in me.rooted_at.get(worker, ()))
+        )
+        if theirs and worker != me.worker:
+            summed = mesh.Summed(generation=me.generation.number, round=me.committed + 1, blocks=theirs)
+            me.tell(worker, summed)
+
+
+def pass_on_sums(me: MemberState) -> None:
+    """Whoever has a whole sum from before the generation gives it to those who lack it."""
+    for block in sorted(me.round.rooted):
+        if me.owners[block] == me.worker:
+            tell_summed(me, (block,))

@@ -1,0 +1,92 @@
+"""State that moves between workers: values and optimizer state fetched, served, taken over, published."""
+
+from elastane.protocol import mesh
+from elastane.protocol.actions import Load, Restore, Serve, TakeValues
+from elastane.protocol.layout import STORE
+from elastane.protocol.ownership import sources
+from elastane.protocol.transitions.state import MemberState
+
+
+def take_values(me: MemberState, sender: int, units: tuple[int, ...]) -> None:
+    new = tuple(unit for unit in units if unit in me.behind)
+    if new:
+        me.behind.difference_update(new)
+        me.actions.append(TakeValues(sender, new))
+
+
+def hear_state(me: MemberState, sender: int, state: mesh.State) -> None:
+    values = tuple(unit for unit in state.values if unit in me.wanted_values)
+    states = tuple(unit for unit in state.states if unit in me.wanted_states)
+    if state.committed != me.committed or not (values or states):
+        return
+    me.wanted_values.difference_update(values)
+    me.wanted_states.difference_update(states)
+    me.behind.difference_update(values)
+    me.held.update(states)
+    if me.layout.rest in values:
+        me.held.add(me.layout.rest)
+    me.actions.append(Load(sender, state))
+
+
+def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]) -> None:
+    """Ask everybody for values first: with them I compute, while optimizer state is still on its way."""
+    assert me.generation is not None, "only members of a generation fetch"  # noqa: S101
+    number = me.generation.number
+    me.wanted_values.update(*values.values())
+    me.wanted_states.update(*states.values())
+    if STORE in {*values, *states}:
+        me.actions.append(Restore(number, values.get(STORE, ()), states.get(STORE, ())))
+    for peer in sorted(values.keys() - {STORE}):
+        me.tell(peer, mesh.Fetch(generation=number, committed=me.committed, values=values[peer]))
+    for peer in sorted(states.keys() - {STORE}):
+        me.tell(peer, mesh.Fetch(generation=number, committed=me.committed, states=states[peer]))
+
+
+def fetch_more(me: MemberState) -> None:
+    """A joiner that is to keep everything fetches a portion a step, and values of what it lacks yet."""
+    if me.roles is None or me.layout.copies is not None or me.complete:
+        return
+    asked: list[int] = []
+    size = 0
+    for unit in sorted(set(me.layout.everything) - me.held - me.wanted_states):
+        size += me.layout.unit_bytes[unit]
+        if asked and size > me.layout.fetch_bytes:
+            break
+        asked.append(unit)
+    behind = sorted(me.behind - me.wanted_values)
+    donors = {worker: units for worker, units in me.roles.donors.items() if worker != me.worker}
+    fetch(
+        me,
+        sources({me.worker: behind}, donors).get(me.worker, {}),
+        sources({me.worker: asked}, donors).get(me.worker, {}),
+    )
+
+
+def serve(me: MemberState) -> None:
+    """Hand out state once I have it, as long as it is that of the round asked for."""
+    if not me.applied:
+        return
+    fetches, me.fetches = me.fetches, []
+    for peer, fetch in fetches:
+        if fetch.committed != me.committed:
+            continue
+        if me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values):
+            me.actions.append(Serve(peer, fetch))
+        else:
+            me.fetches.append((peer, fetch))
+
+
+def publish(me: MemberState) -> None:
+    """Give the new values of the blocks I own to who does not compute them itself."""
+    generation = me.generation
+    if me.layout.copies is None or generation is None or generation.number != me.committed_in:
+        return
+    for worker in generation.workers:
+        units = tuple(
+            block
+            for block, holders in enumerate(me.holders)
+            if holders[0] == me.worker and worker not in holders
+        )
+        if units and worker != me.worker:
+            published = mesh.Published(generation=generation.number, round=me.committed, units=units)
+            me.tell(worker, published)

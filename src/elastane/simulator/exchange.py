@@ -1,0 +1,133 @@
+"""What moves between simulated workers: sums, values and state, in frames or read where they lie."""
+
+from elastane.api.membership import WorkerId
+from elastane.protocol import mesh
+from elastane.protocol.layout import STORE
+from elastane.protocol.member import Member
+from elastane.simulator.checkers import expect
+from elastane.simulator.memory import Memory, summed
+from elastane.simulator.network import Payload
+from elastane.simulator.symbols import quiet
+from elastane.simulator.world import World
+
+
+class Exchange:
+    """One worker's end of it.
+
+    Args:
+        worker: its number.
+        world: where its peers are.
+        memory: its own.
+        member: says which step is committed.
+    """
+
+    def __init__(self, worker: WorkerId, world: World, memory: Memory, member: Member) -> None:
+        self.worker, self.world = worker, world
+        self.memory, self.member = memory, member
+        self._payloads: dict[tuple[int, ...], int] = {}
+        self._mapped: set[tuple[WorkerId, int]] = set()
+
+    def keep(self, sender: WorkerId, payload: Payload) -> None:
+        """What a frame has brought, until it is used."""
+        for key, value in payload.items():
+            self._payloads[sender, *key] = value
+
+    def payload_of(self, message: mesh.AnyPeerMessage) -> Payload:
+        """What the frame carries; nothing where peers read each other's memory."""
+        if self.world.shared:
+            return {}
+        slots = self.memory.slots
+        match message:
+            case mesh.Ready(blocks=blocks, parts=parts):
+                return {(p.slot, block): slots[p.slot][block] for p in parts for block in blocks}
+            case mesh.Summed(blocks=blocks):
+                return {(0, block): slots[0][block] for block in blocks}
+            case mesh.Published(units=units):
+                return {(-1, unit): self.memory.parameters[unit] for unit in units}
+            case _:
+                return {}
+
+    def is_readable(self, sender: WorkerId, message: mesh.AnyPeerMessage) -> bool:
+        """Open the memory a message points to, which only works while its owner lives."""
+        match message:
+            case mesh.Ready(parts=parts):
+                needed = {(sender, part.slot) for part in parts}
+            case mesh.Summed():
+                needed = {(sender, 0)}
+            case mesh.Published():
+                needed = {(sender, -1)}
+            case _:
+                return True
+        if not (needed <= self._mapped or self.world.workers[sender].alive):
+            return False
+        self._mapped |= needed
+        return True
+
+    def _sum_of(self, peer: WorkerId, slot: int, block: int) -> int:
+        if peer == self.worker:
+            return self.memory.slots[slot][block]
+        if self.world.shared:
+            return self.world.workers[peer].memory.slots[slot][block]
+        return self._payloads[peer, slot, block]
+
+    def _value_of(self, peer: WorkerId, unit: int) -> int:
+        if self.world.shared:
+            return self.world.workers[peer].memory.parameters[unit]
+        return self._payloads[peer, -1, unit]
+
+    def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[mesh.Part, ...]]) -> None:
+        for block in blocks:
+            values = [
+                (span, self._sum_of(peer, part.slot, block))
+                for peer, some in parts.items()
+                for part in some
+                for span in part.spans
+            ]
+            self._root(block, summed(values, self.world.shape.layout.virtual_ranks))
+
+    def _root(self, block: int, total: int) -> None:
+        self.memory.root(block, total)
+        step = self.member.step + 1
+        expected = quiet(self.world.shape).sums[step][block]
+        expect(total == expected, f"worker {self.worker} has a wrong sum of block {block} in step {step}")
+
+    def serve(self, peer: WorkerId, fetch: mesh.Fetch) -> None:
+        memory = self.memory
+        payload: Payload = {(-2, unit): memory.parameters[unit] for unit in fetch.values}
+        for unit in fetch.states:
+            state = memory.optimizer[unit]
+            if state is None:
+                raise AssertionError(
+                    f"worker {self.worker} is asked for state of unit {unit}, which it lacks"
+                )
+            payload[-3, unit] = state
+        message = mesh.State(
+            generation=fetch.generation,
+            committed=fetch.committed,
+            values=fetch.values,
+            states=fetch.states,
+        )
+        self.world.tell(lambda: f"worker {self.worker} serves {peer}: {message}")
+        self.world.streams.send(self.worker, peer, message, payload)
+
+    def load(self, peer: WorkerId, state: mesh.State) -> None:
+        if peer == STORE:
+            return
+        ideal, step = quiet(self.world.shape), self.member.step
+        for unit in state.values:
+            value = self._payloads[peer, -2, unit]
+            expect(
+                value == ideal.parameters[step][unit],
+                f"worker {self.worker} loads a wrong value of unit {unit} after step {step}",
+            )
+            self.memory.parameters[unit] = value
+        for unit in state.states:
+            self.memory.optimizer[unit] = self._payloads[peer, -3, unit]
+
+    def take_sums(self, peer: WorkerId, blocks: tuple[int, ...]) -> None:
+        for block in blocks:
+            self._root(block, self._sum_of(peer, 0, block))
+
+    def take_values(self, peer: WorkerId, units: tuple[int, ...]) -> None:
+        for unit in units:
+            self.memory.parameters[unit] = self._value_of(peer, unit)

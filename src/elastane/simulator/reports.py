@@ -1,0 +1,92 @@
+"""A simulated worker's line to the coordinator: reports, lost peers, steps until they are acknowledged."""
+
+from elastane.api.control import PeerLost, StepReport, Steps, WorkerReport, WorkerState
+from elastane.api.membership import WorkerId
+from elastane.api.records import LedgerLine, Samples
+from elastane.protocol import mesh
+from elastane.protocol.member import Member
+from elastane.simulator.world import World
+
+
+class Reports:
+    """What one worker says.
+
+    Args:
+        worker: its number.
+        world: where the coordinator is.
+        member: says where the worker stands.
+    """
+
+    def __init__(self, worker: WorkerId, world: World, member: Member) -> None:
+        self.worker, self.world, self.member = worker, world, member
+        self._lost: dict[WorkerId, PeerLost] = {}
+        self._unacknowledged: list[StepReport] = []
+        self._reported: WorkerReport | None = None
+        self._began_s = 0.0
+
+    def repeat(self, state: WorkerState, compute_s: float) -> None:
+        """All of it once more: it may not have been heard."""
+        self._reported = None
+        self.report(state, compute_s)
+        for lost in self._lost.values():
+            self.world.to_coordinator(lost)
+
+    def lose(self, peer: WorkerId, generation: int) -> None:
+        self._lost[peer] = PeerLost(worker=self.worker, peer=peer, generation=generation)
+        self.world.to_coordinator(self._lost[peer])
+
+    def acknowledge(self, step: int) -> None:
+        self._unacknowledged = [r for r in self._unacknowledged if r.line.step > step]
+
+    def report(self, state: WorkerState, compute_s: float) -> None:
+        """Where the worker stands, if that is news.
+
+        Args:
+            state: of the worker.
+            compute_s: median seconds per virtual rank; 0 while unknown.
+        """
+        member = self.member
+        report = WorkerReport(
+            worker=self.worker,
+            pid=1000 + self.worker,
+            host="127.0.0.1",
+            port=2000 + self.worker,
+            state=state,
+            generation=member.works_in,
+            newest=member.newest,
+            step=member.step,
+            complete=member.complete,
+            virtual_ranks=len(member.claims),
+            blocks=len(member.held),
+            compute_s=compute_s,
+            pinned=None if state == "starting" else self.world.pinned,
+            stopped=state == "finished" and member.step < self.world.shape.steps,
+        )
+        known = self._reported
+        if known is None or gist(known) != gist(report):
+            self._reported = report
+            self.world.to_coordinator(report)
+            if self._unacknowledged:
+                self.world.to_coordinator(Steps(worker=self.worker, reports=tuple(self._unacknowledged)))
+
+    def note_step(self, outcome: mesh.Outcome, *, healthy: bool) -> None:
+        now = self.world.clock.now
+        generation = 0 if self.member.generation is None else self.member.generation.number
+        line = LedgerLine(
+            step=outcome.step,
+            generation=generation,
+            workers=outcome.shares,
+            samples=Samples(0, outcome.step, outcome.step + 1, outcome.samples, f"{outcome.checksum:x}"),
+            loss=outcome.loss,
+            loss_hex=outcome.loss.hex(),
+            time=now,
+            seconds={},
+        )
+        took_s = now - self._began_s
+        self._began_s = now
+        self._unacknowledged.append(StepReport(worker=self.worker, line=line, step_s=took_s, healthy=healthy))
+
+
+def gist(report: WorkerReport) -> tuple[object, ...]:
+    newest = report.newest.number if report.newest else 0
+    return report.state, report.generation, newest, report.step, report.complete

@@ -1,0 +1,162 @@
+"""A simulated training thread: it computes symbols, applies steps and goes from round to round."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from elastane.protocol import actions, events, mesh
+from elastane.protocol.events import Kind
+from elastane.simulator.symbols import gradient, leaf_of, rest_after, updated
+
+if TYPE_CHECKING:
+    from elastane.simulator.worker import SimWorker
+
+
+class TrainingThread:
+    """Of one worker.
+
+    Args:
+        worker: whose; its process may die under it at any moment.
+
+    Attributes:
+        kind: of the round it is in.
+        step: that it computes, or that comes after the evaluation it computes.
+    """
+
+    def __init__(self, worker: "SimWorker") -> None:
+        self.worker = worker
+        self._world, self._memory, self._member = worker.world, worker.memory, worker.member
+        self.kind: Kind = "train"
+        self.step = 0
+        self._round = 0
+        self._queue: list[int] = []
+        self._assignment = 0
+        self._computing = False
+        self._leaf_s: list[float] = []
+
+    @property
+    def compute_s(self) -> float:
+        """Median seconds per virtual rank; 0 while unknown."""
+        return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
+
+    def begin(self, begin: actions.Begin) -> None:
+        if begin.round != self._round:
+            self._memory.begin_round(self._world.shape.size(self.kind))
+        self._round, self.step = begin.round, begin.step
+
+    def compute(self, virtual_ranks: tuple[int, ...], assignment: int) -> None:
+        self._assignment = assignment
+        self._queue.extend(virtual_ranks)
+        self._compute_next()
+
+    def leave(self) -> None:
+        self._queue.clear()
+
+    def enter(self, kind: Kind) -> None:
+        shape = self._world.shape
+        if self.worker.state == "leaving":
+            return
+        self.kind = kind
+        due = shape.checkpoint_due(kind, self._member.step + 1)
+        self.worker.handle(events.Entered(kind, shape.size(kind), due))
+
+    def _compute_next(self) -> None:
+        if self._computing or not self._queue:
+            return
+        self._computing = True
+        rank = self._queue.pop(0)
+        pace = self._world.pace
+        took_s = (0.2 + self.worker.chance(0.8)) * pace.leaf_s * self.worker.slowness
+        self._leaf_s = [*self._leaf_s[-20:], took_s]
+        if self.kind != "train":
+            self.worker.after(took_s, lambda: self._computed(rank))
+            return
+        self._world.checker.computes(self.worker, self.step)
+        self._memory.begin_leaf(rank)
+        model = hash(tuple(self._memory.parameters))
+        blocks = list(range(self._world.shape.layout.blocks))
+        if self._queue:
+            self.worker.after(took_s, lambda: self._trained(rank, model, blocks))
+            return
+        assignment = self._assignment
+        self._world.clock.random.shuffle(blocks)
+        for place, block in enumerate(blocks):
+            done_s = took_s * (place + 1) / (len(blocks) + 1)
+            self.worker.after(done_s, self._finalizing(rank, model, block, assignment))
+        self.worker.after(took_s, lambda: self._computed(rank))
+
+    def _finalizing(self, rank: int, model: int, block: int, assignment: int) -> Callable[[], None]:
+        def final() -> None:
+            if self.worker.state == "leaving":
+                return
+            self._memory.add(block, gradient(self.step, rank, block, model))
+            self.worker.handle(events.Final(assignment, (block,), self._memory.parts()))
+
+        return final
+
+    def _trained(self, rank: int, model: int, blocks: list[int]) -> None:
+        if self.worker.state == "leaving":
+            return
+        for block in blocks:
+            self._memory.add(block, gradient(self.step, rank, block, model))
+        self._computed(rank)
+
+    def _computed(self, rank: int) -> None:
+        self._computing = False
+        if self.worker.state == "leaving":
+            return
+        step = self.step if self.kind == "train" else self._member.step
+        self.worker.handle(events.Computed(leaf_of(self.kind, step, rank, self.worker.worker)))
+        self._compute_next()
+
+    def committed(self, commit: actions.Commit) -> None:
+        outcome, kind, shape = commit.outcome, self.kind, self._world.shape
+        self._world.tell(lambda: f"worker {self.worker.worker} commits {outcome}")
+        self._world.narrate(
+            lambda: (
+                f"{kind} {outcome.step} is committed: {shares_text(outcome)}"
+                if outcome.shares
+                else f"{kind} is committed"
+            )
+        )
+        self._world.checker.committed(self.worker.worker, kind, outcome)
+        pace = self._world.pace
+        if kind == "train":
+            for unit in range(shape.rest):
+                if unit not in commit.held:
+                    self._memory.optimizer[unit] = None
+            self.worker.reports.note_step(outcome, healthy=commit.healthy)
+            self.worker.after(self.worker.chance(pace.apply_s), lambda: self._apply(commit))
+        else:
+            self.worker.after(self.worker.chance(pace.user_s), lambda: self._go_on(outcome))
+
+    def _apply(self, commit: actions.Commit) -> None:
+        memory, shape, step = self._memory, self._world.shape, commit.outcome.step
+        for unit in sorted(commit.held - {shape.rest}):
+            state = memory.optimizer[unit]
+            if state is None:
+                raise AssertionError(
+                    f"worker {self.worker.worker} applies step {step} to unit {unit} without state"
+                )
+            sums = [memory.slots[0][block] for block in shape.blocks_of(unit)]
+            memory.parameters[unit], memory.optimizer[unit] = updated(memory.parameters[unit], state, sums)
+        memory.parameters[shape.rest], memory.optimizer[shape.rest] = rest_after(
+            memory.parameters[shape.rest], step
+        )
+        self._world.checker.applied(self.worker, commit.held)
+        self.worker.handle(events.Applied())
+        self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(commit.outcome))
+
+    def _go_on(self, outcome: mesh.Outcome) -> None:
+        following = self._world.shape.after(self.kind, outcome)
+        if following is not None:
+            self.enter(following)
+        elif self.worker.state != "leaving":
+            self.worker.state = "finished"
+            self.worker.report()
+
+
+def shares_text(outcome: mesh.Outcome) -> str:
+    return " ".join(
+        f"{worker}[{','.join(f'{start}:{stop}' for start, stop in some)}]"
+        for worker, some in outcome.shares.items()
+    )

@@ -1,0 +1,276 @@
+"""A worker's part in checkpoints: copied at one moment, written behind the next steps, then published."""
+
+import json
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+import torch
+from torch import nn
+
+from elastane.api.checkpoints import Retention, checkpoint_name, part_name
+from elastane.api.control import PublishCheckpoint
+from elastane.api.errors import StorageError
+from elastane.protocol.actions import Snapshot
+from elastane.runtime.checkpoints import taking
+from elastane.runtime.checkpoints.contents import host_keys
+from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.runtime.checkpoints.taking import REMEMBERED_PARTS, Described, Taker, record_name
+from elastane.runtime.layout import ModelLayout
+from elastane.runtime.placement import placed
+from elastane.runtime.state import TrainingState
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+WAIT_S = 20
+KEY = "model.weight"
+
+
+class Fickle(LocalPlace):
+    """Storage that may refuse or take its time over the files of parts."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.refusing = threading.Event()
+        self.open = threading.Event()
+        self.open.set()
+
+    def write(self, name, buffers):
+        if self.refusing.is_set():
+            raise StorageError(f"cannot write {name}: away")
+        self.open.wait(WAIT_S)
+        return super().write(name, buffers)
+
+
+class Writers:
+    """Two workers that hold the same state of one small model, and share its blocks."""
+
+    def __init__(self, root):
+        self.model = nn.Linear(3, 2, bias=False)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        layout = ModelLayout(self.model, optimizer)
+        self.blocks = tuple(range(len(layout.blocks)))
+        self.state = TrainingState(self.model, optimizer, None, layout, copies=None, placement=placed(layout))
+        self.place = Fickle(root)
+        self.catalog = Catalog(self.place)
+        self.snapped, self.kept = SimpleQueue(), SimpleQueue()
+        self.changes = 0
+        self.workers = [self.taker(number) for number in (0, 1)]
+
+    def taker(self, number):
+        return Taker(
+            number,
+            self.state,
+            self.catalog,
+            resumed=0,
+            retention=Retention(last=2),
+            describe=self.described,
+            snapped=self.snapped.put,
+            kept=self.kept.put,
+            changed=self.changed,
+        )
+
+    def described(self):
+        plain = {"rest": json.dumps(self.state.rest()), "on_host": host_keys(self.state), "cursors": {}}
+        return Described(plain, {"loss": 2.5})
+
+    def changed(self):
+        self.changes += 1
+
+    def fill(self, value):
+        with torch.no_grad():
+            self.model.weight.fill_(value)
+
+    def take(self, step, *, writers=(0,)):
+        """The first of the writers copies everything; returns once it has."""
+        self.workers[writers[0]].take(Snapshot(step, step, self.blocks, writers))
+        assert self.snapped.get(timeout=WAIT_S) == step
+
+    def commit(self, *writers):
+        for writer in writers or (0,):
+            self.workers[writer].committed()
+
+    def part(self, step, worker=0):
+        return next((p for p in self.workers[worker].parts if p.step == step), None)
+
+    def until(self, step, state):
+        deadline = time.monotonic() + WAIT_S
+        while (part := self.part(step)) is None or part.state != state:
+            assert time.monotonic() < deadline, f"{part} never was {state}"
+            time.sleep(0.005)
+        return part
+
+    def publish(self, step, *, by=0, writers=(0,)):
+        self.workers[by].publish(PublishCheckpoint(name=checkpoint_name(step), step=step, writers=writers))
+        return self.kept.get(timeout=WAIT_S)
+
+    def stored(self, step):
+        into = torch.empty(6)
+        with Reader(self.place, self.catalog.load(checkpoint_name(step))) as reader:
+            reader.restore([Want(KEY, 0, 6, into)])
+        return into.unique().tolist()
+
+
+@pytest.fixture
+def writers(tmp_path, monkeypatch):
+    monkeypatch.setattr(taking, "FIRST_RETRY_S", 0.01)
+    found = Writers(tmp_path / "checkpoints")
+    yield found
+    # Their threads would otherwise try to write to the end of the session.
+    found.place.refusing.clear()
+    found.place.open.set()
+
+
+def test_a_part_is_copied_then_written_then_published(writers):
+    writers.fill(1.0)
+    writers.take(5)
+    assert writers.part(5).state == "copied"
+    assert writers.catalog.names() == [], "the step may still be undone"
+    writers.commit()
+    part = writers.until(5, "written")
+    assert part.bytes == (writers.catalog.place.files(checkpoint_name(5))[part_name(0)])
+    kept = writers.publish(5)
+    assert (kept.name, kept.step, kept.error, kept.metrics) == (checkpoint_name(5), 5, "", {"loss": 2.5})
+    assert writers.catalog.verify(checkpoint_name(5)) == ()
+    assert writers.stored(5) == [1.0]
+    assert writers.changes >= 3
+
+
+def test_what_is_stored_is_the_state_of_the_moment_it_was_copied_at(writers):
+    writers.fill(1.0)
+    writers.place.open.clear()
+    writers.take(5)
+    writers.fill(2.0)
+    writers.commit()
+    writers.fill(3.0)
+    writers.place.open.set()
+    writers.until(5, "written")
+    writers.publish(5)
+    assert writers.stored(5) == [1.0]
+
+
+def test_a_copy_whose_step_was_begun_again_is_replaced(writers):
+    writers.fill(1.0)
+    writers.take(5, writers=(0, 1))
+    writers.fill(2.0)
+    writers.take(5, writers=(0,))
+    writers.commit()
+    assert writers.until(5, "written").writers == (0,)
+    writers.publish(5)
+    assert writers.stored(5) == [2.0]
+
+
+def test_without_a_copy_a_commit_writes_nothing(writers):
+    writers.commit()
+    writers.workers[0].take(Snapshot(1, 5, (), (1,)))
+    assert writers.snapped.get(timeout=WAIT_S) == 1, "whoever writes nothing is waited for nevertheless"
+    writers.commit()
+    assert writers.workers[0].parts == ()
+
+
+def test_storage_that_refuses_is_tried_until_it_does_not(writers):
+    writers.place.refusing.set()
+    writers.take(5)
+    writers.commit()
+    failing = writers.until(5, "failing")
+    assert "away" in failing.error
+    writers.place.refusing.clear()
+    assert writers.until(5, "written").error == ""
+
+
+def test_one_that_storage_refuses_makes_way_for_the_next(writers):
+    writers.place.refusing.set()
+    writers.take(5)
+    writers.commit()
+    writers.until(5, "failing")
+    writers.take(6)
+    assert writers.part(5).state == "abandoned"
+    assert "until the next one was due" in writers.part(5).error
+    writers.place.refusing.clear()
+    writers.commit()
+    writers.until(6, "written")
+
+
+def test_one_that_is_still_being_written_is_waited_for_but_not_for_ever(writers, monkeypatch):
+    monkeypatch.setattr(taking, "LONGEST_WAIT_S", 0.05)
+    writers.fill(1.0)
+    writers.place.open.clear()
+    writers.take(5)
+    writers.commit()
+    writers.take(6)
+    assert writers.part(6).state == "abandoned"
+    assert "has not been written after" in writers.part(6).error
+    writers.commit()
+    writers.place.open.set()
+    writers.until(5, "written")
+    writers.publish(5)
+    assert writers.stored(5) == [1.0], "the copy was not overwritten under its writer"
+
+
+def test_the_next_copy_waits_until_the_last_one_is_written(writers):
+    writers.fill(1.0)
+    writers.place.open.clear()
+    writers.take(5)
+    writers.commit()
+    taking_next = threading.Thread(target=writers.take, args=(6,))
+    taking_next.start()
+    taking_next.join(0.1)
+    assert taking_next.is_alive()
+    writers.place.open.set()
+    taking_next.join(WAIT_S)
+    assert [part.state for part in writers.workers[0].parts] == ["written", "copied"]
+
+
+def test_a_publisher_follows_one_that_died_after_its_work(writers):
+    writers.take(5)
+    writers.commit()
+    writers.until(5, "written")
+    first = writers.publish(5)
+    marker = writers.catalog.load(checkpoint_name(5))
+    again = writers.publish(5, by=1)
+    assert (again.worker, again.error) == (1, "")
+    assert again.bytes == first.bytes
+    assert writers.catalog.load(checkpoint_name(5)) == marker
+
+
+def test_a_publisher_that_cannot_says_why_and_may_be_asked_again(writers):
+    writers.take(5)
+    writers.commit()
+    writers.until(5, "written")
+    writers.place.refusing.set()
+    assert "away" in writers.publish(5).error
+    assert writers.catalog.found()[0].state == "unfinished"
+    writers.place.refusing.clear()
+    assert writers.publish(5).error == ""
+
+
+def test_a_part_that_is_not_there_is_not_published_over(writers):
+    writers.take(5, writers=(0, 1))
+    writers.commit()
+    writers.until(5, "written")
+    assert record_name(1) in writers.publish(5, writers=(0, 1)).error
+    assert writers.catalog.found()[0].state == "unfinished"
+
+
+def test_what_retention_does_not_keep_goes_when_a_newer_one_is_there(writers):
+    for step in (5, 6, 7):
+        writers.take(step)
+        writers.commit()
+        writers.until(step, "written")
+        writers.publish(step)
+    # The publisher tidies up after it has told that the newest exists.
+    deadline = time.monotonic() + WAIT_S
+    while writers.catalog.names() != [checkpoint_name(6), checkpoint_name(7)]:
+        assert time.monotonic() < deadline, writers.catalog.names()
+        time.sleep(0.005)
+    assert record_name(0) not in writers.place.files(checkpoint_name(7))
+
+
+def test_the_last_few_parts_are_told_of_oldest_first(writers):
+    steps = range(1, REMEMBERED_PARTS + 3)
+    for step in steps:
+        writers.take(step)
+        writers.commit()
+        writers.until(step, "written")
+    assert [part.step for part in writers.workers[0].parts] == [*steps][-REMEMBERED_PARTS:]

@@ -1,0 +1,241 @@
+"""What a resume makes of a run directory, and what it refuses without touching it."""
+
+import hashlib
+import os
+
+import msgspec
+import pytest
+
+from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.api.errors import BadInput, Damaged, NoSuchFile
+from elastane.api.records import EventLine
+from elastane.api.spec import CheckpointPolicy
+from elastane.lives.resuming import newest_good, resume
+from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
+from elastane.storage.catalog import Catalog
+from elastane.storage.local import LocalPlace
+
+EVENTS = (
+    EventLine(time=100.0, kind="run.started"),
+    EventLine(time=100.1, kind="coordinator.started"),
+    EventLine(time=101.0, kind="worker.joined", who="worker 0", workers=(0,)),
+    EventLine(time=101.0, kind="worker.joined", who="worker 4", workers=(4,)),
+    EventLine(time=102.0, kind="coordinator.started"),
+    EventLine(time=103.0, kind="run.failed"),
+)
+
+
+def publish(catalog, step, resumed=0):
+    name = checkpoint_name(step, resumed)
+    written = catalog.write(name, "part-0.distcp", [b"x" * 100])
+    part = PartFile(name="part-0.distcp", bytes=written.bytes, checksum=written.checksum)
+    catalog.publish(
+        Manifest(name=name, step=step, resumed=resumed, created="2026-01-01T00:00:00Z", parts=(part,))
+    )
+
+
+def damage(catalog, step):
+    with open(f"{catalog.place.url}/{checkpoint_name(step)}/part-0.distcp", "r+b") as file:  # noqa: PTH123
+        file.write(b"y")
+
+
+class Died:
+    """A run of four steps, checkpoints after the second and the third, and no process left."""
+
+    def __init__(self, run_dir, script):
+        self.run_dir = run_dir
+        record = read_record(run_dir)
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+        self.write(
+            spec=msgspec.structs.replace(
+                record.spec, script=str(script), checkpoints=CheckpointPolicy(every_steps=1)
+            ),
+            pinned=msgspec.structs.replace(record.pinned, script_digest=digest),
+        )
+        self.write_events(EVENTS)
+        self.catalog = Catalog(LocalPlace(run_dir.checkpoints))
+        self.said = []
+        for step in (2, 3):
+            publish(self.catalog, step)
+
+    @property
+    def record(self):
+        return read_record(self.run_dir)
+
+    def write(self, **changes):
+        record = msgspec.structs.replace(self.record, **changes)
+        self.run_dir.run.write_bytes(msgspec.json.encode(record))
+
+    def write_events(self, events):
+        self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+
+    def resume(self, **options):
+        return resume(self.run_dir, self.record.spec, self.said.append, **options)
+
+    @property
+    def steps(self):
+        return [line.step for line in read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=False)]
+
+    @property
+    def events(self):
+        return read_lines(self.run_dir.events, decode_event_line, torn_tail=False)
+
+    def contents(self):
+        return {path: path.read_bytes() for path in self.run_dir.root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def died(finished_run, script):
+    return Died(finished_run(), script)
+
+
+def test_the_ledger_goes_back_to_the_checkpoint_and_what_it_loses_is_kept(died):
+    before = died.run_dir.ledger.read_bytes().splitlines()
+    record = died.resume()
+    assert died.steps == [1, 2, 3]
+    assert died.run_dir.lost_ledger.read_bytes().splitlines() == before[3:]
+    assert record == died.record
+    assert (record.resumed.checkpoint, record.resumed.step, record.resumed.times) == (
+        checkpoint_name(3),
+        3,
+        1,
+    )
+    assert died.said[-1] == f"resumes from {checkpoint_name(3)}; 1 steps after it are made again"
+
+
+def test_no_number_of_a_worker_or_term_is_used_twice(died):
+    record = died.resume()
+    assert (record.resumed.first_worker, record.resumed.first_term) == (5, 3)
+
+
+def test_it_is_on_record(died):
+    died.resume(why="every copy of the state died")
+    event = died.events[-1]
+    assert (event.kind, event.step) == ("run.resumed", 3)
+    assert event.why.startswith(f"every copy of the state died: from {checkpoint_name(3)}")
+    assert (event.detail["lost_steps"], event.detail["times"]) == (1, 1)
+
+
+def test_a_second_resume_counts_on_and_keeps_what_was_lost_before(died):
+    died.resume()
+    damage(died.catalog, 3)
+    record = died.resume()
+    assert (record.resumed.times, record.resumed.step) == (2, 2)
+    lost = read_lines(died.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
+    assert [line.step for line in lost] == [4, 3]
+    assert died.steps == [1, 2]
+
+
+def test_torn_lines_are_not_counted(died):
+    for path in (died.run_dir.ledger, died.run_dir.events):
+        path.write_bytes(path.read_bytes() + b'{"step": 5, "gene')
+    died.resume()
+    assert died.steps == [1, 2, 3]
+    assert died.events[-1].kind == "run.resumed"
+    assert len(died.events) == len(EVENTS) + 1
+
+
+def test_the_pins_stay_but_for_the_copies(died):
+    spec = msgspec.structs.replace(died.record.spec, copies=2)
+    pinned = died.record.pinned
+    record = resume(died.run_dir, spec, died.said.append)
+    assert record.pinned == msgspec.structs.replace(pinned, copies=2)
+
+
+def test_a_damaged_one_is_named_and_the_one_before_it_taken(died):
+    damage(died.catalog, 3)
+    assert died.resume().resumed.step == 2
+    (named,) = [line for line in died.said if "passed over" in line]
+    assert f"checkpoint {checkpoint_name(3)} is passed over: part-0.distcp: its checksum is" in named
+
+
+def test_of_two_lives_the_later_one_has_the_newer_checkpoint(died):
+    publish(died.catalog, 1, resumed=1)
+    assert died.resume().resumed.checkpoint == checkpoint_name(1, 1)
+
+
+def test_one_past_the_end_of_the_ledger_is_passed_over(died):
+    """It was left behind when an earlier life went back to an older one."""
+    publish(died.catalog, 9)
+    assert died.resume().resumed.step == 3
+    assert f"checkpoint {checkpoint_name(9)} is passed over: ledger.jsonl: ends at step 4" in died.said[0]
+
+
+def test_any_checkpoint_will_do_for_whoever_does_not_resume(died):
+    publish(died.catalog, 9)
+    assert newest_good(died.run_dir, died.record.spec, died.said.append).step == 9
+
+
+# -- refused, and nothing changed ----------------------------------------------------------------------------
+
+
+def refused(died, error, words, **options):
+    before = died.contents()
+    with pytest.raises(error, match=words):
+        died.resume(**options)
+    assert died.contents() == before
+
+
+def test_a_finished_run_has_nothing_to_resume(died):
+    died.write_events((*EVENTS, EventLine(time=104.0, kind="run.finished")))
+    refused(died, BadInput, "has finished")
+
+
+def test_a_run_without_checkpoints_has_nothing_to_go_back_to(died):
+    died.write(spec=msgspec.structs.replace(died.record.spec, checkpoints=None))
+    refused(died, BadInput, "--checkpoint-every never")
+
+
+def test_one_that_was_never_finished_is_none(died):
+    for step in (2, 3):
+        died.catalog.place.delete(f"{checkpoint_name(step)}/COMPLETE")
+    refused(died, NoSuchFile, "holds no finished checkpoint")
+
+
+def test_with_none_good_the_newest_is_named(died):
+    for step in (2, 3):
+        damage(died.catalog, step)
+    refused(died, Damaged, f"checkpoint {checkpoint_name(3)} is damaged: part-0.distcp")
+
+
+def test_without_its_ledger_a_run_would_prove_nothing(died):
+    died.run_dir.ledger.write_bytes(b"")
+    refused(died, Damaged, "ledger.jsonl: ends at step 0")
+
+
+def test_another_script_is_refused_unless_the_user_knows(died, script):
+    script.write_text("import elastane  # better\n")
+    refused(died, BadInput, "has changed since the run done began")
+    record = died.resume(adapted=True)
+    assert record.pinned is None, "the first worker says what is pinned now"
+    assert record.resumed.step == 3
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_resume_that_was_killed_is_begun_again(died, monkeypatch, at):
+    """Wherever it was, at the last moment before something is on the disk."""
+    real, calls = os.fsync, []
+
+    def fsync(descriptor):
+        calls.append(descriptor)
+        if len(calls) == at:
+            raise Killed
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    try:
+        died.resume()
+    except Killed:
+        monkeypatch.undo()
+        died.resume()
+    else:
+        assert at == 6, "the lost lines, the ledger and run.json, with their directory"
+    assert died.steps == [1, 2, 3]
+    lost = read_lines(died.run_dir.lost_ledger, decode_ledger_line, torn_tail=False)
+    assert {line.step for line in lost} == {4}
+    assert (died.record.resumed.step, died.events[-1].kind) == (3, "run.resumed")
+    assert died.record.resumed.first_term == 3
