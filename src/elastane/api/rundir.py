@@ -88,6 +88,16 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "lock"
 
     @property
+    def life(self) -> Path:
+        """`elastane.api.lives.Life` of a job that was started by an engine."""
+        return self.root / "life.json"
+
+    @property
+    def presence(self) -> Path:
+        """Locked (flock, shared) by every process of the run: by whom it was started, or by inheritance."""
+        return self.root / "presence"
+
+    @property
     def beats(self) -> Path:
         """Heartbeats of the workers, see `elastane.api.heartbeat`."""
         return self.root / "beats"

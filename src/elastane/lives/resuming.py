@@ -47,9 +47,7 @@ def resume(
         Damaged: there are some, and none is good. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
-    record = read_record(run_dir)
-    events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
-    last_word = _last_word(run_dir, events)
+    record, events = read_record(run_dir), _events(run_dir)
     if any(event.kind == "run.finished" for event in events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
@@ -60,39 +58,71 @@ def resume(
         _check_unchanged(record, spec)
     lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
     manifest = newest_good(run_dir, spec, say, within=lines)
-    lost = _cut_ledger(run_dir, manifest.step, lines)
+    beginning = Resumed(manifest.name, manifest.step, *_numbers(record, events))
+    pinned = None if adapted else _pinned(record, spec)
+    record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
+    lost = _begin(run_dir, record, f"{why}: from {manifest.name}", lines)
+    say(f"resumes from {manifest.name}; {lost} steps after it are made again")
+    return record
+
+
+def from_the_beginning(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> RunRecord:
+    """Make the run directory ready for another life without a checkpoint. The caller holds its lock.
+
+    All steps are made again, to the same bytes; the lines that the ledger loses are kept as after `resume`.
+
+    Args:
+        run_dir: of the run; some process of it has written an event.
+        spec: for the new life.
+        say: takes lines for a person.
+        why: goes into the event.
+
+    Raises:
+        BadInput: a file is damaged. Nothing was changed.
+    """
+    record, events = read_record(run_dir), _events(run_dir)
+    lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
+    beginning = Resumed("", 0, *_numbers(record, events))
+    record = msgspec.structs.replace(record, spec=spec, pinned=_pinned(record, spec), resumed=beginning)
+    lost = _begin(run_dir, record, f"{why}: from the beginning, for no checkpoint was finished", lines)
+    say(f"begins again; {lost} steps are made again")
+    return record
+
+
+def _events(run_dir: RunDir) -> tuple[EventLine, ...]:
+    return read_lines(run_dir.events, decode_event_line, torn_tail=True)
+
+
+def _numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
+    """How often the run has been resumed, and the numbers of its next worker and coordinator."""
     times = record.resumed.times + 1 if record.resumed is not None else 1
-    record = msgspec.structs.replace(
-        record,
-        spec=spec,
-        pinned=None if adapted else _pinned(record, spec),
-        resumed=Resumed(
-            checkpoint=manifest.name,
-            step=manifest.step,
-            times=times,
-            first_worker=1 + max((worker for event in events for worker in event.workers), default=-1),
-            first_term=1 + sum(event.kind == "coordinator.started" for event in events),
-        ),
-    )
+    first_worker = 1 + max((worker for event in events for worker in event.workers), default=-1)
+    return times, first_worker, 1 + sum(event.kind == "coordinator.started" for event in events)
+
+
+def _begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
+    """Write down that a life begins; how many steps of a ledger of so many lines are made again."""
+    resumed = record.resumed
+    assert resumed is not None, "the caller has said what it begins with"  # noqa: S101
+    now, last_word = time.time(), _last_word(run_dir)
+    lost = _cut_ledger(run_dir, resumed.step, lines)
     _replace(run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-    now = time.time()
     event = EventLine(
         time=now,
         kind="run.resumed",
         who="elastane run",
-        why=f"{why}: from {manifest.name}, {lost} steps are made again",
-        step=manifest.step,
+        why=f"{why}, {lost} steps are made again",
+        step=resumed.step,
         detail={
-            "name": manifest.name,
-            "step": manifest.step,
+            "name": resumed.checkpoint,
+            "step": resumed.step,
             "lost_steps": lost,
-            "times": times,
+            "times": resumed.times,
             "away_s": round(now - last_word, 3),
         },
     )
     _append_event(run_dir, event)
-    say(f"resumes from {manifest.name}; {lost} steps after it are made again")
-    return record
+    return lost
 
 
 def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
@@ -150,11 +180,11 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
         )
 
 
-def _last_word(run_dir: RunDir, events: Sequence[EventLine]) -> float:
+def _last_word(run_dir: RunDir) -> float:
     """When the life before wrote something down for the last time."""
     newest = last_line(run_dir.ledger, decode_ledger_line)
-    times = [event.time for event in events] + ([newest.time] if newest is not None else [])
-    return max(times, default=time.time())
+    said = [event.time for event in _events(run_dir)] + ([newest.time] if newest is not None else [])
+    return max(said, default=time.time())
 
 
 def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
@@ -164,6 +194,8 @@ def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
 
 def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
     """Take the lines after ``step`` out of the ledger of so many; how many they were."""
+    if not lines:
+        return 0
     text = run_dir.ledger.read_bytes().split(b"\n")
     kept, lost = text[:step], text[step:lines]
     if lost:

@@ -16,6 +16,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from elastane.agent.presence import be_present
 from elastane.api.rundir import RunDir
 from elastane.runtime.log import open_log
 
@@ -35,6 +36,8 @@ class WarmServer:
     def __init__(self, run_dir: Path, lifeline: int) -> None:
         self._run_dir = run_dir
         self._lifeline = lifeline
+        # Every worker inherits it.
+        self._presence = be_present(RunDir(run_dir))
         # The protocol keeps its own copy of standard output: whatever prints must not get into it.
         self._answers = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

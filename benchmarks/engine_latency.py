@@ -1,0 +1,173 @@
+"""From the controller's decision to the first step at the new size, on the local engine.
+
+``python benchmarks/engine_latency.py --repetitions 20``: a real job grows, shrinks and is paused and resumed;
+every order goes through `LocalEngine`, as the controller's do. The decision is the moment before the order is
+carried out; the step is the first line of the ledger with the new number of workers, by its own time. One
+look at many jobs is timed too.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import quantiles
+
+import elastane
+import msgspec
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.lives import Life, Outcome
+from elastane.api.observations import Observation
+from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.records import LedgerLine
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.places import Places
+from elastane.observability.metrics import pauses_of
+from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
+
+import machine
+
+HERE = Path(__file__).parent
+JOB = "timed"
+WAIT_S = 60
+CALM_STEPS = 20
+GROWTHS_A_LIFE = 5
+SETTLED, WAITING = 10_000, 1_000
+
+
+class Timed:
+    """One job whose changes are timed."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.engine = LocalEngine(home)
+        self.run_dir = Places(home).run_dir(JOB)
+        script = ("train_elastane.py", "--size=1m", "--steps=1000000", "--virtual-ranks=4")
+        self.spec = JobSpec(
+            name=JOB,
+            team="t",
+            script=str(HERE / script[0]),
+            args=(*script[1:], f"--out={home / 'ticks'}"),
+            env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
+            elastic_policy=ElasticPolicy(max_replicas=2),
+        )
+
+    async def order(self, order: Order) -> None:
+        refused = await self.engine.carry_out([order])
+        if refused:
+            raise RuntimeError(f"{order}: {refused}")
+
+    async def until(self, done: Callable[[Observation], bool]) -> Observation:
+        async with asyncio.timeout(WAIT_S):
+            while not done(seen := (await self.engine.observe([JOB]))[JOB]):  # noqa: ASYNC110 - a look is no event
+                await asyncio.sleep(0.02)
+        return seen
+
+    async def change(self, order: Order, workers: int) -> float:
+        """Seconds from the decision to the first step with so many workers."""
+        known = len(self.ledger())
+        decided_s = time.time()
+        await self.order(order)
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                new = self.ledger()[known:]
+                first = next((line for line in new if len(line.workers) == workers), None)
+                if first is not None and first.time >= decided_s:
+                    return first.time - decided_s
+                await asyncio.sleep(0.02)
+
+    async def calm(self) -> None:
+        known = len(self.ledger())
+        async with asyncio.timeout(WAIT_S):
+            while len(self.ledger()) < known + CALM_STEPS:  # noqa: ASYNC110 - nor is a line of a file
+                await asyncio.sleep(0.02)
+
+    def ledger(self) -> tuple[LedgerLine, ...]:
+        return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
+
+
+async def resizes(repetitions: int, home: Path) -> dict[str, dict[str, float]]:
+    timed = Timed(home)
+    try:
+        return await measured_on(timed, repetitions)
+    finally:
+        # A job outlives whoever has started it: this one must not.
+        seen = (await timed.engine.observe([JOB]))[JOB]
+        if seen.present:
+            await timed.engine.carry_out([Kill(job=JOB, life=seen.life)])
+            await timed.until(lambda seen: not seen.present)
+        await timed.engine.close()
+
+
+async def measured_on(timed: Timed, repetitions: int) -> dict[str, dict[str, float]]:
+    measured: dict[str, list[float]] = {"submit": [], "grow": [], "shrink": [], "pause": [], "resume": []}
+    for life in range(1, 1 + max(1, repetitions // GROWTHS_A_LIFE)):
+        start = Start(job=JOB, life=life, workers=1, spec=timed.spec)
+        measured["submit" if life == 1 else "resume"].append(await timed.change(start, 1))
+        # Until the warm server has imported all, a growth would measure that.
+        await timed.until(lambda seen: seen.target == seen.workers == 1)
+        for _ in range(GROWTHS_A_LIFE):
+            await timed.calm()
+            measured["grow"].append(await timed.change(Resize(job=JOB, life=life, workers=2), 2))
+            await timed.calm()
+            measured["shrink"].append(await timed.change(Resize(job=JOB, life=life, workers=1), 1))
+        decided_s = time.time()
+        await timed.order(Stop(job=JOB, life=life))
+        await timed.until(lambda seen: not seen.present)
+        measured["pause"].append(time.time() - decided_s)
+    pauses = [pause.longest_ms / 1000 for pause in pauses_of(read_run(timed.run_dir).events)]
+    await timed.order(Settle(job=JOB))
+    return {name: spread(values) for name, values in measured.items()} | {
+        "felt_by_the_healthy": spread(pauses)
+    }
+
+
+async def looking(home: Path) -> dict[str, float]:
+    """One look of an engine whose directory holds many jobs that are over, and many that wait."""
+    engine, places = LocalEngine(home), Places(home)
+    for number in range(SETTLED):
+        run_dir = places.run_dir(f"settled-{number}")
+        run_dir.logs.mkdir(parents=True)
+        run_dir.presence.touch()
+        life = Life(number=1, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0))
+        run_dir.life.write_bytes(msgspec.json.encode(life))
+    jobs = [f"waiting-{number}" for number in range(WAITING)]
+    took = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        await engine.observe(jobs)
+        took.append(time.perf_counter() - begun)
+    return spread(took)
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Of seconds."""
+    if len(values) < 2:
+        return {"n": len(values), "p50_s": round(values[0], 4) if values else 0.0}
+    parts = quantiles(values, n=100, method="inclusive")
+    return {
+        "n": len(values),
+        "p50_s": round(parts[49], 4),
+        "p95_s": round(parts[94], 4),
+        "most_s": round(max(values), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repetitions", type=int, default=20, help="growths and shrinks")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        os.environ["ELASTANE_HOME"] = str(home)
+        results = asyncio.run(resizes(options.repetitions, home))
+        looked = asyncio.run(looking(home))
+    results[f"one look: {SETTLED} settled and {WAITING} waiting jobs"] = looked
+    print(json.dumps({"machine": machine.described(), "seconds": results}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

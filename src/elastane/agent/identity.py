@@ -1,0 +1,29 @@
+"""The same process as then, or another with its number."""
+
+import os
+from pathlib import Path
+
+STARTED = 19
+"""Place of the start time in ``/proc/PID/stat`` behind the name in brackets: field 22, see proc(5)."""
+
+
+def started(pid: int) -> int | None:
+    """When the kernel started a process, in clock ticks since boot; None: it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else int(fields[STARTED])
+
+
+def open_process(pid: int, start: int) -> int | None:
+    """A pidfd of the process that began at ``start``; None: it has ended. To be closed by the caller."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # Asked after opening: from now on the number cannot come to mean another process.
+    if started(pid) == start:
+        return descriptor
+    os.close(descriptor)
+    return None

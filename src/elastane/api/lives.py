@@ -1,0 +1,43 @@
+"""``life.json``: which life of a job has begun last, by which process, and how it ended."""
+
+import msgspec
+
+NOBODYS_FAULT = 128
+"""Exit code of a life that ended for a reason outside the script: another one may fare better."""
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a life ended.
+
+    Args:
+        code: 0: all steps are made. 130: stopped, with a checkpoint where the run keeps any. 1 to 127:
+            another life would end alike. Others from 128 on: it need not.
+        why: in words.
+        traceback: the user's own, if the script raised.
+    """
+
+    code: int
+    why: str = ""
+    traceback: str = ""
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One life of a job: one agent process, from taking the lock of the run directory to its end.
+
+    Should every copy of the state die while the agent lives, it goes on from a checkpoint by itself; that is
+    the same life.
+
+    Args:
+        number: counts from 1; no number is lived twice.
+        pid: of the agent.
+        started: when the kernel started that process, in clock ticks since the machine's boot: another
+            process may get the same pid, but not the same start.
+        began_s: seconds since 1970.
+        outcome: None: it still lives, or ended without a word.
+    """
+
+    number: int
+    pid: int
+    started: int
+    began_s: float
+    outcome: Outcome | None = None

@@ -1,0 +1,60 @@
+"""What an engine has seen of a job."""
+
+import msgspec
+
+from elastane.api.lives import Outcome
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job is and what it can do, for the scheduler's goodput.
+
+    Args:
+        step: last committed; 0: none.
+        steps: the job lasts; 0: nobody knows.
+        samples_per_step: the global batch; 0: nobody knows yet.
+        speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
+        resize_s: what a change of its workers lately cost: the longest wait of a healthy one, in seconds;
+            None: there was no change.
+        saved_s: when its state was last kept, in seconds since 1970; None: never in what was read.
+    """
+
+    step: int = 0
+    steps: int = 0
+    samples_per_step: int = 0
+    speeds: tuple[tuple[int, float], ...] = ()
+    resize_s: float | None = None
+    saved_s: float | None = None
+
+    @property
+    def remaining(self) -> int | None:
+        """Samples still to train on; None: nobody knows, of a stream for instance."""
+        if not self.steps or not self.samples_per_step:
+            return None
+        return max(0, self.steps - self.step) * self.samples_per_step
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One job at one moment, as its engine sees it.
+
+    Args:
+        job: its name.
+        life: number of the newest life that has begun; 0: none.
+        present: some process of the job exists, a life that is about to begin included. Only when none does
+            are its devices free.
+        agent: the agent of ``life`` lives.
+        outcome: how ``life`` ended; None: it has not, or left no word.
+        workers: worker processes that exist, those on their way in or out included; None: nobody answered.
+        target: workers that its agent aims at; None: nobody answered.
+        lingering_s: seconds since processes were first seen whose agent is gone, or not there yet.
+        progress: None: nothing was read.
+    """
+
+    job: str
+    life: int = 0
+    present: bool = False
+    agent: bool = False
+    outcome: Outcome | None = None
+    workers: int | None = None
+    target: int | None = None
+    lingering_s: float = 0.0
+    progress: Progress | None = None

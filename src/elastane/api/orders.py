@@ -1,0 +1,61 @@
+"""What an engine can be told. Every order may be lost, repeated or late without harm.
+
+Each names the life it means, and an engine leaves every other life alone.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from elastane.api.jobs import JobSpec
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Begin a life with so many workers, unless it has begun already.
+
+    Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning.
+    """
+
+    job: str
+    life: int
+    workers: int
+    spec: JobSpec
+
+
+class Resize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Train with so many workers from now on."""
+
+    job: str
+    life: int
+    workers: int
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Let one worker leave at a commit, because its device will not be there for long."""
+
+    job: str
+    life: int
+    worker: int
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End the life at the next commit, with a checkpoint where the run keeps any."""
+
+    job: str
+    life: int
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End every process of the life now, those its agent has left behind included."""
+
+    job: str
+    life: int
+
+
+class Settle(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The job's end is written down: it need not be looked at any more."""
+
+    job: str
+
+
+Order: TypeAlias = Start | Resize | Drain | Stop | Kill | Settle

@@ -1,0 +1,74 @@
+"""A standing line to a live run's coordinator, for whoever asks often."""
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+from elastane.api.control import Answer, Ask, decode_answer, encode
+from elastane.api.rundir import RunDir
+from elastane.client.channel import LARGEST_ANSWER_BYTES, Endpoint
+
+
+class Line:
+    """Connects when asked and not connected; a new coordinator is found by the next question.
+
+    Args:
+        run_dir: of the run.
+    """
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._connection: ClientConnection | None = None
+        # Answers come in the order of the questions, and say not whose they are.
+        self._turn = asyncio.Lock()
+
+    async def ask(self, question: Ask, timeout_s: float) -> Answer | None:
+        """One attempt.
+
+        Args:
+            question: may arrive although no answer comes back; every question can be repeated without harm.
+            timeout_s: for all of it, in seconds.
+
+        Returns:
+            None: nobody answered in time, or nobody was there.
+        """
+        try:
+            async with asyncio.timeout(timeout_s), self._turn:
+                try:
+                    return await self._asked(question)
+                except BaseException:
+                    # Half a conversation is none: the answer to come would be taken for the next one's.
+                    self._drop()
+                    raise
+        except (OSError, WebSocketException, msgspec.DecodeError):
+            return None
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(WebSocketException, OSError):
+                await connection.close()
+
+    async def _asked(self, question: Ask) -> Answer:
+        if self._connection is None:
+            endpoint = msgspec.json.decode(self._run_dir.endpoint.read_bytes(), type=Endpoint)
+            self._connection = await connect(
+                f"ws://{endpoint.host}:{endpoint.port}",
+                additional_headers={"Authorization": f"Bearer {self._run_dir.secret.read_text().strip()}"},
+                max_size=LARGEST_ANSWER_BYTES,
+                compression=None,
+                proxy=None,
+                open_timeout=None,
+                close_timeout=1,
+                ping_interval=None,
+            )
+        await self._connection.send(encode(question), text=True)
+        return decode_answer(await self._connection.recv())
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.transport.abort()

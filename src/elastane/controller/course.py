@@ -1,0 +1,73 @@
+"""What the controller keeps of a job between two turns, as far as its lives are concerned."""
+
+from typing import Literal
+
+import msgspec
+
+from elastane.api.jobs import JobSpec
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The job is over for good.
+
+    Args:
+        how: in one word.
+        why: in a sentence.
+        traceback: the user's own, if the script raised.
+    """
+
+    how: Literal["finished", "failed", "cancelled"]
+    why: str = ""
+    traceback: str = ""
+
+
+class Course(msgspec.Struct, frozen=True, kw_only=True):
+    """One job on its way.
+
+    Args:
+        job: its name.
+        spec: as submitted, or as changed since.
+        granted: workers the plan has given it; 0: none, because it waits, is paused or was preempted.
+        held: workers it was last seen to hold.
+        cancelled: the user wants it no more.
+        revoked_s: when ``granted`` became 0; None: it has not been more since the last life.
+        over: so many of its lives have ended and been judged. The next has the number after.
+        crashes: of those, how many count against the retry limit.
+        retry_at_s: no life begins before; in seconds since 1970.
+        why: how the last life ended, if another is to follow.
+        ended: None: it may still run.
+    """
+
+    job: str
+    spec: JobSpec
+    granted: int = 0
+    held: int = 0
+    cancelled: bool = False
+    revoked_s: float | None = None
+    over: int = 0
+    crashes: int = 0
+    retry_at_s: float = 0.0
+    why: str = ""
+    ended: Ended | None = None
+
+    @property
+    def uses(self) -> int:
+        """Workers whose devices nobody else can have: not seen gone is not free."""
+        return max(self.granted, self.held)
+
+
+def granting(course: Course, workers: int, now_s: float) -> Course:
+    """The plan has decided on another number of workers; 0 takes all away.
+
+    What was granted may have been told, so it counts as held until it is seen not to be. A job that is over,
+    or that nobody wants any more, gets none.
+    """
+    workers = 0 if course.cancelled or course.ended is not None else workers
+    held = max(course.held, course.granted) if workers < course.granted else course.held
+    revoked_s = None if workers else now_s if course.granted else course.revoked_s
+    return msgspec.structs.replace(course, granted=workers, held=held, revoked_s=revoked_s)
+
+
+def cancelling(course: Course, now_s: float) -> Course:
+    """The user wants the job no more."""
+    return granting(msgspec.structs.replace(course, cancelled=True), 0, now_s)

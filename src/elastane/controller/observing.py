@@ -1,0 +1,77 @@
+"""What an observation means for a job. Pure; every life is judged once, however often it is seen ended."""
+
+import msgspec
+
+from elastane.api.lives import NOBODYS_FAULT, Outcome
+from elastane.api.observations import Observation
+from elastane.controller.course import Course, Ended
+
+FINISHED, STOPPED = 0, 130
+FIRST_RETRY_S = 2.0
+LONGEST_RETRY_S = 300.0
+
+WITHOUT_A_WORD = Outcome(code=NOBODYS_FAULT + 9, why="its agent is gone and left no word")
+
+
+def observed(course: Course, seen: Observation, now_s: float) -> Course:
+    """The job after this observation; one that is repeated changes nothing more.
+
+    Args:
+        course: of the job.
+        seen: by its engine.
+        now_s: seconds since 1970.
+    """
+    course = msgspec.structs.replace(course, held=held(course, seen))
+    if seen.present:
+        unwanted = course.granted == 0 and course.revoked_s is None
+        return msgspec.structs.replace(course, revoked_s=now_s) if unwanted else course
+    if course.ended is not None:
+        return course
+    if seen.life > course.over:
+        course = msgspec.structs.replace(course, over=seen.life, revoked_s=None)
+        course = judged(course, seen.outcome or WITHOUT_A_WORD, now_s)
+    if course.ended is None and course.cancelled:
+        course = msgspec.structs.replace(course, ended=Ended("cancelled"))
+    if course.ended is not None:
+        course = msgspec.structs.replace(course, granted=0)
+    return course
+
+
+def held(course: Course, seen: Observation) -> int:
+    """Workers whose devices are in use, or soon will be.
+
+    Of an agent that replaces a dead worker fewer are seen than it aims at. While nobody answers for a job, it
+    holds as many as before.
+    """
+    if not seen.present:
+        return 0
+    if seen.workers is None or seen.target is None:
+        return course.held
+    return max(seen.workers, seen.target)
+
+
+def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
+    """The job after a life that ended so."""
+    if outcome.code == FINISHED:
+        return msgspec.structs.replace(course, ended=Ended("finished", outcome.why))
+    if course.cancelled:
+        return course
+    if is_permanent(outcome):
+        return msgspec.structs.replace(course, ended=Ended("failed", outcome.why, outcome.traceback))
+    if course.granted == 0:
+        # However it went, it went because it was to go.
+        return msgspec.structs.replace(course, why=outcome.why)
+    if outcome.code == STOPPED:
+        return msgspec.structs.replace(course, why=outcome.why, retry_at_s=now_s + FIRST_RETRY_S)
+    crashes, most = course.crashes + 1, course.spec.run_policy.job_max_retry_count
+    course = msgspec.structs.replace(course, crashes=crashes, why=outcome.why)
+    if crashes > most:
+        times = f"{crashes} crashes, and jobMaxRetryCount is {most}; the last: {outcome.why}"
+        return msgspec.structs.replace(course, ended=Ended("failed", times, outcome.traceback))
+    wait_s = min(FIRST_RETRY_S * 2 ** (crashes - 1), LONGEST_RETRY_S)
+    return msgspec.structs.replace(course, retry_at_s=now_s + wait_s)
+
+
+def is_permanent(outcome: Outcome) -> bool:
+    """Another life would end alike: exit codes from 1 to 127, as Kubeflow has it."""
+    return 0 < outcome.code < NOBODYS_FAULT

@@ -1,0 +1,40 @@
+"""What an engine must be told, from the difference between what is granted and what was seen. Pure."""
+
+from elastane.api.observations import Observation
+from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
+from elastane.controller.course import Course
+
+LINGER_S = 20.0
+"""Processes whose agent is gone end within a second or never."""
+
+
+def due(course: Course, seen: Observation, now_s: float) -> Order | None:
+    """What is to be ordered now; None: all is as it should be, or will be without an order.
+
+    Args:
+        course: of the job, after `elastane.controller.observing.observed` of the same observation.
+        seen: by its engine.
+        now_s: seconds since 1970.
+    """
+    if seen.present:
+        return _of_the_living(course, seen, now_s)
+    if course.ended is not None:
+        return Settle(job=course.job)
+    if course.granted == 0 or now_s < course.retry_at_s:
+        return None
+    return Start(job=course.job, life=course.over + 1, workers=course.granted, spec=course.spec)
+
+
+def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | None:
+    # One that was judged before it began, because its order was long on its way, is as good as any other.
+    kill = Kill(job=course.job, life=seen.life)
+    if not seen.agent:
+        # Either it is about to begin, or it is about to be gone.
+        return kill if seen.lingering_s > LINGER_S else None
+    if course.ended is not None or course.granted == 0:
+        grace_s = course.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
+        late = course.revoked_s is not None and now_s >= course.revoked_s + grace_s
+        return kill if late else Stop(job=course.job, life=seen.life)
+    if seen.target is not None and seen.target != course.granted:
+        return Resize(job=course.job, life=seen.life, workers=course.granted)
+    return None

@@ -1,0 +1,1 @@
+"""Jobs on this machine: each a run directory and an agent in a session of its own."""

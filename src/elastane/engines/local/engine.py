@@ -1,0 +1,203 @@
+"""The local engine: looks at run directories, asks coordinators, starts and ends agents."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import assert_never
+
+from elastane.agent import identity
+from elastane.agent.presence import those_present
+from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, AskStop
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.lives import NOBODYS_FAULT, Outcome
+from elastane.api.observations import Observation
+from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.rundir import RunDir
+from elastane.engines.local.environment import environment_of
+from elastane.engines.local.job import run_spec_of
+from elastane.engines.local.places import Places
+from elastane.engines.local.starting import Impossible, Starting, start_agent
+from elastane.engines.local.watched import Watched
+from elastane.lives.run_directory import claimed
+
+ANSWER_S = 1.0
+NOT_FOR_THIS_ENGINE = 2
+AGENT = (sys.executable, "-P", "-m", "elastane.lives")
+
+
+class LocalEngine:
+    """An `elastane.engines.engine.Engine` for this machine.
+
+    Args:
+        home: its jobs are in ``runs`` below it.
+        own: environment, of which jobs get what a process needs.
+        agent: command that lives a life, up to its options.
+    """
+
+    def __init__(
+        self, home: Path, *, own: Mapping[str, str] = os.environ, agent: Sequence[str] = AGENT
+    ) -> None:
+        self._places = Places(home.absolute())
+        self._own = own
+        self._agent = agent
+        self._watched: dict[str, Watched] = {}
+        self._started: dict[str, Starting | Impossible] = {}
+
+    # -- observing ------------------------------------------------------------------------------------------
+
+    async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
+        """What is there; a coordinator that does not answer within a second holds up nobody else."""
+        names = {*jobs, *self._places.unsettled()}
+        await self._forget(self._watched.keys() - names)
+        for name in names:
+            self._look(name)
+        asked = [name for name, watched in self._watched.items() if watched.agent]
+        answers = await asyncio.gather(*(self._ask(self._watched[name], AskStatus()) for name in asked))
+        answered = dict(zip(asked, answers, strict=True))
+        return {name: self._observation(name, answered.get(name)) for name in names}
+
+    def _look(self, job: str) -> None:
+        watched = self._watched.get(job)
+        if watched is None:
+            run_dir = self._places.run_dir(job)
+            if not run_dir.presence.exists():
+                return
+            watched = self._watched[job] = Watched(run_dir)
+        watched.look()
+
+    def _observation(self, job: str, answer: Answer | None) -> Observation:
+        watched, started = self._watched.get(job), self._started.get(job)
+        life = watched.life if watched is not None else None
+        number = 0 if life is None else life.number
+        present = watched is not None and watched.present
+        if started is not None and not started.under_way and not present and number < started.life:
+            failure = started.failure
+            if failure is not None:
+                return Observation(job=job, life=started.life, outcome=failure)
+        if watched is None:
+            return Observation(job=job)
+        # A coordinator that has begun a moment ago knows neither.
+        known = answer is not None and answer.target > 0
+        return Observation(
+            job=job,
+            life=number,
+            present=present,
+            agent=watched.agent,
+            outcome=None if life is None else life.outcome,
+            workers=sum(row.role == "worker" for row in answer.processes) if answer and known else None,
+            target=answer.target if answer and known else None,
+            lingering_s=watched.lingering_s,
+            progress=watched.progress(),
+        )
+
+    async def _forget(self, jobs: Iterable[str]) -> None:
+        for job in list(jobs):
+            await self._watched.pop(job).line.close()
+
+    # -- orders ---------------------------------------------------------------------------------------------
+
+    async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        """Do what is ordered; see `elastane.engines.engine.Engine.carry_out`."""
+        refusals = await asyncio.gather(*map(self._carry_out, orders))
+        return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
+
+    async def _carry_out(self, order: Order) -> str:
+        match order:
+            case Start():
+                return self._start(order)
+            case Resize(workers=workers):
+                return await self._tell(order, AskResize(workers=workers))
+            case Drain(worker=worker):
+                return await self._tell(order, AskDrain(worker=worker))
+            case Stop():
+                return await self._tell(order, AskStop())
+            case Kill():
+                return self._kill(order)
+            case Settle(job=job):
+                self._places.settle(job)
+                self._started.pop(job, None)
+                return ""
+            case _:
+                assert_never(order)
+
+    def _start(self, order: Start) -> str:
+        job, before = order.job, self._started.get(order.job)
+        if before is not None and before.life >= order.life and before.under_way:
+            return ""
+        watched = self._seen(job)
+        if watched is not None and watched.present:
+            return "processes of the job exist: another life would find its directory locked"
+        if watched is not None and watched.life is not None and watched.life.number >= order.life:
+            return ""
+        try:
+            spec = run_spec_of(job, order.spec)
+        except BadInput as error:
+            self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=str(error)))
+            return str(error)
+        if not Path(spec.script).is_file():
+            why = f"there is no script {spec.script} on this machine"
+            self._started[job] = Impossible(order.life, Outcome(code=NOBODYS_FAULT, why=why))
+            return why
+        run_dir = self._places.run_dir(job)
+        try:
+            self._places.note(job)
+            if not run_dir.run.exists():
+                with claimed(spec, run_dir.root):
+                    pass
+            environment = environment_of(order.spec.env, self._own)
+            self._started[job] = start_agent(run_dir, order, self._agent, environment)
+        except (OSError, ElastaneError) as error:
+            return str(error)
+        return ""
+
+    async def _tell(self, order: Resize | Drain | Stop, question: Ask) -> str:
+        watched = self._seen(order.job)
+        if watched is None or not watched.agent or watched.life is None or watched.life.number != order.life:
+            return f"life {order.life} is not there"
+        answer = await self._ask(watched, question)
+        if answer is None:
+            return f"its coordinator did not answer within {ANSWER_S:g} s"
+        return answer.why
+
+    def _kill(self, order: Kill) -> str:
+        watched = self._seen(order.job)
+        if watched is None or watched.life is None or watched.life.number != order.life:
+            return f"life {order.life} is not there"
+        if watched.agent:
+            # Those it has started end when it does.
+            _kill_agent(watched.life.pid, watched.life.started)
+        else:
+            _kill_present(watched.run_dir)
+        return ""
+
+    def _seen(self, job: str) -> Watched | None:
+        self._look(job)
+        return self._watched.get(job)
+
+    async def _ask(self, watched: Watched, question: Ask) -> Answer | None:
+        return await watched.line.ask(question, ANSWER_S)
+
+    async def close(self) -> None:
+        """Hang up; jobs go on."""
+        await self._forget(self._watched)
+
+
+def _kill_agent(pid: int, start: int) -> None:
+    process = identity.open_process(pid, start)
+    if process is not None:
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def _kill_present(run_dir: RunDir) -> None:
+    for pid in those_present(run_dir):
+        if pid != os.getpid():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,79 @@
+"""Starting an agent that outlives whoever starts it."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from elastane.agent.presence import be_present
+from elastane.api.lives import NOBODYS_FAULT, Outcome
+from elastane.api.orders import Start
+from elastane.api.rundir import RunDir
+
+AGENT = "agent"
+LAST_WORDS_BYTES = 2000
+
+
+class Starting:
+    """A process that was started to live a life, and may not have begun it yet."""
+
+    def __init__(self, life: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.life = life
+        self._process = process
+        self._log = log
+
+    @property
+    def under_way(self) -> bool:
+        """It has not ended. Asking also lets the kernel forget one that has."""
+        return self._process.poll() is None
+
+    @property
+    def failure(self) -> Outcome | None:
+        """How it ended; None: it lives, or found that there was nothing to do."""
+        code = self._process.poll()
+        if not code:
+            return None
+        last = self._log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        return Outcome(
+            code=NOBODYS_FAULT, why=f"its agent ended with {how} before it began; {self._log}: {last}"
+        )
+
+
+class Impossible:
+    """A life that this engine cannot begin."""
+
+    under_way = False
+
+    def __init__(self, life: int, failure: Outcome) -> None:
+        self.life = life
+        self.failure = failure
+
+
+def start_agent(
+    run_dir: RunDir, order: Start, command: Sequence[str], environment: Mapping[str, str]
+) -> Starting:
+    """Start the process of a life, in a session of its own and without a terminal.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    log = run_dir.log(AGENT)
+    options = (str(run_dir.root), "--life", str(order.life), "--workers", str(order.workers))
+    # The process is present from its first moment on, whoever dies between here and its first line.
+    presence = be_present(run_dir)
+    try:
+        with log.open("ab") as stream:
+            process = subprocess.Popen(  # noqa: S603 - our own module; the job's words are arguments of nobody
+                (*command, *options),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                pass_fds=(presence,),
+                cwd=Path(order.spec.script).parent,
+                env=dict(environment),
+            )
+    finally:
+        os.close(presence)
+    return Starting(order.life, process, log)

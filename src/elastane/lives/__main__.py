@@ -1,0 +1,139 @@
+"""``python -m elastane.lives RUN_DIR --life N --workers K``: one life of a job, without a terminal.
+
+The number fences it: a life that has begun, or an earlier one, is not lived again, however often and late it
+is asked for. SIGTERM stops at the next commit, with a checkpoint; a second one ends everything at once.
+"""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from elastane.agent import identity
+from elastane.api.control import RunOver
+from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
+from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.lives.audience import Log
+from elastane.lives.conclusion import concluded
+from elastane.lives.life_file import read_life, write_life
+from elastane.lives.living import STOPPED_BY_USER, lived
+from elastane.lives.resuming import from_the_beginning, resume
+from elastane.lives.run_directory import reclaimed
+from elastane.observability.run_files import decode_event_line, read_lines, read_record
+
+NOTHING_TO_DO = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What this process was started for.
+
+    Args:
+        life: its number.
+        workers: to begin with.
+    """
+
+    life: int
+    workers: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m elastane.lives", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--life", type=int, required=True, help="its number")
+    parser.add_argument("--workers", type=int, required=True, help="to begin with")
+    options = parser.parse_args()
+    audience = Log()
+    try:
+        with reclaimed(RunDir(options.run_dir.absolute())) as run_dir:
+            code = live(run_dir, Wish(options.life, options.workers), audience)
+    except BadInput as error:
+        # Another process lives this life or the one before: it is told by its lock, and needs no help.
+        audience.say(f"not begun: {error}")
+        code = NOTHING_TO_DO
+    sys.exit(code)
+
+
+def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
+    """The life, if it is still to be lived; its exit code. The caller holds the lock."""
+    try:
+        newest = read_life(run_dir)
+    except BadInput as error:
+        audience.say(str(error))
+        return NOBODYS_FAULT
+    if newest is not None and newest.number >= wish.life:
+        audience.say(f"life {wish.life} has begun before; the newest is {newest.number}")
+        return NOTHING_TO_DO
+    pid = os.getpid()
+    life = Life(number=wish.life, pid=pid, started=identity.started(pid) or 0, began_s=time.time())
+    write_life(run_dir, life)
+    audience.say(f"life {wish.life} begins with {wish.workers} workers")
+    outcome = outcome_of(run_dir, wish, audience)
+    audience.say(f"life {wish.life} ended with {outcome.code}: {outcome.why}")
+    write_life(run_dir, msgspec.structs.replace(life, outcome=outcome))
+    return outcome.code
+
+
+def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
+    """Lives to the end. The one place where a failure becomes an outcome."""
+    try:
+        if has_finished(run_dir):
+            # The life before ended between its last word and its file.
+            over = RunOver(code=0, why="all steps had been made")
+        else:
+            over = lived(run_dir, beginning(run_dir, wish, audience), audience)
+        concluded(run_dir, audience.say)
+    except BadInput as error:
+        # A script that has changed, a file that is damaged: another life would find the same.
+        return Outcome(code=error.exit_code, why=str(error))
+    except ElastaneError as error:
+        return Outcome(code=NOBODYS_FAULT, why=str(error))
+    except Exception as error:  # noqa: BLE001 - see above
+        traceback.print_exc()
+        return Outcome(code=NOBODYS_FAULT, why=f"{type(error).__name__}: {error}")
+    blameless = over.code not in (0, STOPPED_BY_USER) and (over.lost or not over.traceback)
+    return Outcome(code=NOBODYS_FAULT if blameless else over.code, why=over.why, traceback=over.traceback)
+
+
+def has_finished(run_dir: RunDir) -> bool:
+    events = read_lines(run_dir.events, decode_event_line, torn_tail=True)
+    return any(event.kind == "run.finished" for event in events)
+
+
+def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
+    """What the life begins with: the run as it was made, its newest good checkpoint, or nothing.
+
+    Raises:
+        ElastaneError: there are checkpoints, and none can be had.
+    """
+    record = read_record(run_dir)
+    spec = beginning_with(record.spec, wish.workers)
+    if not run_dir.events.exists():
+        record = msgspec.structs.replace(record, spec=spec)
+        beside = run_dir.run.with_suffix(".json.new")
+        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+        beside.replace(run_dir.run)
+        return record
+    why = f"life {wish.life}"
+    if spec.checkpoints is None:
+        return from_the_beginning(run_dir, spec, audience.say, why=why)
+    try:
+        return resume(run_dir, spec, audience.say, why=why)
+    except NoSuchFile:
+        return from_the_beginning(run_dir, spec, audience.say, why=why)
+
+
+def beginning_with(spec: RunSpec, workers: int) -> RunSpec:
+    start = min(max(spec.min_workers, workers), spec.max_workers)
+    return msgspec.structs.replace(spec, start=start)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What a job can do with each number of workers, folded from the lines it writes down. Pure."""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from elastane.api.records import EventLine, LedgerLine
+
+FORGETTING = 0.95
+"""Weight of what was known against a new step: about the last twenty count."""
+
+REMEMBERED_PAUSES = 8
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """Samples and seconds of the latest steps with one number of workers, older ones counting less."""
+
+    samples: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.seconds
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen so far.
+
+    Args:
+        step: last committed.
+        samples: of the largest step seen: the global batch.
+        speeds: by number of workers.
+        pauses_s: of the latest changes, the longest wait of a healthy worker, oldest first.
+        saved_s: when a checkpoint last came to exist, in seconds since 1970.
+    """
+
+    step: int = 0
+    samples: int = 0
+    speeds: Mapping[int, Speed] = {}
+    pauses_s: tuple[float, ...] = ()
+    saved_s: float | None = None
+
+    @property
+    def resize_s(self) -> float | None:
+        """Mean of the latest pauses; None before the first."""
+        return sum(self.pauses_s) / len(self.pauses_s) if self.pauses_s else None
+
+
+def after_line(pace: Pace, line: LedgerLine) -> Pace:
+    workers, seconds = len(line.workers), line.seconds.get("step", 0.0)
+    known = pace.speeds.get(workers, Speed())
+    speed = Speed(known.samples * FORGETTING + line.samples.count, known.seconds * FORGETTING + seconds)
+    told = math.isfinite(seconds) and seconds > 0
+    return msgspec.structs.replace(
+        pace,
+        step=line.step,
+        samples=max(pace.samples, line.samples.count),
+        speeds={**pace.speeds, workers: speed} if told else pace.speeds,
+    )
+
+
+def after_event(pace: Pace, event: EventLine) -> Pace:
+    if event.kind == "checkpoint.saved":
+        return msgspec.structs.replace(pace, saved_s=event.time)
+    if event.kind == "generation.started" and event.pause_ms:
+        pause_s = max(event.pause_ms.values()) / 1000
+        return msgspec.structs.replace(pace, pauses_s=(*pace.pauses_s, pause_s)[-REMEMBERED_PAUSES:])
+    return pace

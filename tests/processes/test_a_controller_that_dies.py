@@ -1,0 +1,189 @@
+"""Whoever drives the engine is killed again and again, at any moment; its jobs neither care nor notice."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+import elastane
+from elastane.agent.presence import those_present
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.observations import Observation
+from elastane.controller.course import Course, cancelling, granting
+from elastane.controller.observing import observed
+from elastane.controller.reconciling import due
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.places import Places
+from elastane.lives.proof import judged
+from elastane.observability.run_files import read_run
+
+from .stage import SCRIPTS, told
+
+pytestmark = pytest.mark.processes
+
+CANCEL = -1
+WISHES = {"grows": (2, 3, 1, 0, 2), "ends": (1,), "cancelled": (2, 1, CANCEL)}
+"""Workers to be granted, one after the other; the next once the one before is so."""
+
+LOOK_S = 0.03
+LONGEST_S = 150
+MOST_CALLS = 25
+LONGEST_LIFE_S = 0.4
+
+
+class Stored(msgspec.Struct):
+    """What survives: in place of the controller's database."""
+
+    courses: dict[str, Course]
+    granted: dict[str, int]
+    turns: int = 0
+
+
+class Store:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Stored:
+        return msgspec.json.decode(self._path.read_bytes(), type=Stored)
+
+    def write(self, stored: Stored) -> None:
+        beside = self._path.with_suffix(".new")
+        beside.write_bytes(msgspec.json.encode(stored))
+        beside.replace(self._path)
+
+
+class Driver:
+    """A controller in little. ``call`` is called between any two things it does."""
+
+    def __init__(self, engine: LocalEngine, store: Store, call: Callable[[], None]) -> None:
+        self._engine = engine
+        self._store = store
+        self._call = call
+
+    async def drive(self) -> None:
+        """Until every job is over and settled."""
+        while await self._turn():  # noqa: ASYNC110 - a turn is no event
+            await asyncio.sleep(LOOK_S)
+
+    async def _turn(self) -> bool:
+        stored = self._store.read()
+        self._call()
+        seen = await self._engine.observe([job for job, at in stored.courses.items() if at.ended is None])
+        self._call()
+        for job, sight in seen.items():
+            stored.courses[job] = observed(stored.courses[job], sight, time.time())
+        self._store.write(stored)
+        self._call()
+        for job, course in stored.courses.items():
+            if job in seen and is_so(course, seen[job]):
+                wishes = WISHES[job]
+                at = stored.granted[job] = min(stored.granted[job] + 1, len(wishes) - 1)
+                stored.courses[job] = wished(course, wishes[at])
+        stored.turns += 1
+        self._store.write(stored)
+        self._call()
+        for job, sight in seen.items():
+            order = due(stored.courses[job], sight, time.time())
+            if order is not None:
+                await self._engine.carry_out([order])
+            self._call()
+        return bool(seen)
+
+
+def wished(course: Course, wish: int) -> Course:
+    return cancelling(course, time.time()) if wish == CANCEL else granting(course, wish, time.time())
+
+
+def is_so(course: Course, seen: Observation) -> bool:
+    if course.granted == 0:
+        return course.uses == 0
+    return seen.workers == seen.target == course.granted and course.granted in trained_by(seen)
+
+
+def trained_by(seen: Observation) -> set[int]:
+    return {workers for workers, _ in seen.progress.speeds} if seen.progress else set()
+
+
+def spec(name: str) -> JobSpec:
+    return JobSpec(
+        name=name,
+        team="t",
+        script=str(SCRIPTS / "training.py"),
+        args=("--seconds=0.01", "--steps=100000" if CANCEL in WISHES[name] else "--steps=120"),
+        env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
+        elastic_policy=ElasticPolicy(max_replicas=4),
+    )
+
+
+def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) -> int:
+    """Fork a driver and its death: between two calls, or in the middle of anything.
+
+    Returns:
+        Exit status as `os.waitpid` gives it.
+    """
+    calls = iter(range(dice.randrange(1, MOST_CALLS)))
+    life_s = dice.uniform(0.001, LONGEST_LIFE_S)
+    by_calls = dice.random() < 0.5
+    pid = os.fork()
+    if pid == 0:
+
+        def call() -> None:
+            if by_calls and next(calls, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        if not by_calls:
+            # Nobody handles SIGALRM: it ends the process wherever that is.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, life_s)
+        try:
+            asyncio.run(Driver(engine(), store, call).drive())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
+    seed = time.time_ns()
+    dice = Random(seed)  # noqa: S311 - a death, not a secret
+    warm = (sys.executable, "-P", str(Path(__file__).with_name("warm_life.py")), *stage.commands.spares, "--")
+    places, store = Places(tmp_path), Store(tmp_path / "stored.json")
+    courses = {job: granting(Course(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES}
+    store.write(Stored(courses, dict.fromkeys(WISHES, 0)))
+    killed, give_up = 0, time.monotonic() + LONGEST_S
+    try:
+        while status := one_driver(lambda: LocalEngine(tmp_path, agent=warm), store, dice):
+            assert os.WIFSIGNALED(status), f"seed {seed}: a driver failed by itself"
+            killed += 1
+            assert time.monotonic() < give_up, f"seed {seed}, {killed} kills: {store.read()}"
+    finally:
+        left = {job: set(those_present(places.run_dir(job))) - {os.getpid()} for job in WISHES}
+        for pid in set.union(*left.values()):
+            os.kill(pid, signal.SIGKILL)
+    assert not any(left.values()), f"seed {seed}"
+    assert places.unsettled() == set()
+    assert killed > 20
+    for job, course in store.read().courses.items():
+        assert_undisturbed(job, course, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")
+
+
+def assert_undisturbed(job, course, run, where):
+    assert course.ended.how == ("cancelled" if CANCEL in WISHES[job] else "finished"), f"{where}: {course}"
+    assert (course.crashes, course.uses) == (0, 0), f"{where}: {course}"
+    assert course.over == 1 + WISHES[job].count(0), f"{where}: {course}\n{told(run)}"
+    log = run.run_dir.log("agent").read_text()
+    begun = [line for line in log.splitlines() if " begins with " in line]
+    assert [line.split()[1] for line in begun] == [str(life + 1) for life in range(course.over)], where
+    assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
+    assert judged(run).problems == (), f"{where}\n{told(run)}"
+    # Nothing but the job's own changes: nobody died, and no coordinator was replaced.
+    assert not {event.kind for event in run.events} & {"worker.died", "worker.hung", "coordinator.died"}, (
+        told(run)
+    )

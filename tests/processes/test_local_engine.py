@@ -1,0 +1,325 @@
+"""The local engine and the loop's pure parts, with real agents and workers."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import elastane
+from elastane.agent.presence import anyone_present, those_present
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.observations import Observation
+from elastane.api.orders import Kill, Start
+from elastane.controller.course import Course, cancelling, granting
+from elastane.controller.observing import observed
+from elastane.controller.reconciling import due
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.places import Places
+from elastane.lives.life_file import read_life
+from elastane.lives.proof import judged
+from elastane.observability.run_files import read_run
+
+from .stage import SCRIPTS, WAIT_S, told
+
+pytestmark = pytest.mark.processes
+
+LOOK_S = 0.05
+SOURCES = Path(elastane.__file__).parents[1]
+
+
+def job(name: str = "j", *args: str, script: str = "training.py", **env: str) -> JobSpec:
+    return JobSpec(
+        name=name,
+        team="t",
+        script=str(SCRIPTS / script) if "/" not in script else script,
+        args=args,
+        # Whoever has not installed the package must name where it is.
+        env={"PYTHONPATH": str(SOURCES)} | env,
+        elastic_policy=ElasticPolicy(max_replicas=4),
+    )
+
+
+class Loop:
+    """The controller's loop around one job: what the real one does, without its store and its plan."""
+
+    def __init__(self, engine: LocalEngine, home: Path, spec: JobSpec, workers: int = 1) -> None:
+        self.engine = engine
+        self.course = granting(Course(job=spec.name, spec=spec), workers, time.time())
+        self.run_dir = Places(home).run_dir(spec.name)
+        self.seen = Observation(job=spec.name)
+
+    async def turn(self) -> None:
+        self.seen = (await self.engine.observe([self.course.job]))[self.course.job]
+        self.course = observed(self.course, self.seen, time.time())
+        order = due(self.course, self.seen, time.time())
+        if order is not None:
+            await self.engine.carry_out([order])
+
+    async def until(self, done) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not done(self):
+                    await self.turn()
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            log = self.run_dir.log("agent")
+            said = log.read_text() if log.exists() else ""
+            raise AssertionError(
+                f"{self.course}\n{self.seen}\n{said}\n{told(read_run(self.run_dir))}"
+            ) from None
+
+    async def until_over(self) -> None:
+        await self.until(lambda loop: loop.course.ended is not None)
+
+    async def until_step(self, step: int) -> None:
+        await self.until(lambda loop: loop.seen.progress is not None and loop.seen.progress.step >= step)
+
+    def grant(self, workers: int) -> None:
+        self.course = granting(self.course, workers, time.time())
+
+    def open(self, name: str) -> None:
+        (self.run_dir.root / name).touch()
+
+
+@pytest.fixture
+def engine(stage, tmp_path) -> Iterator[LocalEngine]:
+    warm = (sys.executable, "-P", str(Path(__file__).with_name("warm_life.py")), *stage.commands.spares, "--")
+    yield LocalEngine(tmp_path, agent=warm)
+    for run_dir in map(Places(tmp_path).run_dir, Places(tmp_path).unsettled()):
+        for pid in set(those_present(run_dir)) - {os.getpid()}:
+            os.kill(pid, signal.SIGKILL)
+
+
+def assert_proved(loop: Loop) -> None:
+    """Every step, virtual rank and sample was there once."""
+    run = read_run(loop.run_dir)
+    assert judged(run).problems == (), told(run)
+    assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
+
+
+def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, quiet):
+    async def story():
+        loop = Loop(engine, tmp_path, job(), workers=2)
+        await loop.until_over()
+        await loop.turn()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "finished", loop.course
+    assert (loop.course.over, loop.course.crashes, loop.course.uses) == (1, 0, 0)
+    assert Places(tmp_path).unsettled() == set()
+    assert loop.run_dir.report.exists()
+    assert loop.run_dir.card.exists()
+    assert_proved(loop)
+    assert {len(line.workers) for line in read_run(loop.run_dir).ledger} == {2}
+    assert loop.seen.progress.step == loop.seen.progress.steps == 30
+    assert loop.seen.progress.remaining == 0
+    assert dict(loop.seen.progress.speeds)[2] > 0
+
+
+def test_a_job_knows_only_what_it_names(tmp_path, home, monkeypatch):
+    """Started as users will: no warm process that has an environment already."""
+    monkeypatch.setenv("ELASTANE_TOKEN", "the controller's own")
+    script = tmp_path / "says.py"
+    script.write_text("import os; raise SystemExit(repr(dict(os.environ)))")
+    spec = job("j", script=str(script), COLOUR="red; touch /tmp/never")
+
+    async def story():
+        loop = Loop(LocalEngine(tmp_path), tmp_path, spec)
+        await loop.until_over()
+        return loop
+
+    said = asyncio.run(story()).course.ended.traceback
+    assert "'COLOUR': 'red; touch /tmp/never'" in said
+    assert "controller's own" not in said
+
+
+def test_the_users_error_ends_the_job_with_its_traceback(engine, tmp_path):
+    script = tmp_path / "wrong.py"
+    script.write_text("import elastane\nraise ValueError('no such column')\n")
+
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", script=str(script)))
+        await loop.until_over()
+        return loop
+
+    ended = asyncio.run(story()).course.ended
+    assert ended.how == "failed"
+    assert "ValueError: no such column" in ended.traceback
+
+
+def test_a_job_grows_shrinks_pauses_and_goes_on(engine, tmp_path):
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--paced-from=5", "--steps=60"))
+        await loop.until_step(4)
+        loop.grant(2)
+        await loop.until(lambda loop: loop.seen.workers == 2)
+        loop.open("gates")
+        await loop.until(lambda loop: 2 in dict(loop.seen.progress.speeds))
+        loop.grant(0)
+        assert loop.course.uses == 2
+        await loop.until(lambda loop: loop.course.uses == 0)
+        assert loop.course.over == 1
+        assert not anyone_present(loop.run_dir)
+        loop.grant(3)
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "finished", loop.course
+    assert (loop.course.over, loop.course.crashes) == (2, 0)
+    assert_proved(loop)
+
+
+def test_a_cancelled_job_holds_nothing(engine, tmp_path):
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--seconds=0.01", "--steps=10000"), workers=2)
+        await loop.until_step(2)
+        loop.course = cancelling(loop.course, time.time())
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "cancelled"
+    assert those_present(loop.run_dir) == ()
+
+
+@pytest.mark.parametrize("moment", ["ordered", "living", "answering"])
+def test_a_job_that_is_cancelled_while_it_begins_holds_nothing(engine, tmp_path, moment):
+    moments = {
+        "ordered": lambda loop: loop.seen.present,
+        "living": lambda loop: loop.seen.agent,
+        "answering": lambda loop: loop.seen.target is not None,
+    }
+
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--seconds=0.05", "--steps=10000"), workers=2)
+        await loop.until(moments[moment])
+        loop.course = cancelling(loop.course, time.time())
+        assert loop.course.uses == 2
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "cancelled"
+    assert those_present(loop.run_dir) == ()
+
+
+def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine, tmp_path):
+    spec = job("j", "--paced-from=3")
+    policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
+    spec = msgspec.structs.replace(spec, elastic_policy=policy)
+
+    async def story():
+        loop = Loop(engine, tmp_path, spec)
+        await loop.until_step(2)
+        loop.course = cancelling(loop.course, time.time())
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "cancelled"
+    assert those_present(loop.run_dir) == ()
+
+
+def test_an_agent_that_is_killed_is_followed_by_a_life_that_goes_on(engine, tmp_path):
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
+        await loop.until_step(4)
+        await engine.carry_out([Kill(job="j", life=1)])
+        loop.open("gates")
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "finished", loop.course
+    assert (loop.course.over, loop.course.crashes) == (2, 1)
+    assert_proved(loop)
+
+
+def test_an_agent_that_is_told_to_end_leaves_a_checkpoint_and_the_job_goes_on(engine, tmp_path):
+    """A machine that shuts down tells every process so; that is nobody's crash."""
+
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
+        await loop.until_step(4)
+        os.kill(read_life(loop.run_dir).pid, signal.SIGTERM)
+        loop.open("gates")
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "finished", loop.course
+    assert (loop.course.over, loop.course.crashes) == (2, 0)
+    resumed = read_run(loop.run_dir).record.resumed
+    assert resumed.step >= 4
+    assert_proved(loop)
+
+
+def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_path):
+    async def story():
+        loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
+        await loop.until_step(4)
+        os.kill(worker_pid(loop), signal.SIGSTOP)
+        await engine.carry_out([Kill(job="j", life=1)])
+        await loop.until(lambda loop: not loop.seen.agent)
+        await asyncio.sleep(0.5)
+        await loop.turn()
+        assert loop.seen.present
+        assert loop.course.uses == 2
+        assert loop.course.over == 0
+        await engine.carry_out([Kill(job="j", life=1)])
+        await loop.until(lambda loop: loop.course.over == 1)
+        loop.course = cancelling(loop.course, time.time())
+        await loop.until_over()
+
+    asyncio.run(story())
+
+
+def worker_pid(loop: Loop) -> int:
+    return next(pid for pid in those_present(loop.run_dir) if b"worker-1" in logs_of(pid))
+
+
+def logs_of(pid: int) -> bytes:
+    return os.fsencode(Path(f"/proc/{pid}/fd/1").readlink())
+
+
+def test_a_life_is_begun_once_however_often_and_late_it_is_ordered(engine, tmp_path, stage):
+    spec = job()
+
+    async def story():
+        loop = Loop(engine, tmp_path, spec)
+        order = Start(job="j", life=1, workers=1, spec=spec)
+        others = [LocalEngine(tmp_path, agent=engine._agent) for _ in range(3)]
+        await asyncio.gather(*(other.carry_out([order, order]) for other in others))
+        await loop.until_over()
+        for other in others:
+            await other.carry_out([order])
+            await other.close()
+        return loop
+
+    loop = asyncio.run(story())
+    assert (loop.course.ended.how, loop.course.over) == ("finished", 1)
+    begun = loop.run_dir.log("agent").read_text().count("life 1 begins")
+    assert begun == 1
+    assert_proved(loop)
+
+
+def test_what_cannot_be_started_is_a_life_that_failed(engine, tmp_path):
+    async def story(spec):
+        loop = Loop(engine, tmp_path, spec)
+        await loop.until(lambda loop: loop.course.over == 1)
+        return loop.course
+
+    course = asyncio.run(story(job("a", script=str(tmp_path / "none.py"))))
+    assert (course.ended, course.crashes) == (None, 1)
+    assert "there is no script" in course.why
+    course = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
+    assert course.ended.how == "failed"
+    assert "names no script" in course.ended.why

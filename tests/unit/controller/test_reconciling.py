@@ -1,0 +1,55 @@
+"""What an engine is told."""
+
+import msgspec
+import pytest
+
+from elastane.api.observations import Observation
+from elastane.api.orders import Kill, Resize, Settle, Start, Stop
+from elastane.controller.course import Course, Ended, granting
+from elastane.controller.reconciling import LINGER_S, due
+
+from .test_observing import SPEC, living
+
+COURSE = Course(job="j", spec=SPEC, granted=2, over=3)
+NOT_THERE = Observation(job="j", life=3)
+
+
+def test_a_granted_job_that_is_not_there_is_started_with_the_number_of_its_next_life() -> None:
+    assert due(COURSE, NOT_THERE, 5.0) == Start(job="j", life=4, workers=2, spec=SPEC)
+
+
+def test_no_life_begins_before_its_time() -> None:
+    assert due(msgspec.structs.replace(COURSE, retry_at_s=6.0), NOT_THERE, 5.0) is None
+
+
+def test_a_job_without_a_grant_is_left_alone() -> None:
+    assert due(granting(COURSE, 0, 4.0), NOT_THERE, 5.0) is None
+
+
+@pytest.mark.parametrize(("target", "order"), [(2, None), (None, None), (3, 2), (1, 2)])
+def test_a_living_job_is_resized_when_it_aims_at_another_number(target, order) -> None:
+    expected = None if order is None else Resize(job="j", life=4, workers=order)
+    assert due(COURSE, living(4, 2, target), 5.0) == expected
+
+
+def test_a_job_without_a_grant_is_stopped_and_after_its_grace_killed() -> None:
+    course = granting(COURSE, 0, 100.0)
+    assert due(course, living(4, 2, 2), 101.0) == Stop(job="j", life=4)
+    assert due(course, living(4, 2, 2), 160.0) == Kill(job="j", life=4)
+
+
+def test_a_life_that_begins_after_it_was_judged_is_as_good_as_any() -> None:
+    assert due(COURSE, living(3, 2, 2), 5.0) is None
+    assert due(COURSE, living(3, 1, 1), 5.0) == Resize(job="j", life=3, workers=2)
+
+
+def test_processes_without_an_agent_are_given_some_time_to_begin_or_to_end() -> None:
+    seen = Observation(job="j", life=3, present=True, lingering_s=LINGER_S / 2)
+    assert due(COURSE, seen, 5.0) is None
+    seen = msgspec.structs.replace(seen, lingering_s=LINGER_S * 2)
+    assert due(COURSE, seen, 5.0) == Kill(job="j", life=3)
+
+
+def test_a_job_that_is_over_and_gone_is_settled() -> None:
+    course = msgspec.structs.replace(COURSE, ended=Ended("finished"))
+    assert due(course, NOT_THERE, 5.0) == Settle(job="j")

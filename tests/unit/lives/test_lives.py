@@ -1,0 +1,143 @@
+"""A life without a terminal, around an agent that trains nothing: when it begins and what it leaves."""
+
+import os
+import sys
+
+import msgspec
+import pytest
+
+from elastane.agent import identity
+from elastane.api.control import RunOver
+from elastane.api.errors import BadInput
+from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.lives.__main__ import main
+from elastane.lives.life_file import read_life, write_life
+from elastane.lives.run_directory import claimed
+from elastane.observability.run_files import decode_event_line, read_lines, read_record
+
+SPEC = RunSpec(name="j", script="/train.py", max_workers=4, checkpoints=CheckpointPolicy())
+
+
+class PretendAgent:
+    """Writes an event, and ends as its class was told to."""
+
+    over = RunOver(code=0, why="all steps are made")
+    specs: list[RunSpec]
+
+    def __init__(self, run_dir: RunDir, spec: RunSpec, resumed=None) -> None:
+        self.run_dir, self.resumed = run_dir, resumed
+        type(self).specs.append(spec)
+
+    async def run(self) -> RunOver:
+        assert read_life(self.run_dir).pid == os.getpid()
+        with self.run_dir.events.open("ab") as events:
+            event = EventLine(time=1.0, kind="worker.started", who="worker 3", workers=(3,))
+            events.write(msgspec.json.encode(event) + b"\n")
+        if isinstance(self.over, Exception):
+            raise self.over
+        return self.over
+
+
+@pytest.fixture
+def agent(monkeypatch) -> type[PretendAgent]:
+    kind = type("Agent", (PretendAgent,), {"specs": []})
+    monkeypatch.setattr("elastane.agent.agent.Agent", kind)
+    return kind
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch) -> RunDir:
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
+    with claimed(SPEC, None) as run_dir:
+        return run_dir
+
+
+@pytest.fixture
+def live(run_dir, monkeypatch):
+    def begin(life: int, workers: int = 1) -> int:
+        options = ["--life", str(life), "--workers", str(workers)]
+        monkeypatch.setattr(sys, "argv", ["lives", str(run_dir.root), *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    return begin
+
+
+def test_a_life_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> None:
+    assert live(1, workers=3) == 0
+    life = read_life(run_dir)
+    assert (life.number, life.pid, life.started) == (1, os.getpid(), identity.started(os.getpid()))
+    assert life.outcome == Outcome(code=0, why="all steps are made")
+    assert [spec.start for spec in agent.specs] == [3]
+    assert read_record(run_dir).spec.start == 3
+
+
+def test_workers_beyond_the_limits_are_the_limits(live, agent) -> None:
+    live(1, workers=9)
+    assert [spec.start for spec in agent.specs] == [4]
+
+
+@pytest.mark.parametrize("newest", [2, 3])
+def test_a_life_that_has_begun_is_not_lived_again_nor_an_earlier_one(live, agent, run_dir, newest) -> None:
+    before = Life(number=newest, pid=1, started=1, began_s=0.0)
+    write_life(run_dir, before)
+    assert live(2) == 0
+    assert agent.specs == []
+    assert read_life(run_dir) == before
+
+
+def test_a_life_does_not_begin_while_another_process_lives_one(live, agent, run_dir, tmp_path) -> None:
+    from elastane.lives.run_directory import reclaimed  # noqa: PLC0415 - only here
+
+    with reclaimed(run_dir):
+        assert live(1) == 0
+    assert agent.specs == []
+    assert read_life(run_dir) is None
+
+
+@pytest.mark.parametrize(
+    ("over", "code"),
+    [
+        (RunOver(code=130, why="stopped"), 130),
+        (RunOver(code=1, why="worker 0 failed", traceback="ValueError"), 1),
+        (RunOver(code=1, why="the coordinator died 5 times"), NOBODYS_FAULT),
+        (OSError(28, "No space left on device"), NOBODYS_FAULT),
+        (BadInput("train.py has changed"), 2),
+        (ZeroDivisionError("ours"), NOBODYS_FAULT),
+    ],
+)
+def test_only_what_the_script_did_is_the_scripts_fault(live, agent, run_dir, over, code) -> None:
+    agent.over = over
+    assert live(1) == code
+    assert read_life(run_dir).outcome.code == code
+    assert read_life(run_dir).outcome.why
+
+
+def test_a_life_without_a_checkpoint_begins_again(live, agent, run_dir) -> None:
+    agent.over = RunOver(code=130, why="stopped")
+    live(1)
+    agent.over = RunOver(code=0)
+    assert live(2) == 0
+    resumed = read_record(run_dir).resumed
+    assert (resumed.checkpoint, resumed.step, resumed.first_worker) == ("", 0, 4)
+    events = read_lines(run_dir.events, decode_event_line, torn_tail=False)
+    assert [event.kind for event in events].count("run.resumed") == 1
+
+
+def test_a_run_that_had_finished_trains_no_more(live, agent, run_dir) -> None:
+    live(1)
+    write_life(run_dir, Life(number=1, pid=1, started=1, began_s=0.0))
+    assert live(2) == 0
+    assert len(agent.specs) == 1
+    assert read_life(run_dir).outcome.code == 0
+
+
+def test_a_damaged_file_of_lives_is_said_and_touched_by_nobody(live, agent, run_dir, capsys) -> None:
+    run_dir.life.write_bytes(b"{")
+    assert live(1) == NOBODYS_FAULT
+    assert "damaged" in capsys.readouterr().out
+    assert run_dir.life.read_bytes() == b"{"

@@ -1,0 +1,60 @@
+"""What a job can do with each number of workers, from the lines it writes down."""
+
+import pytest
+
+from elastane.api.records import EventLine, LedgerLine, Samples
+from elastane.observability.pace import Pace, after_event, after_line
+
+
+def line(step: int, workers: int, seconds: float, samples: int = 64) -> LedgerLine:
+    return LedgerLine(
+        step=step,
+        generation=1,
+        workers={worker: ((worker, worker + 1),) for worker in range(workers)},
+        samples=Samples(0, 0, samples, samples, "0"),
+        loss=0.5,
+        loss_hex="",
+        time=float(step),
+        seconds={"step": seconds},
+    )
+
+
+def folded(*lines: LedgerLine) -> Pace:
+    pace = Pace()
+    for each in lines:
+        pace = after_line(pace, each)
+    return pace
+
+
+def test_each_number_of_workers_has_its_own_speed() -> None:
+    pace = folded(line(1, 1, 2.0), line(2, 1, 2.0), line(3, 2, 1.0))
+    assert pace.speeds[1].samples_per_s == pytest.approx(32)
+    assert pace.speeds[2].samples_per_s == pytest.approx(64)
+    assert (pace.step, pace.samples) == (3, 64)
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    slow = [line(step, 1, 10.0) for step in range(1, 50)]
+    fast = [line(step, 1, 1.0) for step in range(50, 250)]
+    assert folded(*slow, *fast).speeds[1].samples_per_s == pytest.approx(64, rel=0.01)
+
+
+def test_a_step_of_no_known_length_says_nothing_about_speed() -> None:
+    pace = folded(line(1, 1, 0.0), line(2, 1, float("nan")))
+    assert pace.speeds == {}
+    assert pace.step == 2
+
+
+def test_the_short_last_step_of_an_epoch_is_not_the_global_batch() -> None:
+    assert folded(line(1, 1, 1.0, samples=64), line(2, 1, 1.0, samples=10)).samples == 64
+
+
+def test_a_change_costs_what_the_healthy_worker_that_waited_longest_lost() -> None:
+    pace = Pace()
+    assert pace.resize_s is None
+    for longest in (100.0, 300.0):
+        event = EventLine(time=1.0, kind="generation.started", pause_ms={0: 20.0, 1: longest})
+        pace = after_event(pace, event)
+    pace = after_event(pace, EventLine(time=2.0, kind="checkpoint.saved"))
+    assert pace.resize_s == pytest.approx(0.2)
+    assert pace.saved_s == 2.0
