@@ -1,0 +1,166 @@
+"""How long one plan takes, for clusters of 1,000 to 100,000 jobs with ten devices a job, in 50 teams.
+
+Each size is measured in a process of its own, on three snapshots: ``cold``, where every job waits; ``busy``, some
+plans later, when nothing happens; and ``changed``, where since then one job in a hundred has ended or come and
+one pool has lost a tenth of its nodes. Prints one JSON object per size.
+"""
+
+import argparse
+import gc
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from elastane.api.cluster import Holding, JobState, Snapshot
+from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
+from elastane.api.plans import Plan
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.scheduler.plan import plan
+
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+TEAMS, COHORTS = 50, 8
+DEVICES_PER_JOB = 10
+PLANS_TO_REST = 4
+
+
+def cluster(jobs: int, seed: int) -> Snapshot:
+    """A cluster in which demand is about twice of what there is, with spot and two kinds of devices."""
+    rng = random.Random(seed)  # noqa: S311
+    devices = jobs * DEVICES_PER_JOB
+    pools = (
+        Pool(name="h100", device="h100", devices=devices // 2, price=3.0),
+        Pool(name="h100-spot", device="h100", devices=devices // 5, price=1.0, spot=True),
+        Pool(name="a100", device="a100", devices=devices - devices // 2 - devices // 5, price=1.5),
+    )
+    owned = [pool for pool in pools if not pool.spot]
+    teams = tuple(
+        Team(
+            name=f"team-{i}",
+            cohort=f"cohort-{i % COHORTS}",
+            quotas=tuple(Quota(pool=pool.name, nominal_quota=pool.devices // TEAMS) for pool in owned),
+            weight=rng.choice([1.0, 1.0, 2.0]),
+        )
+        for i in range(TEAMS)
+    )
+    return Snapshot(
+        now_s=0.0,
+        pools=pools,
+        teams=teams,
+        cohorts=tuple(Cohort(name=f"cohort-{i}") for i in range(COHORTS)),
+        priorities=(PriorityClass(name="high", value=10), PriorityClass(name="low", value=-10)),
+        jobs=tuple(job(rng, number, 0.0) for number in range(jobs)),
+    )
+
+
+def job(rng: random.Random, number: int, now_s: float) -> JobState:
+    devices = rng.choice([1, 1, 1, 2, 4, 8])
+    minimum = rng.choice([1, 1, 2, 4])
+    step = rng.choice([1, 1, 1, 2])
+    speed = rng.uniform(1, 100)
+    return JobState(
+        number=number,
+        spec=JobSpec(
+            name=f"job-{number}",
+            script="train.py",
+            team=f"team-{int(TEAMS * rng.random() ** 2)}",
+            priority_class=rng.choice(["", "", "", "high", "low"]),
+            resources_per_worker=Resources(
+                devices=devices, kinds=rng.choice([(), ("h100",), ("a100", "h100"), ("h100", "a100")])
+            ),
+            elastic_policy=ElasticPolicy(
+                min_replicas=minimum,
+                max_replicas=minimum + step * rng.choice([0, 3, 7, 15, 63]),
+                replica_increment_step=step,
+            ),
+            borrow=rng.random() < 0.9,
+            spot=rng.random() < 0.5,
+        ),
+        submitted_s=now_s,
+        speeds=((1, speed), (4, speed * 4 * rng.uniform(0.7, 1.0))),
+    )
+
+
+def after(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
+    """The cluster once all has been done that the plan says."""
+    decided = {decision.job: decision for decision in made.decisions}
+    now_s = snapshot.now_s + seconds
+    return msgspec.structs.replace(
+        snapshot,
+        now_s=now_s,
+        jobs=tuple(
+            msgspec.structs.replace(
+                state,
+                holds=tuple(
+                    Holding(pool=pool, workers=n) for pool, n in decided[state.name].workers.items()
+                ),
+                started_s=now_s if decided[state.name].action == "start" else state.started_s,
+                resized_s=now_s
+                if decided[state.name].action not in ("keep", "wait")
+                else state.resized_s,
+            )
+            for state in snapshot.jobs
+        ),
+    )
+
+
+def disturbed(snapshot: Snapshot, seed: int) -> Snapshot:
+    rng = random.Random(seed)  # noqa: S311
+    stay = [state for state in snapshot.jobs if rng.random() > 0.01]
+    come = range(len(snapshot.jobs), 2 * len(snapshot.jobs) - len(stay))
+    first, *others = snapshot.pools
+    return msgspec.structs.replace(
+        snapshot,
+        jobs=(*stay, *(job(rng, number, snapshot.now_s) for number in come)),
+        pools=(msgspec.structs.replace(first, devices=first.devices * 9 // 10), *others),
+    )
+
+
+def measure(jobs: int, repetitions: int, seed: int) -> dict[str, Any]:
+    snapshot = cold = cluster(jobs, seed)
+    for _ in range(PLANS_TO_REST):
+        snapshot = after(snapshot, plan(snapshot), 120.0)
+    changed = disturbed(snapshot, seed)
+    found: dict[str, Any] = {"jobs": jobs, "devices": jobs * DEVICES_PER_JOB}
+    for name, one in (("cold", cold), ("busy", snapshot), ("changed", changed)):
+        seconds = []
+        for _ in range(repetitions):
+            gc.collect()
+            begin_s = time.process_time()
+            made = plan(one)
+            seconds.append(time.process_time() - begin_s)
+        actions = [decision.action for decision in made.decisions]
+        found[name] = {
+            "cpu_s": {"median": median(seconds), "lowest": min(seconds), "highest": max(seconds)},
+            "actions": {action: actions.count(action) for action in sorted(set(actions))},
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, help="measure this size here, instead of all sizes")
+    parser.add_argument("--largest", type=int, default=SIZES[-1])
+    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=7)
+    options = parser.parse_args()
+    if options.jobs is not None:
+        print(json.dumps(measure(options.jobs, options.repetitions, options.seed)), flush=True)
+        return
+    for jobs in SIZES:
+        if jobs <= options.largest:
+            command = [sys.executable, str(Path(__file__)), "--jobs", str(jobs)]
+            command += ["--repetitions", str(options.repetitions), "--seed", str(options.seed)]
+            subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    main()

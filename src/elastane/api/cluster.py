@@ -1,0 +1,112 @@
+"""Everything a plan depends on, frozen at one moment."""
+
+import msgspec
+
+from elastane.api.jobs import JobSpec
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Team
+from elastane.api.reservations import Reservation
+from elastane.api.rules import Rules
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers that a job was granted in one pool and that nobody has asked to leave.
+
+    Args:
+        pool: where.
+        workers: how many, running or starting.
+        leaving: how many of them are on nodes that are drained or will be taken away.
+        starting: how many of them have not arrived yet.
+    """
+
+    pool: str
+    workers: int
+    leaving: int = 0
+    starting: int = 0
+
+
+class Draining(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers that were asked to leave and are still there; they hold their devices until they are seen gone.
+
+    Args:
+        pool: where.
+        workers: how many.
+        deadline_s: when they should be gone.
+        leaving: how many of them are on nodes that go away themselves.
+    """
+
+    pool: str
+    workers: int
+    deadline_s: float
+    leaving: int = 0
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is neither finished nor cancelled, as the controller knows it.
+
+    Args:
+        number: grows with every submission; decides between jobs of the same age, because clocks may not.
+        spec: as submitted, or as changed since.
+        submitted_s: when.
+        holds: what it was granted; empty: it waits. At most one per pool.
+        draining: what it is giving back.
+        started_s: when it was last granted its minimum; None: never.
+        resized_s: when its grant last changed; None: never.
+        starting_since_s: since when some of ``holds`` have not arrived; None: all have.
+        faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
+        retry_at_s: after a crash, not before this time.
+        speeds: ``(workers, samples per second)`` as measured, in any order.
+        resize_s: what a resize costs, in seconds of the whole job's time.
+        unsaved_s: seconds of work that a preemption would lose.
+        remaining: samples still to train on; None: nobody knows.
+        spent: cost so far.
+    """
+
+    number: int
+    spec: JobSpec
+    submitted_s: float
+    holds: tuple[Holding, ...] = ()
+    draining: tuple[Draining, ...] = ()
+    started_s: float | None = None
+    resized_s: float | None = None
+    starting_since_s: float | None = None
+    faulty_since_s: float | None = None
+    retry_at_s: float = 0.0
+    speeds: tuple[tuple[int, float], ...] = ()
+    resize_s: float = 1.0
+    unsaved_s: float = 0.0
+    remaining: float | None = None
+    spent: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def workers(self) -> int:
+        return sum(holding.workers for holding in self.holds)
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at one moment.
+
+    Args:
+        now_s: that moment, in seconds since 1970.
+        pools: with unique names.
+        teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
+        cohorts: with unique names.
+        priorities: with unique names.
+        reservations: the calendar.
+        rules: how eager the scheduler is.
+        jobs: with unique names and numbers, in any order.
+    """
+
+    now_s: float
+    pools: tuple[Pool, ...] = ()
+    teams: tuple[Team, ...] = ()
+    cohorts: tuple[Cohort, ...] = ()
+    priorities: tuple[PriorityClass, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+    rules: Rules = Rules()
+    jobs: tuple[JobState, ...] = ()

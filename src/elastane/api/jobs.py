@@ -1,0 +1,141 @@
+"""The job spec, version 1: what a job needs, how far it may stretch, and whom it belongs to.
+
+One schema for YAML, JSON and Python: files write ``camelCase`` with the names that SageMaker HyperPod, Kubeflow
+and Kueue made known, Python writes ``snake_case``.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+VERSION = 1
+
+
+class Part(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Base of everything in a spec: written in camelCase, unknown fields refused."""
+
+
+class ElasticPolicy(Part, frozen=True, kw_only=True):
+    """How far a job stretches.
+
+    Args:
+        min_replicas: the job's claim: it runs with at least so many workers or waits.
+        max_replicas: never more workers than this.
+        replica_increment_step: legal sizes are ``min_replicas`` plus multiples of this.
+        replica_discrete_values: the legal sizes, ascending, instead of a step; empty: by step.
+        graceful_shutdown_timeout_in_seconds: how long a worker that is asked to leave may take.
+        scaling_timeout_in_seconds: how long workers that were granted may take to arrive before the grant is
+            taken back.
+        faulty_scale_down_timeout_in_seconds: how long a job waits for the replacement of failed capacity
+            before it is shrunk or requeued.
+    """
+
+    min_replicas: int = 1
+    max_replicas: int = 1
+    replica_increment_step: int = 1
+    replica_discrete_values: tuple[int, ...] = ()
+    graceful_shutdown_timeout_in_seconds: float = 60.0
+    scaling_timeout_in_seconds: float = 60.0
+    faulty_scale_down_timeout_in_seconds: float = 30.0
+
+
+class Resources(Part, frozen=True, kw_only=True):
+    """What one worker takes.
+
+    Args:
+        devices: so many devices, on one node or on whole nodes.
+        kinds: device kinds that will do, best first; empty: any. A running job stays with its kind, because
+            results are only exact on one.
+    """
+
+    devices: int = 1
+    kinds: tuple[str, ...] = ()
+
+
+class DataPlacement(Part, frozen=True, kw_only=True):
+    """Where the job's data may be read.
+
+    Args:
+        regions: sites a pool may be at; empty: any.
+        labels: labels a pool must carry, with these values.
+    """
+
+    regions: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+
+
+class Target(Part, frozen=True, kw_only=True):
+    """When more workers would be more than enough.
+
+    Args:
+        throughput: samples per second; a job that has it does not grow.
+        loss: of training; reaching it ends the job.
+        by: the time by which ``loss`` is wanted; counts like a deadline.
+    """
+
+    throughput: float | None = None
+    loss: float | None = None
+    by: datetime | None = None
+
+
+class RunPolicy(Part, frozen=True, kw_only=True):
+    """When a job is held, given up or forgotten.
+
+    Args:
+        suspend: keep the job out of the cluster until this is taken back.
+        active_deadline_seconds: seconds of running after which the job is ended; None: no limit.
+        ttl_seconds_after_finished: when a finished job is forgotten; None: never.
+        job_max_retry_count: restarts after a crash of the job's own; resizes and preemptions do not count.
+    """
+
+    suspend: bool = False
+    active_deadline_seconds: float | None = None
+    ttl_seconds_after_finished: float | None = None
+    job_max_retry_count: int = 3
+
+
+class JobSpec(Part, frozen=True, kw_only=True):
+    """One job, as it was submitted.
+
+    Args:
+        version: of this schema.
+        name: unique in the cluster.
+        command: program and arguments, nothing of which reaches a shell; instead of ``script``.
+        script: a Python training script.
+        args: its arguments.
+        env: variables of its environment.
+        team: whose quota it runs on.
+        queue: of the team, for humans to sort by.
+        priority_class: name of a `elastane.api.priorities.PriorityClass`; empty: the cluster's default.
+        resources_per_worker: what one worker takes.
+        elastic_policy: how far it stretches.
+        run_policy: when it is held or given up.
+        borrow: it may use quota that others leave idle, and gives it back when they want it.
+        spot: some of its workers may run on capacity that can vanish with a notice.
+        data: where its data may be read.
+        deadline: when it should be done; a job that is late grows before others of its priority.
+        target: when more workers would be more than enough.
+        budget: the most it may cost, in the currency of the pools' prices.
+    """
+
+    version: Literal[1] = VERSION
+    name: str
+    command: tuple[str, ...] = ()
+    script: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    team: str
+    queue: str = ""
+    priority_class: str = ""
+    resources_per_worker: Resources = Resources()
+    elastic_policy: ElasticPolicy = ElasticPolicy()
+    run_policy: RunPolicy = RunPolicy()
+    borrow: bool = True
+    spot: bool = False
+    data: DataPlacement = DataPlacement()
+    deadline: datetime | None = None
+    target: Target = Target()
+    budget: float | None = None

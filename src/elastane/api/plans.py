@@ -1,0 +1,278 @@
+"""What the scheduler decides, each decision with its reasons as values.
+
+Reasons are rendered by `elastane.scheduler.explain`. The field ``node`` names the cohort or team whose quota is
+meant; empty: the cluster itself.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Base of every reason; the JSON key ``type`` names the class."""
+
+
+# -- why a job got more ------------------------------------------------------------------------------------
+
+
+class MinimumFits(Reason, frozen=True, kw_only=True):
+    """The job's minimum fits, on the quota of ``node``."""
+
+    node: str
+
+
+class WorthMore(Reason, frozen=True, kw_only=True):
+    """Idle devices, on the quota of ``node``, make the job ``speedup`` times as fast as it would be without."""
+
+    node: str
+    speedup: float
+
+
+# -- why a job gives something back ------------------------------------------------------------------------
+
+Because: TypeAlias = Literal["owner", "minimum", "priority", "deadline", "fairness", "goodput"]
+
+
+class GivesWay(Reason, frozen=True, kw_only=True):
+    """``devices`` of the pool go to another job that has the better right to them.
+
+    Args:
+        job: that other job.
+        pool: whose devices.
+        devices: how many.
+        because: ``owner``: they are the quota of the other's team or cohort, and were borrowed; ``minimum``:
+            the other waits for its minimum, and this one has more than its own or the lower priority;
+            ``priority``: the other has the higher one; ``deadline``: the other is late; ``fairness``: the
+            other's team has the smaller dominant share; ``goodput``: they are worth more there.
+    """
+
+    job: str
+    pool: str
+    devices: int
+    because: Because
+
+
+class NodesLeave(Reason, frozen=True, kw_only=True):
+    """``workers`` of the job are on nodes of the pool that are drained or will be taken away."""
+
+    pool: str
+    workers: int
+
+
+class CapacityGone(Reason, frozen=True, kw_only=True):
+    """The pool has ``devices`` fewer than jobs were granted there."""
+
+    pool: str
+    devices: int
+
+
+class Reserved(Reason, frozen=True, kw_only=True):
+    """From ``at_s`` on ``devices`` of the pool belong to a reservation."""
+
+    reservation: str
+    pool: str
+    devices: int
+    at_s: float
+
+
+class QuotaReached(Reason, frozen=True, kw_only=True):
+    """``node`` may use ``limit`` devices of the pool, borrowed ones included, and its jobs use them all."""
+
+    node: str
+    pool: str
+    limit: int
+
+
+class DidNotArrive(Reason, frozen=True, kw_only=True):
+    """``workers`` that were granted have not arrived within the job's scaling timeout."""
+
+    workers: int
+
+
+class SizeNotLegal(Reason, frozen=True, kw_only=True):
+    """The job's policy does not allow the ``workers`` it has."""
+
+    workers: int
+
+
+# -- why a job gets nothing at all -------------------------------------------------------------------------
+
+
+class Suspended(Reason, frozen=True, kw_only=True):
+    """Somebody paused the job."""
+
+
+class RetryLater(Reason, frozen=True, kw_only=True):
+    """The job crashed and is tried again at ``at_s``."""
+
+    at_s: float
+
+
+class BudgetSpent(Reason, frozen=True, kw_only=True):
+    """The job has cost ``spent`` of its ``budget``."""
+
+    spent: float
+    budget: float
+
+
+class NoSuchPool(Reason, frozen=True, kw_only=True):
+    """No pool has what one worker asks for: kind, size, terms, site, labels."""
+
+
+class NeverFits(Reason, frozen=True, kw_only=True):
+    """The minimum needs ``need`` devices, and quota, limits and pools allow ``most``, even if all were idle."""
+
+    need: int
+    most: int
+
+
+class NoRoom(Reason, frozen=True, kw_only=True):
+    """``need`` devices of the pool are wanted; beside what others have the better right to, there are ``room``.
+
+    Args:
+        pool: the one that comes closest.
+        need: devices.
+        room: devices, less than ``need``.
+        node: whose quota, with what it may borrow, is the limit; None: the pool itself.
+        held_for: an older job that holds its place and waits for the same; empty: none.
+    """
+
+    pool: str
+    need: int
+    room: int
+    node: str | None
+    held_for: str = ""
+
+
+class Drains(Reason, frozen=True, kw_only=True):
+    """``devices`` of the pool are the job's as soon as those who have them, or had them, have left."""
+
+    pool: str
+    devices: int
+
+
+class OwnDrain(Reason, frozen=True, kw_only=True):
+    """``workers`` of the job itself are still leaving."""
+
+    workers: int
+
+
+class AwaitsRepair(Reason, frozen=True, kw_only=True):
+    """Failed capacity may come back until ``until_s``."""
+
+    until_s: float
+
+
+# -- why a job is not larger -------------------------------------------------------------------------------
+
+
+class AtMaximum(Reason, frozen=True, kw_only=True):
+    """The policy allows no more than ``workers``."""
+
+    workers: int
+
+
+class NotWorth(Reason, frozen=True, kw_only=True):
+    """The next size adds per worker only ``efficiency`` of what the first worker gives."""
+
+    workers: int
+    efficiency: float
+
+
+class ResizeTooDear(Reason, frozen=True, kw_only=True):
+    """No size in reach earns back a resize of ``cost_s`` within ``horizon_s``."""
+
+    cost_s: float
+    horizon_s: float
+
+
+class CoolingDown(Reason, frozen=True, kw_only=True):
+    """The job was resized a moment ago and rests until ``until_s``."""
+
+    until_s: float
+
+
+class TargetMet(Reason, frozen=True, kw_only=True):
+    """``workers`` are enough for the throughput that was asked for."""
+
+    workers: int
+    throughput: float
+
+
+class BudgetAllows(Reason, frozen=True, kw_only=True):
+    """The rest of the budget, ``left``, would not last with more than ``workers``."""
+
+    workers: int
+    left: float
+
+
+Why: TypeAlias = (
+    MinimumFits
+    | WorthMore
+    | NodesLeave
+    | GivesWay
+    | CapacityGone
+    | Reserved
+    | QuotaReached
+    | DidNotArrive
+    | SizeNotLegal
+    | Suspended
+    | RetryLater
+    | BudgetSpent
+    | NoSuchPool
+    | NeverFits
+    | NoRoom
+    | Drains
+    | OwnDrain
+    | AwaitsRepair
+    | AtMaximum
+    | NotWorth
+    | ResizeTooDear
+    | CoolingDown
+    | TargetMet
+    | BudgetAllows
+)
+
+Action: TypeAlias = Literal["start", "grow", "shrink", "move", "preempt", "keep", "wait"]
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What becomes of one job.
+
+    Args:
+        job: its name.
+        action: ``move`` is a change of pools at one size; ``preempt`` a drain of all workers, after which the
+            job waits in its old place; ``keep`` and ``wait`` change nothing.
+        workers: what it holds from now on, by pool.
+        drain: workers that are asked to leave, by pool; none of them is in ``workers``. Those on nodes that
+            go away come first.
+        drain_s: how long they may take.
+        entitled: the size it is on its way to; larger than ``workers`` while others drain.
+        why: of the action, never empty.
+        ceiling: why ``entitled`` is not larger; None for a job that is entitled to nothing.
+    """
+
+    job: str
+    action: Action
+    workers: dict[str, int] = {}
+    drain: dict[str, int] = {}
+    drain_s: float = 0.0
+    entitled: int = 0
+    why: tuple[Why, ...]
+    ceiling: Why | None = None
+
+
+class Overdue(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers that should have left by now: they are to be killed. Their devices count until they are gone."""
+
+    job: str
+    pool: str
+    workers: int
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision for every job, oldest job first."""
+
+    decisions: tuple[Decision, ...] = ()
+    overdue: tuple[Overdue, ...] = ()

@@ -1,0 +1,29 @@
+"""Pools: devices that are alike in everything a job could care about."""
+
+import msgspec
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Devices of one kind, at one site, on the same terms. What Kueue calls a resource flavor.
+
+    Args:
+        name: unique; quotas are written against it.
+        device: kind, ``h100``.
+        devices: how many there are on nodes that answer.
+        leaving: how many of those are on nodes that are drained or will be taken away.
+        devices_per_node: the largest worker that fits on a node; larger ones take whole nodes.
+        spot: they can be taken away with a short notice.
+        price: of a device for an hour, now.
+        site: region or data centre; workers of one job are at one site.
+        labels: whatever jobs may ask for.
+    """
+
+    name: str
+    device: str
+    devices: int
+    leaving: int = 0
+    devices_per_node: int = 8
+    spot: bool = False
+    price: float = 0.0
+    site: str = ""
+    labels: dict[str, str] = {}

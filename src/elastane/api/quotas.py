@@ -1,0 +1,56 @@
+"""Who owns which share of the cluster: a tree of cohorts with teams as its leaves.
+
+As in Kueue: a node owns its nominal quota and what its children lend; it lends what it does not use, and borrows
+from its parent what its siblings do not use. The root of the tree is the cluster, which owns every device that
+nobody was promised.
+"""
+
+import msgspec
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A node's share of one pool, in devices.
+
+    Args:
+        pool: the pool.
+        nominal_quota: what the node owns.
+        borrowing_limit: most it may use beyond that; None: no limit.
+        lending_limit: most of it that others may use while it is idle; None: all.
+    """
+
+    pool: str
+    nominal_quota: int = 0
+    borrowing_limit: int | None = None
+    lending_limit: int | None = None
+
+
+class Cohort(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """An inner node: cohorts and teams that lend to each other before they lend to others.
+
+    Args:
+        name: unique among cohorts and teams.
+        parent: a cohort; empty: the cluster.
+        quotas: at most one per pool.
+        weight: its share of what is idle, relative to its siblings'.
+    """
+
+    name: str
+    parent: str = ""
+    quotas: tuple[Quota, ...] = ()
+    weight: float = 1.0
+
+
+class Team(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """A leaf: whom jobs belong to.
+
+    Args:
+        name: unique among cohorts and teams.
+        cohort: whom it lends to first; empty: the cluster.
+        quotas: at most one per pool; without one for a pool it owns nothing there and borrows.
+        weight: its share of what is idle, relative to its siblings'.
+    """
+
+    name: str
+    cohort: str = ""
+    quotas: tuple[Quota, ...] = ()
+    weight: float = 1.0

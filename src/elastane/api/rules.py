@@ -1,0 +1,26 @@
+"""The numbers by which a cluster weighs change against rest."""
+
+import msgspec
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How eager the scheduler is. One set per cluster.
+
+    Args:
+        horizon_s: a resize must earn back what it costs within this time.
+        cooldown_s: a job that was resized does not grow again for so long, nor does it yield to equals.
+        min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the owner
+            of what it borrowed.
+        patience_s: a job that has waited longer holds its place: what it waits for is given to no younger
+            job of the same or a lower priority.
+        worth: a worker that adds less than this part of what the first one gives is not worth its devices.
+        fairness_grain: dominant shares are compared in steps of this size, so that a difference of a few
+            devices moves nobody.
+    """
+
+    horizon_s: float = 600.0
+    cooldown_s: float = 60.0
+    min_run_time_s: float = 300.0
+    patience_s: float = 600.0
+    worth: float = 0.1
+    fairness_grain: float = 0.05

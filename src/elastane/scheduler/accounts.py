@@ -1,0 +1,180 @@
+"""What every node of the quota tree owns, lends and uses of each pool, counted in devices.
+
+The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children lend;
+the part it does not lend is local to it; what it uses beyond the local part is used on its parent's account. The
+cluster, the root, owns what nobody was promised. If a pool has fewer devices than were promised, every promise
+shrinks in proportion.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from elastane.api.quotas import Cohort, Quota, Team
+
+CLUSTER = 0
+"""Index of the root."""
+
+Path: TypeAlias = tuple[int, ...]
+"""Nodes from a team up to the cluster."""
+
+
+class Tree(NamedTuple):
+    """The quota tree over indexed nodes and pools.
+
+    Args:
+        names: of the nodes; the cluster's is empty.
+        parents: index of each node's parent; the cluster's is its own.
+        weights: of the nodes.
+        paths: of each node, itself first, the cluster last.
+        upwards: nodes, children before parents.
+        quota: ``quota[node][pool]``, what the node owns and is lent by its children.
+        local: the part of ``quota`` that it does not lend.
+        ceiling: the most it may use on its parent's account.
+        capacity: devices of each pool that jobs can have.
+    """
+
+    names: tuple[str, ...]
+    parents: tuple[int, ...]
+    weights: tuple[float, ...]
+    paths: tuple[Path, ...]
+    upwards: tuple[int, ...]
+    quota: tuple[tuple[int, ...], ...]
+    local: tuple[tuple[int, ...], ...]
+    ceiling: tuple[tuple[float, ...], ...]
+    capacity: tuple[int, ...]
+
+
+def grow_tree(
+    cohorts: Sequence[Cohort],
+    teams: Sequence[Team],
+    pools: Mapping[str, int],
+    capacity: Sequence[int],
+) -> Tree:
+    """The tree over all cohorts and teams.
+
+    Args:
+        cohorts: with unique names; one whose parent is unknown hangs below the cluster.
+        teams: likewise.
+        pools: index of each pool.
+        capacity: devices of each pool that jobs can have.
+
+    Raises:
+        ValueError: cohorts that are each other's parents.
+    """
+    nodes: list[Cohort | Team] = [Cohort(name=""), *cohorts, *teams]
+    index = {cohort.name: i for i, cohort in enumerate(cohorts, start=1)}
+    parents = [CLUSTER, *(index.get(_parent(node), CLUSTER) for node in nodes[1:])]
+    paths = [_path(node, parents) for node in range(len(nodes))]
+    upwards = sorted(range(len(nodes)), key=lambda node: (-len(paths[node]), node))
+
+    written = [{quota.pool: quota for quota in node.quotas} for node in nodes]
+    promised = [sum(quotas[name].nominal_quota for quotas in written if name in quotas) for name in pools]
+    quota = [[0] * len(pools) for _ in nodes]
+    local = [[0] * len(pools) for _ in nodes]
+    ceiling = [[math.inf] * len(pools) for _ in nodes]
+    quota[CLUSTER] = [max(0, there - total) for there, total in zip(capacity, promised, strict=True)]
+    nothing = Quota(pool="")
+    for node in upwards:
+        if node == CLUSTER:
+            continue
+        for name, pool in pools.items():
+            mine = written[node].get(name, nothing)
+            quota[node][pool] += _kept(mine.nominal_quota, promised[pool], capacity[pool])
+            owned = quota[node][pool]
+            lent = owned if mine.lending_limit is None else min(owned, mine.lending_limit)
+            local[node][pool] = owned - lent
+            if mine.borrowing_limit is not None:
+                ceiling[node][pool] = lent + mine.borrowing_limit
+            quota[parents[node]][pool] += lent
+    return Tree(
+        names=tuple(node.name for node in nodes),
+        parents=tuple(parents),
+        weights=tuple(node.weight for node in nodes),
+        paths=tuple(paths),
+        upwards=tuple(upwards),
+        quota=tuple(map(tuple, quota)),
+        local=tuple(map(tuple, local)),
+        ceiling=tuple(map(tuple, ceiling)),
+        capacity=tuple(capacity),
+    )
+
+
+def _parent(node: Cohort | Team) -> str:
+    return node.parent if isinstance(node, Cohort) else node.cohort
+
+
+def _path(node: int, parents: Sequence[int]) -> Path:
+    path = [node]
+    while path[-1] != CLUSTER:
+        path.append(parents[path[-1]])
+        if len(path) > len(parents):
+            raise ValueError("cohorts are each other's parents")
+    return tuple(path)
+
+
+def _kept(nominal: int, promised: int, there: int) -> int:
+    return nominal if promised <= there else nominal * max(there, 0) // promised
+
+
+class Accounts:
+    """Who uses what. Devices, not workers.
+
+    Args:
+        tree: who may use what.
+        growable: of each pool, devices that something new may be put on; fewer than its capacity shortly
+            before a reservation.
+    """
+
+    def __init__(self, tree: Tree, growable: Sequence[int]) -> None:
+        self.tree = tree
+        self.used = [[0] * len(tree.capacity) for _ in tree.names]
+        self.free = list(tree.capacity)
+        self.growable = list(growable)
+
+    def room(self, path: Path, level: int, pool: int) -> float:
+        """Devices that the team at the path's start may still use on the quota of ``path[level]``.
+
+        What is above that node is not asked: what it owns is its right. Negative if it uses too much.
+        """
+        return self.limit(path, level, pool)[0]
+
+    def limit(self, path: Path, level: int, pool: int) -> tuple[float, int]:
+        """`room`, and the node whose quota or borrowing limit it comes from."""
+        quota, local, ceiling = self.tree.quota, self.tree.local, self.tree.ceiling
+        bound = path[level]
+        room: float = quota[bound][pool] - self.used[bound][pool]
+        for node in path[level - 1 :: -1] if level else ():
+            own = local[node][pool] - self.used[node][pool]
+            borrowable = ceiling[node][pool] + min(own, 0)
+            if borrowable < room:
+                room, bound = borrowable, node
+            if own >= 0:
+                room = own + max(room, 0)
+        return room, bound
+
+    def charge(self, path: Path, pool: int, devices: int) -> None:
+        """The team uses so many devices more; fewer if negative."""
+        self.free[pool] -= devices
+        self.growable[pool] -= devices
+        self.owe(path, pool, devices)
+
+    def owe(self, path: Path, pool: int, devices: int) -> None:
+        """As `charge`, on quota alone: for devices that the pool no longer counts."""
+        local, used = self.tree.local, self.used
+        for node in path:
+            mine, before = local[node][pool], used[node][pool]
+            used[node][pool] = after = before + devices
+            devices = max(0, after - mine) - max(0, before - mine)
+            if not devices:
+                return
+
+    def share(self, node: int) -> float:
+        """Dominant share: the largest part of any pool that the node has borrowed, over its weight."""
+        quota, used = self.tree.quota[node], self.used[node]
+        largest = 0.0
+        for pool, devices in enumerate(self.tree.capacity):
+            borrowed = used[pool] - quota[pool]
+            if borrowed > 0 and devices > 0:
+                largest = max(largest, borrowed / devices)
+        return largest / self.tree.weights[node]

@@ -1,0 +1,127 @@
+"""Who is entitled to what so far: grants, on whose quota, and how to take one back."""
+
+from elastane.scheduler.accounts import Accounts, Path
+from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.eligibility import Group
+
+Parts = tuple[tuple[int, int], ...]
+"""``(pool, workers)``; a pool may come twice."""
+
+
+class Books:
+    """Grants on top of `Accounts`.
+
+    Args:
+        accounts: what is used; changed by every grant.
+    """
+
+    def __init__(self, accounts: Accounts) -> None:
+        self.accounts = accounts
+        self.on_quota: dict[int, list[Grant]] = {}
+        self.rank = 0
+
+    def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
+        """Where so many workers fit on the quota of ``path[level]``; None if they do not.
+
+        Workers stay where they are as far as they can.
+        """
+        for group in claimant.groups:
+            kept, left = self.kept(claimant, workers, level, group)
+            new, left = self.new(claimant, left, level, group.for_minimum, kept)
+            if not left:
+                return kept + new
+        return None
+
+    def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
+        """Where so many more fit beside its minimum: only where it has workers if ``held``, else only elsewhere."""
+        group = _group_of(claimant)
+        if held:
+            parts, left = self.kept(claimant, workers, level, group)
+        else:
+            parts, left = self.new(claimant, workers, level, group.for_growth, ())
+        return None if left else parts
+
+    def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
+        """Up to so many new ones, in the group that has room for most."""
+        found = [self.new(claimant, workers, level, group.for_minimum, ()) for group in claimant.groups]
+        return min(found, key=lambda one: one[1])[0]
+
+    def kept(self, claimant: Claimant, workers: int, level: int, group: Group) -> tuple[Parts, int]:
+        """Up to so many where the claimant has them already, and how many are left to place."""
+        accounts, devices, given = self.accounts, claimant.devices, claimant.given
+        parts: list[tuple[int, int]] = []
+        for pool, held in claimant.held.items():
+            stay = min(workers, held - given.get(pool, 0))
+            if stay > 0 and pool in group.for_minimum:
+                room = min(accounts.room(claimant.path, level, pool), accounts.free[pool])
+                stay = min(stay, int(room // devices))
+                if stay > 0:
+                    parts.append((pool, stay))
+                    workers -= stay
+        return tuple(parts), workers
+
+    def new(
+        self, claimant: Claimant, workers: int, level: int, order: tuple[int, ...], beside: Parts
+    ) -> tuple[Parts, int]:
+        """Up to so many in new places, ``beside`` what is about to be taken, and how many are left to place."""
+        accounts, devices = self.accounts, claimant.devices
+        taken = dict(beside)
+        parts: list[tuple[int, int]] = []
+        for pool in order:
+            if not workers:
+                break
+            room: float = min(accounts.growable[pool], accounts.free[pool])
+            if room >= devices:
+                room = min(room, accounts.room(claimant.path, level, pool))
+                more = min(workers, int(room // devices) - taken.get(pool, 0))
+                if more > 0:
+                    parts.append((pool, more))
+                    workers -= more
+        return tuple(parts), workers
+
+    def grant(self, claimant: Claimant, node: int, parts: Parts, *, growth: bool) -> Grant:
+        """From now on the claimant is entitled to these workers, too."""
+        grant = Grant(claimant, node, parts, growth, self.rank)
+        self.rank += 1
+        self.on_quota.setdefault(node, []).append(grant)
+        claimant.grants.append(grant)
+        self._book(grant, 1)
+        return grant
+
+    def take_back(self, grant: Grant) -> None:
+        """As if it had never been given."""
+        grant.taken_back = True
+        grant.claimant.grants.remove(grant)
+        self._book(grant, -1)
+
+    def restore(self, grant: Grant) -> None:
+        """As if it had never been taken back."""
+        grant.taken_back = False
+        grant.claimant.grants.append(grant)
+        self._book(grant, 1)
+
+    def standing(self, node: int) -> list[Grant]:
+        """What is given on the quota of a node, in order of right."""
+        found = [grant for grant in self.on_quota.get(node, ()) if not grant.taken_back]
+        self.on_quota[node] = found
+        return list(found)
+
+    def charge(self, path: Path, parts: Parts, devices: int) -> None:
+        """Reserve, or with negative devices release, room without granting it to anybody."""
+        for pool, workers in parts:
+            self.accounts.charge(path, pool, workers * devices)
+
+    def _book(self, grant: Grant, sign: int) -> None:
+        claimant = grant.claimant
+        for pool, workers in grant.parts:
+            self.accounts.charge(claimant.path, pool, sign * workers * claimant.devices)
+            claimant.given[pool] = claimant.given.get(pool, 0) + sign * workers
+            claimant.entitled += sign * workers
+
+
+def _group_of(claimant: Claimant) -> Group:
+    """The one its minimum went to: kind and site are the same for all its workers."""
+    if len(claimant.groups) == 1:
+        return claimant.groups[0]
+    pool = claimant.grants[0].parts[0][0]
+    return next(group for group in claimant.groups if pool in group.for_minimum)

@@ -1,0 +1,69 @@
+"""How many devices of a pool the calendar leaves, now and soon."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from elastane.api.reservations import DAYS, Once, Reservation, Weekly
+
+
+def peak(
+    reservations: Iterable[Reservation], pool: str, now_s: float, further_s: float = 0.0
+) -> tuple[int, tuple[tuple[Reservation, float], ...]]:
+    """The most devices that are reserved at one moment between now and the end of the announcements.
+
+    Args:
+        reservations: the calendar.
+        pool: whose devices.
+        now_s: seconds since 1970.
+        further_s: how much further to look than the reservations are announced.
+
+    Returns:
+        Devices, and the reservations that add up to them, each with when it begins.
+    """
+    mine = [reservation for reservation in reservations if reservation.pool == pool]
+    if not mine:
+        return 0, ()
+    until_s = now_s + max(reservation.announced_ahead_s for reservation in mine) + further_s
+    found = [
+        (max(start_s, now_s), end_s, start_s, reservation)
+        for reservation in mine
+        for start_s, end_s in times(reservation, now_s, until_s)
+    ]
+    worst: tuple[int, tuple[tuple[Reservation, float], ...]] = (0, ())
+    for moment_s in sorted({entry[0] for entry in found}):
+        together = tuple(
+            (reservation, start_s)
+            for begin_s, end_s, start_s, reservation in found
+            if begin_s <= moment_s < end_s
+        )
+        devices = sum(reservation.devices for reservation, _ in together)
+        if devices > worst[0]:
+            worst = devices, together
+    return worst
+
+
+def times(reservation: Reservation, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    """Start and end of each time the reservation holds within ``[from_s, until_s]``."""
+    match reservation.when:
+        case Once(start=start, end=end):
+            candidates = [(start.timestamp(), end.timestamp())]
+        case Weekly() as weekly:
+            candidates = list(_weekly(weekly, from_s, until_s))
+    for start_s, end_s in candidates:
+        if end_s > from_s and start_s <= until_s:
+            yield start_s, end_s
+
+
+def _weekly(weekly: Weekly, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    zone = ZoneInfo(weekly.zone)
+    # From the day before, whose hours may reach over midnight.
+    day = datetime.fromtimestamp(from_s, UTC).astimezone(zone).date() - timedelta(days=1)
+    last = datetime.fromtimestamp(until_s, UTC).astimezone(zone).date()
+    while day <= last:
+        if DAYS[day.weekday()] in weekly.days:
+            end_day = day if weekly.end > weekly.start else day + timedelta(days=1)
+            start = datetime.combine(day, weekly.start, zone)
+            end = datetime.combine(end_day, weekly.end, zone)
+            yield start.timestamp(), end.timestamp()
+        day += timedelta(days=1)

@@ -1,0 +1,165 @@
+"""Why a job loses what it has: who gets it instead, or what became of it."""
+
+import math
+from dataclasses import dataclass
+
+from elastane.api.plans import (
+    Because,
+    CapacityGone,
+    GivesWay,
+    NoRoom,
+    QuotaReached,
+    Reserved,
+    SizeNotLegal,
+    Why,
+)
+from elastane.scheduler.accounts import CLUSTER, Accounts
+from elastane.scheduler.books import Books
+from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.claims import no_room
+from elastane.scheduler.sizes import largest
+from elastane.scheduler.survey import Ground
+
+
+@dataclass(slots=True)
+class Gain:
+    """Devices in one pool that a job is newly entitled to.
+
+    Args:
+        grant: by which.
+        devices: not yet named as the cause of a loss.
+    """
+
+    grant: Grant
+    devices: int
+
+
+class Causes:
+    """The reason for each loss, as far as it lies with others: their gains, in order of right.
+
+    Args:
+        ground: the snapshot.
+        books: who is entitled to what.
+    """
+
+    def __init__(self, ground: Ground, books: Books) -> None:
+        self.ground, self.books = ground, books
+        self.before = Accounts(ground.tree, ground.growable)
+        self.gains: dict[int, list[Gain]] = {}
+        held = dict.fromkeys(ground.pools.values(), 0)
+        for claimant in ground.claimants:
+            for pool, workers in claimant.held.items():
+                held[pool] += workers * claimant.devices
+                self.before.charge(claimant.path, pool, workers * claimant.devices)
+            self._note_gains(claimant)
+        for gains in self.gains.values():
+            gains.sort(key=lambda gain: gain.grant.rank)
+        healthy = [pool.devices - pool.leaving for pool in ground.snapshot.pools]
+        self.gone = [max(0, held[pool] - healthy[pool]) for pool in ground.pools.values()]
+        self.over = [max(0, held[pool] - ground.tree.capacity[pool]) for pool in ground.pools.values()]
+
+    def _note_gains(self, claimant: Claimant) -> None:
+        left = dict(claimant.held)
+        for grant in claimant.grants:
+            for pool, workers in grant.parts:
+                stay = min(workers, left.get(pool, 0))
+                left[pool] = left.get(pool, 0) - stay
+                if workers > stay:
+                    gain = Gain(grant, (workers - stay) * claimant.devices)
+                    self.gains.setdefault(pool, []).append(gain)
+
+    def of(self, claimant: Claimant) -> tuple[Why, ...]:
+        """Why the claimant loses workers that could stay where they are; empty if it loses none."""
+        lost = {pool: held - claimant.given.get(pool, 0) for pool, held in claimant.held.items()}
+        lost = {pool: workers for pool, workers in lost.items() if workers > 0}
+        if not lost:
+            return ()
+        own = self._own(claimant)
+        if own is not None:
+            return (own,)
+        return tuple(
+            dict.fromkeys(
+                why
+                for pool, workers in lost.items()
+                for why in self._others(claimant, pool, workers * claimant.devices)
+            )
+        )
+
+    def _own(self, claimant: Claimant) -> Why | None:
+        """A reason of the job's own."""
+        if not claimant.limit:
+            return claimant.limited_by
+        if not claimant.entitled or claimant.entitled >= claimant.stays:
+            return None
+        if claimant.stop is not None and not isinstance(claimant.stop, NoRoom):
+            return claimant.stop
+        if claimant.entitled == largest(claimant.state.spec.elastic_policy, claimant.stays):
+            return SizeNotLegal(workers=claimant.stays)
+        return None
+
+    def _others(self, claimant: Claimant, pool: int, devices: int) -> list[Why]:
+        accounts, name = self.books.accounts, tuple(self.ground.pools)[pool]
+        room, node = accounts.limit(claimant.path, claimant.level, pool)
+        by_node = room < accounts.free[pool] and node != CLUSTER
+        found: list[Why] = []
+        if not by_node and self.gone[pool]:
+            found.append(CapacityGone(pool=name, devices=self.gone[pool]))
+        if not by_node and self.over[pool] > self.gone[pool]:
+            found += [
+                Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
+                for one, at_s in self.ground.reserved[pool]
+            ]
+        if found:
+            return found
+        found += self._gainers(claimant, pool, name, devices, node if by_node else CLUSTER)
+        if found:
+            return found
+        limit = accounts.tree.local[node][pool] + accounts.tree.ceiling[node][pool]
+        if by_node and limit < math.inf:
+            return [QuotaReached(node=accounts.tree.names[node], pool=name, limit=int(limit))]
+        return [
+            no_room(
+                self.books, claimant, devices // claimant.devices, claimant.level, tuple(self.ground.pools)
+            )
+        ]
+
+    def _gainers(self, loser: Claimant, pool: int, name: str, devices: int, node: int) -> list[Why]:
+        """Those below ``node`` who get the devices; whoever is not yet to blame for another loss comes first."""
+        rights = [
+            (gain, because)
+            for gain in self.gains.get(pool, ())
+            if gain.grant.claimant is not loser and node in gain.grant.claimant.path
+            for because in [self._because(gain.grant, loser)]
+            if because is not None
+        ]
+        fresh = [(gain, because) for gain, because in rights if gain.devices > 0]
+        found: list[Why] = []
+        for gain, because in fresh or rights[:1]:
+            named = min(gain.devices, devices) or devices
+            gain.devices -= min(gain.devices, devices)
+            devices -= named
+            winner = gain.grant.claimant.state.name
+            found.append(GivesWay(job=winner, pool=name, devices=named, because=because))
+            if devices <= 0:
+                break
+        return found
+
+    def _because(self, grant: Grant, loser: Claimant) -> Because | None:
+        """What makes the grant a better right than the loser's; None if nothing does."""
+        winner = grant.claimant
+        if grant.node not in loser.path:
+            return "owner"
+        if not grant.growth:
+            spared = loser.entitled >= loser.minimum
+            return "minimum" if spared or winner.priority > loser.priority else None
+        if not loser.entitled or winner.priority < loser.priority:
+            return None
+        if winner.priority > loser.priority:
+            return "priority"
+        if winner.needed > winner.size:
+            return "deadline"
+        for mine, others in zip(reversed(loser.path), reversed(winner.path), strict=False):
+            if mine != others:
+                fair = self.books.accounts.share(others) <= self.before.share(mine)
+                return "fairness" if fair else "goodput"
+        return "goodput"

@@ -1,0 +1,98 @@
+"""One job while a plan is made: what it may have, what it has, and what it has been given so far."""
+
+from dataclasses import dataclass, field
+
+from elastane.api.cluster import JobState
+from elastane.api.plans import NoRoom, Why
+from elastane.scheduler.accounts import Path
+from elastane.scheduler.eligibility import Group
+from elastane.scheduler.goodput import Curve
+
+
+@dataclass(slots=True, eq=False)
+class Grant:
+    """Workers given in one go.
+
+    Args:
+        claimant: to whom.
+        node: on whose quota.
+        parts: ``(pool, workers)``.
+        growth: beyond the minimum.
+        rank: of the grants of a plan, an earlier one has the better right.
+        taken_back: it does not count any more.
+    """
+
+    claimant: "Claimant"
+    node: int
+    parts: tuple[tuple[int, int], ...]
+    growth: bool
+    rank: int
+    taken_back: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Claimant:
+    """A job and what becomes of it.
+
+    Args:
+        state: the job.
+        number: of the job; decides between equals.
+        path: from its team to the cluster.
+        level: place in ``path`` of the highest node on whose quota it may run: its team's if it must not borrow.
+        priority: of its class.
+        groups: pools it may use, best first; of a job with workers, the group they are in.
+        devices: of a worker.
+        curve: how fast it is.
+        minimum: its claim, in workers.
+        limit: the most workers it may have, whatever is idle; 0 bars it.
+        limited_by: why no more.
+        stop: why it is entitled to no more; a `NoRoom` for want of devices, else a reason of its own.
+        held: workers by pool that may stay where they are.
+        size: workers it has, wherever; 0 while it waits.
+        stays: workers in ``held``.
+        cooling: it was resized a moment ago.
+        protected: it was started a moment ago, so that no better right but an owner's preempts it.
+        patient: it has waited long enough to hold its place.
+        excused: part of it has failed a moment ago, and may come back.
+        needed: workers it takes to be done by its deadline; 0 without one.
+        resize_log: what a resize costs, as a part of the horizon; comparable to `Curve.gain`.
+        waits: why its minimum does not fit.
+        grants: what it is entitled to, oldest first.
+        given: the same, in workers by pool.
+        entitled: the same, in workers.
+    """
+
+    state: JobState
+    number: int
+    path: Path
+    level: int
+    priority: int
+    groups: tuple[Group, ...]
+    devices: int
+    curve: Curve
+    minimum: int
+    limit: int
+    limited_by: Why
+    held: dict[int, int]
+    size: int
+    stays: int
+    cooling: bool
+    protected: bool
+    patient: bool
+    excused: bool
+    needed: float
+    resize_log: float
+    stop: Why | None = None
+    waits: NoRoom | None = None
+    grants: list[Grant] = field(default_factory=list)
+    given: dict[int, int] = field(default_factory=dict)
+    entitled: int = 0
+
+    @property
+    def running(self) -> bool:
+        return self.size > 0
+
+    @property
+    def preemption_loses(self) -> float:
+        """Device-seconds of work."""
+        return (self.state.unsaved_s + self.state.resize_s) * self.size * self.devices

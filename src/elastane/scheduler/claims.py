@@ -1,0 +1,230 @@
+"""Minimums, in order of right.
+
+On the quota of one node of the tree, the jobs below it come
+
+1. if they were started a moment ago, because a start must be worth its cost;
+2. by priority;
+3. the running before the waiting, because fairness does not stop a job; of the running the one that was started
+   first;
+4. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
+   and teams, then oldest first.
+
+A minimum that does not fit may take back what was given on quotas further down its own path: first what others
+got beyond their minimums, then minimums of lower priorities.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from elastane.api.plans import NoRoom
+from elastane.scheduler.books import Books, Parts
+from elastane.scheduler.claimant import Claimant, Grant
+
+Fill = Callable[[int], None]
+"""Hands out anew what a node owns."""
+
+
+def grant_minimums(
+    books: Books, node: int, waiting: Iterable[Claimant], grain: float, names: tuple[str, ...], refill: Fill
+) -> None:
+    """Give as many minimums as fit on the quota of ``node``.
+
+    Args:
+        books: who is entitled to what so far.
+        node: whose quota.
+        waiting: claimants below it that are entitled to nothing yet.
+        grain: steps in which dominant shares are compared.
+        names: of the pools, for reasons.
+        refill: called for each node further down whose grants were taken back.
+    """
+    desk = _Desk(books, node, grain, names, refill)
+    by_priority: dict[int, list[Claimant]] = {}
+    protected = []
+    for claimant in waiting:
+        if claimant.protected:
+            protected.append(claimant)
+        else:
+            by_priority.setdefault(claimant.priority, []).append(claimant)
+    for claimant in sorted(protected, key=lambda c: (-c.priority, c.state.started_s, c.number)):
+        desk.serve(claimant, by_priority)
+    while by_priority:
+        group = by_priority.pop(max(by_priority))
+        running = [claimant for claimant in group if claimant.running]
+        for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
+            desk.serve(claimant, by_priority)
+        # What is held for somebody who cannot start yet stops no running job, only those who would start.
+        desk.hold_again()
+        for claimant in desk.in_turn([claimant for claimant in group if not claimant.running]):
+            desk.serve(claimant, by_priority)
+        desk.release()
+
+
+class _Desk:
+    """One round of claims on the quota of one node."""
+
+    def __init__(self, books: Books, node: int, grain: float, names: tuple[str, ...], refill: Fill) -> None:
+        self.books, self.node, self.grain, self.names, self.refill = books, node, grain, names, refill
+        self.held: list[tuple[Claimant, Parts]] = []
+        self.refused: dict[object, int] = {}
+
+    def in_turn(self, waiting: list[Claimant]) -> Iterable[Claimant]:
+        """Waiting claimants of one priority, the order following the shares as they change."""
+        waiting.sort(key=lambda c: c.number)
+        yield from (claimant for claimant in waiting if claimant.patient)
+        teams: dict[int, deque[Claimant]] = {}
+        for claimant in waiting:
+            if not claimant.patient:
+                teams.setdefault(claimant.path[0], deque()).append(claimant)
+        heap = [(self.shares(queue[0]), queue[0].number, team) for team, queue in teams.items()]
+        heapq.heapify(heap)
+        while heap:
+            shares, number, team = heapq.heappop(heap)
+            queue = teams[team]
+            now = self.shares(queue[0])
+            if now > shares and heap and (now, number, team) > heap[0]:
+                heapq.heappush(heap, (now, number, team))
+                continue
+            yield queue.popleft()
+            if queue:
+                heapq.heappush(heap, (self.shares(queue[0]), queue[0].number, team))
+
+    def shares(self, claimant: Claimant) -> tuple[int, ...]:
+        return shares(self.books, claimant, self.node, self.grain)
+
+    def serve(self, claimant: Claimant, later: dict[int, list[Claimant]]) -> None:
+        """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
+        if claimant.entitled:
+            return
+        level = claimant.path.index(self.node)
+        shape = (claimant.path[0], claimant.groups, claimant.devices)
+        alike = not claimant.running
+        if alike and self.refused.get(shape, claimant.minimum + 1) <= claimant.minimum:
+            self.refuse(claimant, level)
+            return
+        parts = self.books.parts(claimant, claimant.minimum, level)
+        taken: list[Grant] = []
+        if parts is None and level and not self.must_not_displace(claimant, level):
+            parts, taken = self.displace(claimant, level)
+        if parts is not None:
+            self.books.grant(claimant, self.node, parts, growth=False)
+            claimant.waits = None
+            self.make_good(taken, later)
+            return
+        self.refuse(claimant, level)
+        if alike:
+            self.refused[shape] = claimant.minimum
+        if claimant.patient:
+            self.hold(claimant)
+
+    def displace(self, claimant: Claimant, level: int) -> tuple[Parts | None, list[Grant]]:
+        """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
+        books, taken = self.books, []
+        for grant in self.takeable(claimant, level):
+            if grant.taken_back:
+                continue
+            # A job does not keep growth without its minimum.
+            own = [one for one in grant.claimant.grants if not grant.growth or one is grant]
+            for one in own:
+                books.take_back(one)
+            taken += own
+            parts = books.parts(claimant, claimant.minimum, level)
+            if parts is not None:
+                return parts, taken
+        for grant in reversed(taken):
+            books.restore(grant)
+        return None, []
+
+    def takeable(self, claimant: Claimant, level: int) -> list[Grant]:
+        """Growth, the latest first; then minimums of lower priorities, the lowest and cheapest first."""
+        pools = {pool for group in claimant.groups for pool in group.for_minimum}
+        below = [
+            grant
+            for node in reversed(claimant.path[:level])
+            for grant in reversed(self.books.standing(node))
+            if not grant.claimant.excused and any(pool in pools for pool, _ in grant.parts)
+        ]
+        minimums = [
+            grant
+            for grant in below
+            if not grant.growth
+            and grant.claimant.priority < claimant.priority
+            and not grant.claimant.protected
+        ]
+        minimums.sort(key=lambda g: (g.claimant.priority, g.claimant.preemption_loses, -g.claimant.number))
+        return [grant for grant in below if grant.growth] + minimums
+
+    def make_good(self, taken: list[Grant], later: dict[int, list[Claimant]]) -> None:
+        """What is left of quotas that were taken from goes to those who own them; the rest ask here again."""
+        for node in {grant.node: None for grant in taken}:
+            self.refill(node)
+        for grant in taken:
+            displaced = grant.claimant
+            may_ask = self.node in displaced.path[: displaced.level + 1]
+            if not displaced.entitled and not grant.growth and may_ask:
+                later.setdefault(displaced.priority, []).append(displaced)
+
+    def hold(self, claimant: Claimant) -> None:
+        """Keep what there is of the claimant's minimum from those who come later; growth may use it meanwhile."""
+        parts = self.books.as_many(claimant, claimant.minimum, claimant.path.index(self.node))
+        self.books.charge(claimant.path, parts, claimant.devices)
+        self.held.append((claimant, parts))
+
+    def hold_again(self) -> None:
+        holders = [claimant for claimant, _ in self.held]
+        self.held = []
+        for claimant in holders:
+            self.hold(claimant)
+
+    def release(self) -> None:
+        for claimant, parts in self.held:
+            self.books.charge(claimant.path, parts, -claimant.devices)
+
+    def must_not_displace(self, claimant: Claimant, level: int) -> bool:
+        """What it could take back is what somebody of the same team or cohort waits for who holds its place."""
+        return not claimant.running and any(
+            other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
+            for other, _ in self.held
+            if other.path[0] != self.node
+        )
+
+    def refuse(self, claimant: Claimant, level: int) -> None:
+        if level == claimant.level:
+            holder = self.holder(claimant)
+            claimant.waits = no_room(self.books, claimant, claimant.minimum, level, self.names, holder)
+
+    def holder(self, claimant: Claimant) -> str:
+        """The job that holds its place and waits for a pool the claimant could use."""
+        pools = {pool for group in claimant.groups for pool in group.for_minimum}
+        for other, parts in self.held:
+            if any(pool in pools for pool, _ in parts):
+                return other.state.name
+        return ""
+
+
+def shares(books: Books, claimant: Claimant, node: int, grain: float) -> tuple[int, ...]:
+    """Dominant shares of the claimant's cohorts and team below ``node``, from the top, in steps of ``grain``."""
+    path = claimant.path
+    below = path[: path.index(node)]
+    return tuple(int(books.accounts.share(one) / grain + 1e-9) for one in reversed(below))
+
+
+def no_room(
+    books: Books, claimant: Claimant, workers: int, level: int, names: tuple[str, ...], held_for: str = ""
+) -> NoRoom:
+    """Why so many more workers do not fit, told of the pool that comes closest."""
+    accounts, path = books.accounts, claimant.path
+    closest: NoRoom | None = None
+    for pool in dict.fromkeys(pool for group in claimant.groups for pool in group.for_minimum):
+        room, bound = accounts.limit(path, level, pool)
+        there = min(accounts.free[pool], accounts.growable[pool])
+        found = NoRoom(
+            pool=names[pool],
+            need=workers * claimant.devices,
+            room=max(0, int(min(room, there))),
+            node=None if there <= room else accounts.tree.names[bound],
+            held_for=held_for,
+        )
+        if closest is None or found.room > closest.room:
+            closest = found
+    return closest or NoRoom(pool="", need=workers * claimant.devices, room=0, node=None)

@@ -1,0 +1,55 @@
+"""Which pools a job may use, and which it tries first."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from elastane.api.jobs import JobSpec
+from elastane.api.pools import Pool
+
+
+class Group(NamedTuple):
+    """Pools of one device kind at one site: workers of one job may be spread over them.
+
+    Args:
+        for_minimum: indices of pools; a minimum goes to what cannot be taken away, then to what is cheap.
+        for_growth: a loss of growth costs little, so it goes to spot first.
+    """
+
+    for_minimum: tuple[int, ...]
+    for_growth: tuple[int, ...]
+
+
+def groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[Group, ...]:
+    """Groups that will do, best first: by the job's preference of kinds, then by price, then by name."""
+    wanted = spec.resources_per_worker
+    found: dict[tuple[str, str], list[int]] = {}
+    for i, pool in enumerate(pools):
+        if _will_do(spec, pool):
+            found.setdefault((pool.device, pool.site), []).append(i)
+
+    def rank(members: list[int]) -> tuple[int, float, str]:
+        first = pools[members[0]]
+        preference = wanted.kinds.index(first.device) if wanted.kinds else 0
+        cheapest = min(members, key=lambda i: (pools[i].price, pools[i].name))
+        return preference, pools[cheapest].price, pools[cheapest].name
+
+    def order(members: list[int], spot_first: bool) -> tuple[int, ...]:
+        return tuple(
+            sorted(members, key=lambda i: (pools[i].spot != spot_first, pools[i].price, pools[i].name))
+        )
+
+    return tuple(
+        Group(order(members, spot_first=False), order(members, spot_first=True))
+        for members in sorted(found.values(), key=rank)
+    )
+
+
+def _will_do(spec: JobSpec, pool: Pool) -> bool:
+    wanted = spec.resources_per_worker
+    return (
+        (not wanted.kinds or pool.device in wanted.kinds)
+        and (wanted.devices <= pool.devices_per_node or wanted.devices % pool.devices_per_node == 0)
+        and (spec.spot or not pool.spot)
+        and (not spec.data.regions or pool.site in spec.data.regions)
+        and all(pool.labels.get(key) == value for key, value in spec.data.labels.items())
+    )

@@ -1,0 +1,150 @@
+"""What is left after the minimums goes to growth, one legal size at a time, in order of right.
+
+On the quota of one node the next step is that of
+
+1. the higher priority;
+2. a job that would miss its deadline at the size it has;
+3. what a job that was resized a moment ago already holds;
+4. the cohort, then the team, with the smaller dominant share;
+5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job already
+   holds is worth more to it by what a resize would cost, so that a swap must earn that back within the horizon.
+
+A job stops growing when the next worker is not worth its devices, or when no size in reach earns back a resize.
+"""
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from elastane.api.cluster import Rules
+from elastane.api.plans import NotWorth, ResizeTooDear
+from elastane.scheduler.books import Books
+from elastane.scheduler.claimant import Claimant
+from elastane.scheduler.claims import no_room, shares
+from elastane.scheduler.sizes import following
+
+STICKY = 1.1
+"""What is held is worth a tenth more, so that noise in measured speeds moves nobody."""
+
+LAX = 0.5
+"""Of `Rules.worth`: what is held is given up only well below what would be asked for it anew."""
+
+Key: TypeAlias = tuple[int, bool, bool, float, int]
+"""Priority (negative), in time, not settled, worth per device (negative), number of the job."""
+
+
+class Step(NamedTuple):
+    """From one size to the next.
+
+    Args:
+        key: place in the order, shares aside.
+        workers: how many more.
+        held: the job has them already; else it has yet to get them.
+    """
+
+    key: Key
+    workers: int
+    held: bool
+
+
+def grant_growth(
+    books: Books, node: int, claimants: Iterable[Claimant], rules: Rules, names: tuple[str, ...]
+) -> None:
+    """Let claimants that have their minimum grow on the quota of ``node``.
+
+    Args:
+        books: who is entitled to what so far.
+        node: whose quota.
+        claimants: below it.
+        rules: for what is worth its devices.
+        names: of the pools, for reasons.
+    """
+    queues: dict[int, list[tuple[Step, Claimant]]] = {}
+    for claimant in claimants:
+        step = next_step(claimant, rules)
+        if step is not None:
+            queues.setdefault(claimant.path[0], []).append((step, claimant))
+    turns = []
+    for team, queue in queues.items():
+        # Numbers are unique, so claimants themselves are never compared.
+        heapq.heapify(queue)
+        turns.append((_turn(books, node, queue, rules), team))
+    heapq.heapify(turns)
+    while turns:
+        turn, team = turns[0]
+        queue = queues[team]
+        now = _turn(books, node, queue, rules)
+        if now > turn:
+            # The share of its cohort has grown meanwhile.
+            heapq.heapreplace(turns, (now, team))
+            if turns[0][1] != team:
+                continue
+        step, claimant = queue[0]
+        following_step = _take(books, node, claimant, step, rules, names)
+        if following_step is None:
+            heapq.heappop(queue)
+        else:
+            heapq.heapreplace(queue, (following_step, claimant))
+        if queue:
+            heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
+        else:
+            heapq.heappop(turns)
+
+
+def _take(
+    books: Books, node: int, claimant: Claimant, step: Step, rules: Rules, names: tuple[str, ...]
+) -> Step | None:
+    """Grant the step if it fits, and say which is the next."""
+    level = claimant.path.index(node)
+    parts = books.growth(claimant, step.workers, level, held=step.held)
+    if parts is not None:
+        books.grant(claimant, node, parts, growth=True)
+        return next_step(claimant, rules, new_only=not step.held)
+    claimant.stop = no_room(books, claimant, step.workers, level, names)
+    # Where it has workers it may have no right to them on this quota, but a right to others.
+    return next_step(claimant, rules, new_only=True) if step.held else None
+
+
+def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
+    """The order between teams, by the first job of each."""
+    step, claimant = queue[0]
+    return (*step.key[:3], shares(books, claimant, node, rules.fairness_grain), *step.key[3:])
+
+
+def next_step(claimant: Claimant, rules: Rules, *, new_only: bool = False) -> Step | None:
+    """The next size; None, with the reason in ``stop``, if there is none."""
+    policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
+    now = claimant.entitled
+    # Workers it has and that are not granted yet: something new would come on top of them.
+    unplaced = sum(max(0, held - claimant.given.get(pool, 0)) for pool, held in claimant.held.items())
+    size = following(policy, now)
+    held = not new_only and size is not None and size - now <= unplaced
+    if not held:
+        now += unplaced
+        size = following(policy, now)
+    if size is None or size > limit:
+        claimant.stop = claimant.limited_by
+        return None
+    efficiency = curve.efficiency(now, size)
+    if efficiency < rules.worth * (LAX if held else 1.0):
+        claimant.stop = NotWorth(workers=size, efficiency=efficiency)
+        return None
+    if not held and now == claimant.stays == claimant.size:
+        # The first step beyond what it has pays for the resize.
+        while curve.gain(now, size) < claimant.resize_log:
+            larger = following(policy, size)
+            if larger is None or larger > limit:
+                claimant.stop = ResizeTooDear(cost_s=claimant.state.resize_s, horizon_s=rules.horizon_s)
+                return None
+            size = larger
+    worth = curve.gain(now, size) / (size - now)
+    if held:
+        worth = STICKY * worth + claimant.resize_log / (size - now)
+    key = (
+        -claimant.priority,
+        now >= claimant.needed,
+        not (held and claimant.cooling),
+        -worth / claimant.devices,
+        claimant.number,
+    )
+    return Step(key, size - now, held)

@@ -1,0 +1,102 @@
+"""The most workers a job may have, whatever is idle, and why."""
+
+import math
+from typing import NamedTuple
+
+from elastane.api.cluster import JobState, Rules
+from elastane.api.plans import (
+    AtMaximum,
+    BudgetAllows,
+    BudgetSpent,
+    CoolingDown,
+    DidNotArrive,
+    OwnDrain,
+    RetryLater,
+    Suspended,
+    TargetMet,
+    Why,
+)
+from elastane.scheduler.goodput import Curve
+from elastane.scheduler.sizes import following, largest, smallest
+
+
+class Limit(NamedTuple):
+    workers: int
+    why: Why
+
+
+def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: float) -> Limit:
+    """The tightest of the job's own limits; 0 workers bar it.
+
+    Args:
+        state: the job.
+        rules: for the cooldown and the horizon.
+        curve: how fast it is.
+        price: the highest price of a device and hour it may have to pay.
+        now_s: seconds since 1970.
+    """
+    spec, policy = state.spec, state.spec.elastic_policy
+    if spec.run_policy.suspend:
+        return Limit(0, Suspended())
+    if state.retry_at_s > now_s and not state.workers:
+        return Limit(0, RetryLater(at_s=state.retry_at_s))
+    if spec.budget is not None and state.spent >= spec.budget:
+        return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
+    most = largest(policy, policy.max_replicas)
+    found = [Limit(most, AtMaximum(workers=most))]
+    if spec.target.throughput is not None and state.speeds:
+        found += _target(state, curve, spec.target.throughput)
+    if spec.budget is not None:
+        found += _budget(state, rules, curve, price, spec.budget - state.spent)
+    if state.workers:
+        found += _rest(state, rules, now_s)
+    return min(found, key=lambda one: one.workers)
+
+
+def _target(state: JobState, curve: Curve, throughput: float) -> list[Limit]:
+    policy = state.spec.elastic_policy
+    needed = curve.needed(throughput)
+    if needed >= policy.max_replicas:
+        return []
+    enough = max(smallest(policy), math.ceil(needed - 1e-9))
+    workers = enough if largest(policy, enough) == enough else following(policy, enough)
+    return [] if workers is None else [Limit(workers, TargetMet(workers=workers, throughput=throughput))]
+
+
+def _budget(state: JobState, rules: Rules, curve: Curve, price: float, left: float) -> list[Limit]:
+    """What is left must last to the end of the job, or, where nobody knows that, for the horizon."""
+    policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
+    worker_s = devices * price / 3600
+    if worker_s <= 0:
+        return []
+    if state.remaining is not None and state.speeds:
+        # workers * worker_s * remaining / speed(workers) <= left, solved for workers.
+        affordable = (
+            (left / (worker_s * max(state.remaining, 1e-9)) - curve.a) / curve.b if curve.b else math.inf
+        )
+    else:
+        affordable = left / (worker_s * rules.horizon_s)
+    if affordable >= policy.max_replicas:
+        return []
+    # Its minimum runs until the budget is spent.
+    workers = max(smallest(policy), largest(policy, max(0, int(affordable))))
+    return [Limit(workers, BudgetAllows(workers=workers, left=left))]
+
+
+def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
+    """No growth right after a change, while one is still going on, or beyond what arrives."""
+    found = []
+    policy = state.spec.elastic_policy
+    present = max(state.workers, smallest(policy))
+    starting = sum(holding.starting for holding in state.holds)
+    if starting and state.starting_since_s is not None:
+        overdue_s = now_s - state.starting_since_s - policy.scaling_timeout_in_seconds
+        arrived = largest(policy, state.workers - starting)
+        if overdue_s >= 0:
+            found.append(Limit(arrived, DidNotArrive(workers=starting)))
+    draining = sum(one.workers - one.leaving for one in state.draining)
+    if draining:
+        found.append(Limit(present, OwnDrain(workers=draining)))
+    if state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s:
+        found.append(Limit(present, CoolingDown(until_s=state.resized_s + rules.cooldown_s)))
+    return found

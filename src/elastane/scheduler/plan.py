@@ -1,0 +1,133 @@
+"""The plan: what becomes of every job, and why."""
+
+from collections.abc import Iterator
+
+from elastane.api.cluster import Snapshot
+from elastane.api.plans import (
+    Action,
+    AwaitsRepair,
+    Decision,
+    Drains,
+    MinimumFits,
+    NodesLeave,
+    Overdue,
+    OwnDrain,
+    Plan,
+    Why,
+    WorthMore,
+)
+from elastane.scheduler.causes import Causes
+from elastane.scheduler.claimant import Claimant
+from elastane.scheduler.entitlements import entitle
+from elastane.scheduler.survey import Ground, survey
+from elastane.scheduler.transition import Change, transition
+
+
+def plan(snapshot: Snapshot) -> Plan:
+    """Decide for every job of the snapshot.
+
+    Equal snapshots give equal plans. The cost is of the order of ``n log n`` for ``n`` jobs and devices.
+
+    Raises:
+        ValueError: cohorts that are each other's parents; `elastane.api.cluster_checks` refuses them earlier.
+    """
+    ground = survey(snapshot)
+    books = entitle(ground)
+    changes = transition(ground)
+    causes = Causes(ground, books)
+    return Plan(
+        decisions=tuple(
+            _decision(ground, causes, claimant, change)
+            for claimant, change in zip(ground.claimants, changes, strict=True)
+        ),
+        overdue=tuple(_overdue(snapshot)),
+    )
+
+
+def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change) -> Decision:
+    action = _action(claimant, change)
+    names = tuple(ground.pools)
+    ceiling = _ceiling(claimant) if claimant.entitled else None
+    match action:
+        case "start" | "grow":
+            why = _more(ground, claimant, change)
+        case "shrink" | "preempt" | "move":
+            why = _less(ground, causes, claimant, change)
+        case "keep" | "wait":
+            why = _still(ground, claimant, change)
+    return Decision(
+        job=claimant.state.name,
+        action=action,
+        workers={names[pool]: workers for pool, workers in change.workers.items()},
+        drain={names[pool]: workers for pool, workers in change.drain.items()},
+        drain_s=claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds,
+        entitled=claimant.entitled,
+        why=why,
+        ceiling=ceiling,
+    )
+
+
+def _action(claimant: Claimant, change: Change) -> Action:
+    if not claimant.size:
+        return "start" if change.size else "wait"
+    if not change.size:
+        return "preempt"
+    if change.size != claimant.size:
+        return "grow" if change.size > claimant.size else "shrink"
+    return "move" if change.drain else "keep"
+
+
+def _more(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...]:
+    names = ground.tree.names
+    found: list[Why] = []
+    if claimant.size < claimant.minimum:
+        found += [MinimumFits(node=names[grant.node]) for grant in claimant.grants if not grant.growth]
+    before = max(claimant.size, claimant.minimum)
+    if change.size > before:
+        # The last quota that pays is the one that may be claimed back first.
+        node = max((grant for grant in claimant.grants), key=lambda grant: grant.rank).node
+        speedup = claimant.curve.speed(change.size) / claimant.curve.speed(before)
+        found.append(WorthMore(node=names[node], speedup=speedup))
+    return tuple(found)
+
+
+def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) -> tuple[Why, ...]:
+    leave: list[Why] = [
+        NodesLeave(pool=holding.pool, workers=holding.leaving)
+        for holding in claimant.state.holds
+        if holding.leaving
+    ]
+    found = (*leave, *causes.of(claimant))
+    return found or _still(ground, claimant, change)
+
+
+def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...]:
+    """Why nothing happens."""
+    if not claimant.limit:
+        return (claimant.limited_by,)
+    if not claimant.entitled and claimant.waits is not None:
+        return (claimant.waits,)
+    own = sum(one.workers - one.leaving for one in claimant.state.draining)
+    if change.short and own:
+        return (OwnDrain(workers=own),)
+    if change.short:
+        names = tuple(ground.pools)
+        return tuple(
+            Drains(pool=names[pool], devices=workers * claimant.devices)
+            for pool, workers in change.short.items()
+        )
+    return (_ceiling(claimant),)
+
+
+def _ceiling(claimant: Claimant) -> Why:
+    if claimant.excused:
+        policy, since_s = claimant.state.spec.elastic_policy, claimant.state.faulty_since_s or 0.0
+        return AwaitsRepair(until_s=since_s + policy.faulty_scale_down_timeout_in_seconds)
+    return claimant.stop or claimant.limited_by
+
+
+def _overdue(snapshot: Snapshot) -> Iterator[Overdue]:
+    for state in sorted(snapshot.jobs, key=lambda one: one.number):
+        for one in state.draining:
+            if one.deadline_s < snapshot.now_s:
+                yield Overdue(job=state.name, pool=one.pool, workers=one.workers)

@@ -1,0 +1,156 @@
+"""From a snapshot to what the rules work on: pools and nodes by index, and a claimant for each job."""
+
+import math
+from typing import NamedTuple
+
+from elastane.api.cluster import JobState, Snapshot
+from elastane.api.plans import NeverFits, NoSuchPool
+from elastane.api.quotas import Team
+from elastane.api.reservations import Reservation
+from elastane.scheduler.accounts import Accounts, Path, Tree, grow_tree
+from elastane.scheduler.calendar import peak
+from elastane.scheduler.claimant import Claimant
+from elastane.scheduler.eligibility import Group, groups
+from elastane.scheduler.goodput import Curve, fitted
+from elastane.scheduler.limits import limit
+from elastane.scheduler.sizes import smallest
+
+
+class Ground(NamedTuple):
+    """A snapshot, indexed.
+
+    Args:
+        snapshot: as it came.
+        pools: index of each pool, by name.
+        reserved: of each pool, the reservations that will hold most of it, with when they begin.
+        growable: of each pool, devices that something new may be put on.
+        tree: who may use what.
+        claimants: one per job, oldest first.
+    """
+
+    snapshot: Snapshot
+    pools: dict[str, int]
+    reserved: tuple[tuple[tuple[Reservation, float], ...], ...]
+    growable: tuple[int, ...]
+    tree: Tree
+    claimants: tuple[Claimant, ...]
+
+
+def survey(snapshot: Snapshot) -> Ground:
+    """Index the snapshot; everything after this is arithmetic."""
+    pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}
+    now_s, calendar = snapshot.now_s, snapshot.reservations
+    soon = [peak(calendar, name, now_s) for name in pools]
+    later = [peak(calendar, name, now_s, snapshot.rules.horizon_s) for name in pools]
+    healthy = [pool.devices - pool.leaving for pool in snapshot.pools]
+    capacity = [max(0, there - gone) for there, (gone, _) in zip(healthy, soon, strict=True)]
+    growable = tuple(max(0, there - gone) for there, (gone, _) in zip(healthy, later, strict=True))
+    known = {team.name for team in snapshot.teams}
+    # Whoever was never named owns nothing, and has a share like anybody else.
+    unknown = sorted({state.spec.team for state in snapshot.jobs} - known)
+    teams = (*snapshot.teams, *(Team(name=name) for name in unknown))
+    tree = grow_tree(snapshot.cohorts, teams, pools, capacity)
+    paths = {team.name: tree.paths[i] for i, team in enumerate(teams, start=1 + len(snapshot.cohorts))}
+    desk = _Desk(snapshot, pools, paths, Accounts(tree, growable))
+    ordered = sorted(snapshot.jobs, key=lambda state: state.number)
+    return Ground(
+        snapshot,
+        pools,
+        tuple(holders for _, holders in soon),
+        growable,
+        tree,
+        tuple(desk.claimant(state) for state in ordered),
+    )
+
+
+class _Desk:
+    """Makes claimants, remembering what many jobs have in common."""
+
+    def __init__(
+        self, snapshot: Snapshot, pools: dict[str, int], paths: dict[str, Path], empty: Accounts
+    ) -> None:
+        self.snapshot, self.pools, self.paths, self.empty = snapshot, pools, paths, empty
+        self.priorities = {one.name: one.value for one in snapshot.priorities}
+        self.default = max((one.value for one in snapshot.priorities if one.default), default=0)
+        self.groups: dict[object, tuple[Group, ...]] = {}
+        self.room: dict[object, int] = {}
+
+    def claimant(self, state: JobState) -> Claimant:
+        spec, rules, now_s = state.spec, self.snapshot.rules, self.snapshot.now_s
+        policy = spec.elastic_policy
+        path = self.paths[spec.team]
+        level = len(path) - 1 if spec.borrow else 0
+        found = self.groups_of(state)
+        curve = fitted(state.speeds)
+        price = max((self.snapshot.pools[p].price for group in found for p in group.for_minimum), default=0.0)
+        most, why = limit(state, rules, curve, price, now_s)
+        minimum, size, devices = smallest(policy), state.workers, spec.resources_per_worker.devices
+        if most and not size:
+            if not found:
+                most, why = 0, NoSuchPool()
+            else:
+                fits = max(self.most(path, level, group, devices) for group in found)
+                if fits < minimum:
+                    most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
+        held = {
+            self.pools[one.pool]: one.workers - one.leaving
+            for one in state.holds
+            if one.pool in self.pools and one.workers > one.leaving
+        }
+        started_s = state.started_s if size and state.started_s is not None else None
+        faulty_s = policy.faulty_scale_down_timeout_in_seconds
+        return Claimant(
+            state=state,
+            number=state.number,
+            path=path,
+            level=level,
+            priority=self.priorities.get(spec.priority_class, self.default),
+            groups=found,
+            devices=devices,
+            curve=curve,
+            minimum=minimum,
+            limit=most,
+            limited_by=why,
+            held=held,
+            size=size,
+            stays=sum(held.values()),
+            cooling=state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s,
+            protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
+            patient=not size and now_s >= state.submitted_s + rules.patience_s,
+            excused=size > 0 and state.faulty_since_s is not None and now_s < state.faulty_since_s + faulty_s,
+            needed=_needed(state, curve, now_s),
+            resize_log=state.resize_s / rules.horizon_s,
+        )
+
+    def groups_of(self, state: JobState) -> tuple[Group, ...]:
+        """Of a job with workers only the group they are in: it changes neither kind nor site while it runs."""
+        spec = state.spec
+        wanted, data = spec.resources_per_worker, spec.data
+        where = tuple(sorted(holding.pool for holding in state.holds))
+        labels = tuple(sorted(data.labels.items()))
+        key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where)
+        if key not in self.groups:
+            found = groups(spec, self.snapshot.pools)
+            indices = {self.pools[name] for name in where if name in self.pools}
+            self.groups[key] = tuple(one for one in found if indices & set(one.for_minimum)) or found
+        return self.groups[key]
+
+    def most(self, path: Path, level: int, group: Group, devices: int) -> int:
+        """Workers that a job could have if nobody else had any."""
+        key = (path[0], level, group, devices)
+        if key not in self.room:
+            empty = self.empty
+            self.room[key] = sum(
+                max(0, int(min(empty.room(path, level, p), empty.free[p], empty.growable[p]))) // devices
+                for p in group.for_minimum
+            )
+        return self.room[key]
+
+
+def _needed(state: JobState, curve: Curve, now_s: float) -> float:
+    """Workers it takes to be done in time; 0 where nobody asked or nobody knows."""
+    times = [time.timestamp() for time in (state.spec.deadline, state.spec.target.by) if time is not None]
+    if not times or state.remaining is None or not state.speeds:
+        return 0.0
+    left_s = min(times) - now_s
+    return curve.needed(state.remaining / left_s) if left_s > 0 else math.inf

@@ -1,0 +1,143 @@
+"""From what jobs have to what they are entitled to, as far as devices are free now.
+
+Who has more than it is entitled to gives it back at once. Who has less takes what is really free: minimums
+first, then growth, both in the order in which they were granted. What leaves counts, against quotas and pools,
+until it is seen gone. A device that somebody of a better right waits for is not given to anybody else meanwhile.
+"""
+
+from dataclasses import dataclass, field
+
+from elastane.scheduler.accounts import Accounts
+from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.sizes import largest
+from elastane.scheduler.survey import Ground
+
+
+@dataclass(slots=True)
+class Change:
+    """What happens to one job now.
+
+    Args:
+        kept: workers that stay, by pool.
+        new: workers that start, by pool.
+        short: workers it is entitled to and cannot have yet, by pool.
+        drain: workers that are asked to leave, by pool, those on nodes that go away included.
+    """
+
+    kept: dict[int, int] = field(default_factory=dict)
+    new: dict[int, int] = field(default_factory=dict)
+    short: dict[int, int] = field(default_factory=dict)
+    drain: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> dict[int, int]:
+        return {pool: self.at(pool) for pool in sorted({*self.kept, *self.new})}
+
+    @property
+    def size(self) -> int:
+        return sum(self.kept.values()) + sum(self.new.values())
+
+    def at(self, pool: int) -> int:
+        return self.kept.get(pool, 0) + self.new.get(pool, 0)
+
+
+def transition(ground: Ground) -> tuple[Change, ...]:
+    """A change for each claimant, in their order."""
+    accounts = occupied(ground)
+    changes = {claimant.number: _kept(claimant) for claimant in ground.claimants}
+    grants = sorted(
+        (grant for claimant in ground.claimants for grant in claimant.grants), key=lambda g: g.rank
+    )
+    for grant in grants:
+        if not grant.growth:
+            _claim(accounts, grant, changes[grant.claimant.number])
+    # A job stands where its growth begins.
+    for claimant in dict.fromkeys(grant.claimant for grant in grants if grant.growth):
+        _grow(accounts, claimant, changes[claimant.number])
+    for claimant in ground.claimants:
+        change = changes[claimant.number]
+        if change.size < claimant.minimum and not claimant.excused:
+            # It cannot go on below its minimum; what it is entitled to is kept for it.
+            change.kept, change.new = {}, {}
+        for holding in claimant.state.holds:
+            pool = ground.pools.get(holding.pool, -1)
+            gone = holding.workers - change.kept.get(pool, 0)
+            if pool >= 0 and gone:
+                change.drain[pool] = gone
+    return tuple(changes.values())
+
+
+def _kept(claimant: Claimant) -> Change:
+    stay = {pool: min(held, claimant.given.get(pool, 0)) for pool, held in claimant.held.items()}
+    return Change(kept={pool: workers for pool, workers in stay.items() if workers})
+
+
+def _claim(accounts: Accounts, grant: Grant, change: Change) -> None:
+    """All that is missing of a minimum, or nothing; what cannot be had is kept from those who come later."""
+    claimant = grant.claimant
+    wanted: dict[int, int] = {}
+    for pool, workers in grant.parts:
+        wanted[pool] = wanted.get(pool, 0) + workers
+    missing = {
+        pool: workers - change.at(pool) for pool, workers in wanted.items() if workers > change.at(pool)
+    }
+    fits = not busy(claimant) and all(_free(accounts, claimant, pool) >= n for pool, n in missing.items())
+    _take(accounts, claimant, missing)
+    (change.new if fits else change.short).update(missing)
+
+
+def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
+    """The largest legal size that is free and earns back the resize; the rest is kept for the job."""
+    missing = {
+        pool: given - change.at(pool) - change.short.get(pool, 0) for pool, given in claimant.given.items()
+    }
+    missing = {pool: workers for pool, workers in missing.items() if workers > 0}
+    now = change.size
+    free = {pool: min(n, max(0, _free(accounts, claimant, pool))) for pool, n in missing.items()}
+    _take(accounts, claimant, missing)
+    size = largest(claimant.state.spec.elastic_policy, now + sum(free.values()))
+    pays = (
+        not 0 < claimant.stays == claimant.size
+        or size <= claimant.stays
+        or (claimant.curve.gain(claimant.stays, size) >= claimant.resize_log)
+    )
+    more = size - now if now and pays and not busy(claimant) else 0
+    for pool, workers in missing.items():
+        taken = min(free[pool], max(0, more))
+        more -= taken
+        if taken:
+            change.new[pool] = change.new.get(pool, 0) + taken
+        if workers > taken:
+            change.short[pool] = change.short.get(pool, 0) + workers - taken
+
+
+def busy(claimant: Claimant) -> bool:
+    """Some of its own workers are still leaving: it goes neither up nor down before they are gone."""
+    return any(one.workers > one.leaving for one in claimant.state.draining)
+
+
+def _free(accounts: Accounts, claimant: Claimant, pool: int) -> int:
+    """Workers that fit now, by the pool and by every quota above."""
+    room = accounts.room(claimant.path, len(claimant.path) - 1, pool)
+    return int(min(accounts.free[pool], room) // claimant.devices)
+
+
+def _take(accounts: Accounts, claimant: Claimant, workers: dict[int, int]) -> None:
+    for pool, count in workers.items():
+        accounts.charge(claimant.path, pool, count * claimant.devices)
+
+
+def occupied(ground: Ground) -> Accounts:
+    """Accounts with everything that is there now, on its way out or not."""
+    accounts = Accounts(ground.tree, ground.growable)
+    accounts.free = list(ground.growable)
+    for claimant in ground.claimants:
+        state, devices = claimant.state, claimant.devices
+        for present in (*state.holds, *state.draining):
+            pool = ground.pools.get(present.pool)
+            if pool is None:
+                continue
+            # The pool does not count nodes that go away; quotas do as long as they are used.
+            accounts.charge(claimant.path, pool, (present.workers - present.leaving) * devices)
+            accounts.owe(claimant.path, pool, present.leaving * devices)
+    return accounts
