@@ -44,6 +44,13 @@ class Store:
         self.commits = 0
         """Grows with every change of anything, so that a watcher need not ask the database."""
         try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
             migrate(self.engine)
             with self.writing() as tx:
                 if tx.execute(select(turns.c.change)).one_or_none() is None:
@@ -162,6 +169,7 @@ def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyp
 
 def _begun(connection: Connection) -> None:
     writes = connection.get_execution_options().get("elastane_writes")
+    connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writes else 'ON'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
