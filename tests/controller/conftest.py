@@ -7,6 +7,8 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import httpx
 import msgspec
 import psycopg
 import pytest
+import uvicorn
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
@@ -197,11 +200,35 @@ def api(sqlite_store):
     return Api(sqlite_store)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_spec():
     return spec
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def api_over():
     return Api
+
+
+@contextmanager
+def _served(api):
+    """The API over a real socket; yields its URL."""
+    server = uvicorn.Server(
+        uvicorn.Config(api.app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=2)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        api.app.state.closing.set()
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def served():
+    return _served
