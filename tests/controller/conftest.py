@@ -211,10 +211,10 @@ def api_over():
 
 
 @contextmanager
-def _served(api):
+def _served(api, port=0):
     """The API over a real socket; yields its URL."""
     server = uvicorn.Server(
-        uvicorn.Config(api.app, host="127.0.0.1", port=0, log_level="warning", timeout_graceful_shutdown=2)
+        uvicorn.Config(api.app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=2)
     )
     thread = threading.Thread(target=server.run)
     thread.start()

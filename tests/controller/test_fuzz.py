@@ -23,7 +23,7 @@ from elastane.controller.store import documents, jobs, nodes
 from elastane.controller.store.database import Store
 
 NOW_S = 1_800_000_000.0
-EXAMPLES = 15
+EXAMPLES = 5
 HANG_S = 20
 THEIRS = "other-team"
 UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(per_s=1e6, burst=10**6))
