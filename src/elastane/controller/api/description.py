@@ -32,6 +32,7 @@ def says(
     status: HTTPStatus = HTTPStatus.OK,
     also: HTTPStatus | None = None,
     media: str = "application/json",
+    or_as: str = "",
 ) -> dict[str, Any]:
     """Arguments of a route: what it answers with, and what its body must be.
 
@@ -42,8 +43,11 @@ def says(
         status: of a good answer.
         also: of a good answer of the same type: something was new.
         media: type of the answer's content.
+        or_as: of its content if the request asks for another; that is text.
     """
     content = {} if kind is None else {"content": {media: {"schema": _mark(kind)}}}
+    if or_as:
+        content["content"][or_as] = {"schema": _mark(str)}
     extra: dict[str, Any] = {}
     if takes is not None:
         extra["requestBody"] = {

@@ -21,7 +21,7 @@ Moment = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, descr
 Columns = Annotated[list[By] | None, Query(max_length=4, description="Group by these; repeat for several.")]
 
 
-@router.get("", **says(Usage))
+@router.get("", **says(Usage, or_as="text/csv; charset=utf-8"))
 def usage(
     caller: Asking,
     by: Columns = None,
