@@ -112,7 +112,7 @@ class Nodes:
         self.children: dict[str, list[str]] = {}
         for name, parent in self.parent.items():
             self.children.setdefault(parent, []).append(name)
-        self.own = {"": max(0, capacity - promised)}
+        self.own = {"": capacity}
         self.lend = dict.fromkeys(self.parent, math.inf)
         self.borrow = dict.fromkeys(self.parent, math.inf)
         for name in self.parent:
@@ -121,6 +121,7 @@ class Nodes:
             if promised > capacity:
                 scaled = entry.nominal_quota * capacity // promised
             self.own[name] = scaled
+            self.own[""] -= scaled
             if entry.lending_limit is not None:
                 self.lend[name] = entry.lending_limit
             if entry.borrowing_limit is not None:

@@ -26,7 +26,7 @@ class Books:
 
         Workers stay where they are as far as they can.
         """
-        for group in claimant.groups if not claimant.entitled else (_group_of(claimant),):
+        for group in groups_of(claimant):
             kept, left = self.kept(claimant, workers, level, group)
             new, left = self.new(claimant, left, level, group.for_minimum, kept)
             if not left:
@@ -34,12 +34,20 @@ class Books:
         return None
 
     def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
-        """Where so many more fit beside its minimum: if ``held`` in places it has, else only in new ones."""
+        """Where so many more fit beside its minimum: if ``held`` only in places it has, else in new ones."""
         group = _group_of(claimant)
         if held:
             parts, left = self.kept(claimant, workers, level, group)
         else:
-            parts, left = self.new(claimant, workers, level, group.for_growth, ())
+            parts, left = self.kept(claimant, workers, level, group) if claimant.lost else ((), workers)
+            # Where it has workers that may yet be granted, what is given anew would be these.
+            order = tuple(
+                pool
+                for pool in group.for_growth
+                if claimant.lost or claimant.held.get(pool, 0) <= claimant.given.get(pool, 0)
+            )
+            new, left = self.new(claimant, left, level, order, parts)
+            parts += new
         return None if left else parts
 
     def places(self, claimant: Claimant, workers: int, level: int) -> Parts:
@@ -129,8 +137,12 @@ class Books:
                 claimant.placed += min(after, held) - min(before, held)
 
 
+def groups_of(claimant: Claimant) -> tuple[Group, ...]:
+    """Those it may still choose from: kind and site are the same for all its workers."""
+    return (_group_of(claimant),) if claimant.entitled else claimant.groups
+
+
 def _group_of(claimant: Claimant) -> Group:
-    """The one its minimum went to: kind and site are the same for all its workers."""
     if len(claimant.groups) == 1:
         return claimant.groups[0]
     pool = claimant.grants[0].parts[0][0]

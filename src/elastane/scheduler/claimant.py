@@ -62,6 +62,7 @@ class Claimant:
         given: the same, in workers by pool.
         entitled: the same, in workers.
         placed: how many of ``held`` are among them.
+        lost: the others of ``held`` cannot stay.
     """
 
     state: JobState
@@ -90,6 +91,7 @@ class Claimant:
     given: dict[int, int] = field(default_factory=dict)
     entitled: int = 0
     placed: int = 0
+    lost: bool = False
 
     @property
     def running(self) -> bool:

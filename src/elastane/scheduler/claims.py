@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from elastane.api.plans import NoRoom
-from elastane.scheduler.books import Books, Parts
+from elastane.scheduler.books import Books, Parts, groups_of
 from elastane.scheduler.claimant import Claimant, Grant
 
 Fill = Callable[[int], None]
@@ -95,7 +95,8 @@ class _Desk:
             return
         level = claimant.path.index(self.node)
         if claimant.running and level < claimant.level:
-            self.stay(claimant, level)
+            if claimant.waits is None:
+                self.stay(claimant, level)
             return
         shape = (claimant.path[0], claimant.groups, claimant.devices)
         alike = not claimant.running
@@ -233,7 +234,7 @@ def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for
     """Why so many more workers do not fit, told of the pool that comes closest."""
     accounts, path = books.accounts, claimant.path
     closest: NoRoom | None = None
-    for pool in dict.fromkeys(pool for group in claimant.groups for pool in group.for_minimum):
+    for pool in dict.fromkeys(pool for group in groups_of(claimant) for pool in group.for_minimum):
         room, bound = accounts.limit(path, level, pool)
         there = min(accounts.free[pool], accounts.growable[pool])
         found = NoRoom(

@@ -9,7 +9,7 @@ else meanwhile.
 from dataclasses import dataclass, field
 
 from elastane.scheduler.accounts import Accounts
-from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground
 
@@ -49,16 +49,19 @@ def transition(ground: Ground) -> tuple[Change, ...]:
     grants = sorted(
         (grant for claimant in ground.claimants for grant in claimant.grants), key=lambda g: g.rank
     )
-    for grant in grants:
-        if not grant.growth:
-            _claim(accounts, grant, changes[grant.claimant.number])
+    # A minimum stands where the last part of it was granted.
+    minimums = dict.fromkeys(grant.claimant for grant in reversed(grants) if not grant.growth)
+    for claimant in reversed(minimums):
+        _claim(accounts, claimant, changes[claimant.number])
     # A job stands where its growth begins.
     for claimant in dict.fromkeys(grant.claimant for grant in grants if grant.growth):
         _grow(accounts, claimant, changes[claimant.number])
     for claimant in ground.claimants:
         change = changes[claimant.number]
-        if not claimant.excused:
-            # What it is entitled to and cannot have at a legal size is kept for it all the same.
+        stays = change.size == claimant.size == claimant.stays
+        if not claimant.excused and not stays:
+            # What it is entitled to and cannot have at a legal size is kept for it all the same. A job whose
+            # policy was changed, and that loses nothing, goes on until it can have a legal size.
             _cut(change, largest(claimant.state.spec.elastic_policy, change.size))
         for holding in claimant.state.holds:
             pool = ground.pools.get(holding.pool, -1)
@@ -73,11 +76,10 @@ def _kept(claimant: Claimant) -> Change:
     return Change(kept={pool: workers for pool, workers in stay.items() if workers})
 
 
-def _claim(accounts: Accounts, grant: Grant, change: Change) -> None:
+def _claim(accounts: Accounts, claimant: Claimant, change: Change) -> None:
     """All that is missing of a minimum, or nothing; what cannot be had is kept from those who come later."""
-    claimant = grant.claimant
     wanted: dict[int, int] = {}
-    for pool, workers in grant.parts:
+    for pool, workers in (part for grant in claimant.grants if not grant.growth for part in grant.parts):
         wanted[pool] = wanted.get(pool, 0) + workers
     missing = {
         pool: workers - change.at(pool) for pool, workers in wanted.items() if workers > change.at(pool)
