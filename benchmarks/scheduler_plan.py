@@ -1,8 +1,8 @@
 """How long one plan takes, for clusters of 1,000 to 100,000 jobs with ten devices a job, in 50 teams.
 
-Each size is measured in a process of its own, on three snapshots: ``cold``, where every job waits; ``busy``, some
-plans later, when nothing happens; and ``changed``, where since then one job in a hundred has ended or come and
-one pool has lost a tenth of its nodes. Prints one JSON object per size.
+Each size is measured in a process of its own, on three snapshots: ``cold``, where every job waits;
+``busy``, some plans later, when nothing happens; and ``changed``, where since then one job in a hundred has
+ended or come and one pool has lost a tenth of its nodes. Prints one JSON object per size.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from statistics import median
 from typing import Any
 
 import msgspec
-
 from elastane.api.cluster import Holding, JobState, Snapshot
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
 from elastane.api.plans import Plan
@@ -99,13 +98,9 @@ def after(snapshot: Snapshot, made: Plan, seconds: float) -> Snapshot:
         jobs=tuple(
             msgspec.structs.replace(
                 state,
-                holds=tuple(
-                    Holding(pool=pool, workers=n) for pool, n in decided[state.name].workers.items()
-                ),
+                holds=tuple(Holding(pool=pool, workers=n) for pool, n in decided[state.name].workers.items()),
                 started_s=now_s if decided[state.name].action == "start" else state.started_s,
-                resized_s=now_s
-                if decided[state.name].action not in ("keep", "wait")
-                else state.resized_s,
+                resized_s=now_s if decided[state.name].action not in ("keep", "wait") else state.resized_s,
             )
             for state in snapshot.jobs
         ),

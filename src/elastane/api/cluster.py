@@ -10,7 +10,7 @@ from elastane.api.reservations import Reservation
 from elastane.api.rules import Rules
 
 
-class Holding(msgspec.Struct, frozen=True, kw_only=True):
+class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that a job was granted in one pool and that nobody has asked to leave.
 
     Args:
@@ -26,7 +26,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     starting: int = 0
 
 
-class Draining(msgspec.Struct, frozen=True, kw_only=True):
+class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that were asked to leave and are still there; they hold their devices until they are seen gone.
 
     Args:
@@ -42,7 +42,7 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True):
     leaving: int = 0
 
 
-class JobState(msgspec.Struct, frozen=True, kw_only=True):
+class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that is neither finished nor cancelled, as the controller knows it.
 
     Args:
@@ -52,7 +52,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
         holds: what it was granted; empty: it waits. At most one per pool.
         draining: what it is giving back.
         started_s: when it was last granted its minimum; None: never.
-        resized_s: when its grant last changed; None: never.
+        resized_s: when its size last changed while it ran; None: never since its start.
+        promised: the size that the last plan entitled it to.
         starting_since_s: since when some of ``holds`` have not arrived; None: all have.
         faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
         retry_at_s: after a crash, not before this time.
@@ -70,6 +71,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     draining: tuple[Draining, ...] = ()
     started_s: float | None = None
     resized_s: float | None = None
+    promised: int = 0
     starting_since_s: float | None = None
     faulty_since_s: float | None = None
     retry_at_s: float = 0.0

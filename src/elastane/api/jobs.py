@@ -1,7 +1,7 @@
 """The job spec, version 1: what a job needs, how far it may stretch, and whom it belongs to.
 
-One schema for YAML, JSON and Python: files write ``camelCase`` with the names that SageMaker HyperPod, Kubeflow
-and Kueue made known, Python writes ``snake_case``.
+One schema for YAML, JSON and Python: files write ``camelCase`` with the names that SageMaker HyperPod,
+Kubeflow and Kueue made known, Python writes ``snake_case``.
 """
 
 from datetime import datetime
@@ -9,16 +9,25 @@ from typing import Literal
 
 import msgspec
 
-VERSION = 1
+VERSION: Literal[1] = 1
 
 
 class Part(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    gc=False,
 ):
-    """Base of everything in a spec: written in camelCase, unknown fields refused."""
+    """Base of everything in a spec: written in camelCase, unknown fields refused.
+
+    Frozen values form no cycles, so the garbage collector need not look at the tens of thousands of them.
+    """
 
 
-class ElasticPolicy(Part, frozen=True, kw_only=True):
+class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
     """How far a job stretches.
 
     Args:
@@ -42,7 +51,7 @@ class ElasticPolicy(Part, frozen=True, kw_only=True):
     faulty_scale_down_timeout_in_seconds: float = 30.0
 
 
-class Resources(Part, frozen=True, kw_only=True):
+class Resources(Part, frozen=True, kw_only=True, gc=False):
     """What one worker takes.
 
     Args:
@@ -55,7 +64,7 @@ class Resources(Part, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
 
 
-class DataPlacement(Part, frozen=True, kw_only=True):
+class DataPlacement(Part, frozen=True, kw_only=True, gc=False):
     """Where the job's data may be read.
 
     Args:
@@ -67,7 +76,7 @@ class DataPlacement(Part, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class Target(Part, frozen=True, kw_only=True):
+class Target(Part, frozen=True, kw_only=True, gc=False):
     """When more workers would be more than enough.
 
     Args:
@@ -81,7 +90,7 @@ class Target(Part, frozen=True, kw_only=True):
     by: datetime | None = None
 
 
-class RunPolicy(Part, frozen=True, kw_only=True):
+class RunPolicy(Part, frozen=True, kw_only=True, gc=False):
     """When a job is held, given up or forgotten.
 
     Args:
@@ -97,7 +106,7 @@ class RunPolicy(Part, frozen=True, kw_only=True):
     job_max_retry_count: int = 3
 
 
-class JobSpec(Part, frozen=True, kw_only=True):
+class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     """One job, as it was submitted.
 
     Args:

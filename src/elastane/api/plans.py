@@ -1,7 +1,7 @@
 """What the scheduler decides, each decision with its reasons as values.
 
-Reasons are rendered by `elastane.scheduler.explain`. The field ``node`` names the cohort or team whose quota is
-meant; empty: the cluster itself.
+Reasons are rendered by `elastane.scheduler.explain`. The field ``node`` names the cohort or team whose
+quota is meant; empty: the cluster itself.
 """
 
 from typing import Literal, TypeAlias
@@ -9,21 +9,21 @@ from typing import Literal, TypeAlias
 import msgspec
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class Reason(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
     """Base of every reason; the JSON key ``type`` names the class."""
 
 
 # -- why a job got more ------------------------------------------------------------------------------------
 
 
-class MinimumFits(Reason, frozen=True, kw_only=True):
+class MinimumFits(Reason, frozen=True, kw_only=True, gc=False):
     """The job's minimum fits, on the quota of ``node``."""
 
     node: str
 
 
-class WorthMore(Reason, frozen=True, kw_only=True):
-    """Idle devices, on the quota of ``node``, make the job ``speedup`` times as fast as it would be without."""
+class WorthMore(Reason, frozen=True, kw_only=True, gc=False):
+    """Idle devices, on the quota of ``node``, make the job ``speedup`` times as fast."""
 
     node: str
     speedup: float
@@ -34,7 +34,7 @@ class WorthMore(Reason, frozen=True, kw_only=True):
 Because: TypeAlias = Literal["owner", "minimum", "priority", "deadline", "fairness", "goodput"]
 
 
-class GivesWay(Reason, frozen=True, kw_only=True):
+class GivesWay(Reason, frozen=True, kw_only=True, gc=False):
     """``devices`` of the pool go to another job that has the better right to them.
 
     Args:
@@ -53,21 +53,21 @@ class GivesWay(Reason, frozen=True, kw_only=True):
     because: Because
 
 
-class NodesLeave(Reason, frozen=True, kw_only=True):
+class NodesLeave(Reason, frozen=True, kw_only=True, gc=False):
     """``workers`` of the job are on nodes of the pool that are drained or will be taken away."""
 
     pool: str
     workers: int
 
 
-class CapacityGone(Reason, frozen=True, kw_only=True):
+class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
     """The pool has ``devices`` fewer than jobs were granted there."""
 
     pool: str
     devices: int
 
 
-class Reserved(Reason, frozen=True, kw_only=True):
+class Reserved(Reason, frozen=True, kw_only=True, gc=False):
     """From ``at_s`` on ``devices`` of the pool belong to a reservation."""
 
     reservation: str
@@ -76,7 +76,7 @@ class Reserved(Reason, frozen=True, kw_only=True):
     at_s: float
 
 
-class QuotaReached(Reason, frozen=True, kw_only=True):
+class QuotaReached(Reason, frozen=True, kw_only=True, gc=False):
     """``node`` may use ``limit`` devices of the pool, borrowed ones included, and its jobs use them all."""
 
     node: str
@@ -84,13 +84,13 @@ class QuotaReached(Reason, frozen=True, kw_only=True):
     limit: int
 
 
-class DidNotArrive(Reason, frozen=True, kw_only=True):
+class DidNotArrive(Reason, frozen=True, kw_only=True, gc=False):
     """``workers`` that were granted have not arrived within the job's scaling timeout."""
 
     workers: int
 
 
-class SizeNotLegal(Reason, frozen=True, kw_only=True):
+class SizeNotLegal(Reason, frozen=True, kw_only=True, gc=False):
     """The job's policy does not allow the ``workers`` it has."""
 
     workers: int
@@ -99,36 +99,36 @@ class SizeNotLegal(Reason, frozen=True, kw_only=True):
 # -- why a job gets nothing at all -------------------------------------------------------------------------
 
 
-class Suspended(Reason, frozen=True, kw_only=True):
+class Suspended(Reason, frozen=True, kw_only=True, gc=False):
     """Somebody paused the job."""
 
 
-class RetryLater(Reason, frozen=True, kw_only=True):
+class RetryLater(Reason, frozen=True, kw_only=True, gc=False):
     """The job crashed and is tried again at ``at_s``."""
 
     at_s: float
 
 
-class BudgetSpent(Reason, frozen=True, kw_only=True):
+class BudgetSpent(Reason, frozen=True, kw_only=True, gc=False):
     """The job has cost ``spent`` of its ``budget``."""
 
     spent: float
     budget: float
 
 
-class NoSuchPool(Reason, frozen=True, kw_only=True):
+class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
     """No pool has what one worker asks for: kind, size, terms, site, labels."""
 
 
-class NeverFits(Reason, frozen=True, kw_only=True):
-    """The minimum needs ``need`` devices, and quota, limits and pools allow ``most``, even if all were idle."""
+class NeverFits(Reason, frozen=True, kw_only=True, gc=False):
+    """The minimum needs ``need`` devices; even if all were idle, the job could have only ``most``."""
 
     need: int
     most: int
 
 
-class NoRoom(Reason, frozen=True, kw_only=True):
-    """``need`` devices of the pool are wanted; beside what others have the better right to, there are ``room``.
+class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
+    """``need`` devices of the pool are wanted; others have the better right to all but ``room``.
 
     Args:
         pool: the one that comes closest.
@@ -145,20 +145,20 @@ class NoRoom(Reason, frozen=True, kw_only=True):
     held_for: str = ""
 
 
-class Drains(Reason, frozen=True, kw_only=True):
+class Drains(Reason, frozen=True, kw_only=True, gc=False):
     """``devices`` of the pool are the job's as soon as those who have them, or had them, have left."""
 
     pool: str
     devices: int
 
 
-class OwnDrain(Reason, frozen=True, kw_only=True):
+class OwnDrain(Reason, frozen=True, kw_only=True, gc=False):
     """``workers`` of the job itself are still leaving."""
 
     workers: int
 
 
-class AwaitsRepair(Reason, frozen=True, kw_only=True):
+class AwaitsRepair(Reason, frozen=True, kw_only=True, gc=False):
     """Failed capacity may come back until ``until_s``."""
 
     until_s: float
@@ -167,40 +167,40 @@ class AwaitsRepair(Reason, frozen=True, kw_only=True):
 # -- why a job is not larger -------------------------------------------------------------------------------
 
 
-class AtMaximum(Reason, frozen=True, kw_only=True):
+class AtMaximum(Reason, frozen=True, kw_only=True, gc=False):
     """The policy allows no more than ``workers``."""
 
     workers: int
 
 
-class NotWorth(Reason, frozen=True, kw_only=True):
+class NotWorth(Reason, frozen=True, kw_only=True, gc=False):
     """The next size adds per worker only ``efficiency`` of what the first worker gives."""
 
     workers: int
     efficiency: float
 
 
-class ResizeTooDear(Reason, frozen=True, kw_only=True):
+class ResizeTooDear(Reason, frozen=True, kw_only=True, gc=False):
     """No size in reach earns back a resize of ``cost_s`` within ``horizon_s``."""
 
     cost_s: float
     horizon_s: float
 
 
-class CoolingDown(Reason, frozen=True, kw_only=True):
+class CoolingDown(Reason, frozen=True, kw_only=True, gc=False):
     """The job was resized a moment ago and rests until ``until_s``."""
 
     until_s: float
 
 
-class TargetMet(Reason, frozen=True, kw_only=True):
+class TargetMet(Reason, frozen=True, kw_only=True, gc=False):
     """``workers`` are enough for the throughput that was asked for."""
 
     workers: int
     throughput: float
 
 
-class BudgetAllows(Reason, frozen=True, kw_only=True):
+class BudgetAllows(Reason, frozen=True, kw_only=True, gc=False):
     """The rest of the budget, ``left``, would not last with more than ``workers``."""
 
     workers: int
@@ -237,7 +237,7 @@ Why: TypeAlias = (
 Action: TypeAlias = Literal["start", "grow", "shrink", "move", "preempt", "keep", "wait"]
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What becomes of one job.
 
     Args:
@@ -264,7 +264,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers that should have left by now: they are to be killed. Their devices count until they are gone."""
+    """Workers that should have left by now are to be killed; their devices count until they are gone."""
 
     job: str
     pool: str

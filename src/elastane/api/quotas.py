@@ -1,8 +1,8 @@
 """Who owns which share of the cluster: a tree of cohorts with teams as its leaves.
 
-As in Kueue: a node owns its nominal quota and what its children lend; it lends what it does not use, and borrows
-from its parent what its siblings do not use. The root of the tree is the cluster, which owns every device that
-nobody was promised.
+As in Kueue: a node owns its nominal quota and what its children lend; it lends what it does not use, and
+borrows from its parent what its siblings do not use. The root of the tree is the cluster, which owns every
+device that nobody was promised.
 """
 
 import msgspec

@@ -9,8 +9,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     Args:
         horizon_s: a resize must earn back what it costs within this time.
         cooldown_s: a job that was resized does not grow again for so long, nor does it yield to equals.
-        min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the owner
-            of what it borrowed.
+        min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the
+            owner of what it borrowed.
         patience_s: a job that has waited longer holds its place: what it waits for is given to no younger
             job of the same or a lower priority.
         worth: a worker that adds less than this part of what the first one gives is not worth its devices.

@@ -1,9 +1,9 @@
 """What every node of the quota tree owns, lends and uses of each pool, counted in devices.
 
-The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children lend;
-the part it does not lend is local to it; what it uses beyond the local part is used on its parent's account. The
-cluster, the root, owns what nobody was promised. If a pool has fewer devices than were promised, every promise
-shrinks in proportion.
+The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children
+lend; the part it does not lend is local to it; what it uses beyond the local part is used on its parent's
+account. The cluster, the root, owns what nobody was promised. If a pool has fewer devices than were
+promised, every promise shrinks in proportion.
 """
 
 import math
@@ -73,14 +73,16 @@ def grow_tree(
     quota = [[0] * len(pools) for _ in nodes]
     local = [[0] * len(pools) for _ in nodes]
     ceiling = [[math.inf] * len(pools) for _ in nodes]
-    quota[CLUSTER] = [max(0, there - total) for there, total in zip(capacity, promised, strict=True)]
+    quota[CLUSTER] = list(capacity)
     nothing = Quota(pool="")
     for node in upwards:
         if node == CLUSTER:
             continue
         for name, pool in pools.items():
             mine = written[node].get(name, nothing)
-            quota[node][pool] += _kept(mine.nominal_quota, promised[pool], capacity[pool])
+            nominal = _kept(mine.nominal_quota, promised[pool], capacity[pool])
+            quota[CLUSTER][pool] -= nominal
+            quota[node][pool] += nominal
             owned = quota[node][pool]
             lent = owned if mine.lending_limit is None else min(owned, mine.lending_limit)
             local[node][pool] = owned - lent

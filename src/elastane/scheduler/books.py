@@ -13,10 +13,11 @@ class Books:
 
     Args:
         accounts: what is used; changed by every grant.
+        pools: names of the pools, for reasons.
     """
 
-    def __init__(self, accounts: Accounts) -> None:
-        self.accounts = accounts
+    def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
+        self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
         self.rank = 0
 
@@ -25,7 +26,7 @@ class Books:
 
         Workers stay where they are as far as they can.
         """
-        for group in claimant.groups:
+        for group in groups_of(claimant):
             kept, left = self.kept(claimant, workers, level, group)
             new, left = self.new(claimant, left, level, group.for_minimum, kept)
             if not left:
@@ -33,13 +34,26 @@ class Books:
         return None
 
     def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
-        """Where so many more fit beside its minimum: only where it has workers if ``held``, else only elsewhere."""
+        """Where so many more fit beside its minimum: if ``held`` only in places it has, else in new ones."""
         group = _group_of(claimant)
         if held:
             parts, left = self.kept(claimant, workers, level, group)
         else:
-            parts, left = self.new(claimant, workers, level, group.for_growth, ())
+            parts, left = self.kept(claimant, workers, level, group) if claimant.lost else ((), workers)
+            # Where it has workers that may yet be granted, what is given anew would be these.
+            order = tuple(
+                pool
+                for pool in group.for_growth
+                if claimant.lost or claimant.held.get(pool, 0) <= claimant.given.get(pool, 0)
+            )
+            new, left = self.new(claimant, left, level, order, parts)
+            parts += new
         return None if left else parts
+
+    def places(self, claimant: Claimant, workers: int, level: int) -> Parts:
+        """Up to so many of the places it has."""
+        group = _group_of(claimant) if claimant.entitled else claimant.groups[0] if claimant.groups else None
+        return self.kept(claimant, workers, level, group)[0] if group else ()
 
     def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
         """Up to so many new ones, in the group that has room for most."""
@@ -63,7 +77,7 @@ class Books:
     def new(
         self, claimant: Claimant, workers: int, level: int, order: tuple[int, ...], beside: Parts
     ) -> tuple[Parts, int]:
-        """Up to so many in new places, ``beside`` what is about to be taken, and how many are left to place."""
+        """Up to so many in new places, ``beside`` what is about to be taken; and how many are left over."""
         accounts, devices = self.accounts, claimant.devices
         taken = dict(beside)
         parts: list[tuple[int, int]] = []
@@ -115,12 +129,20 @@ class Books:
         claimant = grant.claimant
         for pool, workers in grant.parts:
             self.accounts.charge(claimant.path, pool, sign * workers * claimant.devices)
-            claimant.given[pool] = claimant.given.get(pool, 0) + sign * workers
+            before = claimant.given.get(pool, 0)
+            claimant.given[pool] = after = before + sign * workers
             claimant.entitled += sign * workers
+            if claimant.stays:
+                held = claimant.held.get(pool, 0)
+                claimant.placed += min(after, held) - min(before, held)
+
+
+def groups_of(claimant: Claimant) -> tuple[Group, ...]:
+    """Those it may still choose from: kind and site are the same for all its workers."""
+    return (_group_of(claimant),) if claimant.entitled else claimant.groups
 
 
 def _group_of(claimant: Claimant) -> Group:
-    """The one its minimum went to: kind and site are the same for all its workers."""
     if len(claimant.groups) == 1:
         return claimant.groups[0]
     pool = claimant.grants[0].parts[0][0]

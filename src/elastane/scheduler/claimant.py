@@ -38,7 +38,8 @@ class Claimant:
         state: the job.
         number: of the job; decides between equals.
         path: from its team to the cluster.
-        level: place in ``path`` of the highest node on whose quota it may run: its team's if it must not borrow.
+        level: place in ``path`` of the highest node on whose quota it may run: its team's if it must not
+            borrow.
         priority: of its class.
         groups: pools it may use, best first; of a job with workers, the group they are in.
         devices: of a worker.
@@ -60,6 +61,8 @@ class Claimant:
         grants: what it is entitled to, oldest first.
         given: the same, in workers by pool.
         entitled: the same, in workers.
+        placed: how many of ``held`` are among them.
+        lost: the others of ``held`` cannot stay.
     """
 
     state: JobState
@@ -87,10 +90,16 @@ class Claimant:
     grants: list[Grant] = field(default_factory=list)
     given: dict[int, int] = field(default_factory=dict)
     entitled: int = 0
+    placed: int = 0
+    lost: bool = False
 
     @property
     def running(self) -> bool:
         return self.size > 0
+
+    @property
+    def has_minimum(self) -> bool:
+        return self.entitled >= self.minimum or self.excused
 
     @property
     def preemption_loses(self) -> float:

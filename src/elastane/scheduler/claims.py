@@ -4,13 +4,13 @@ On the quota of one node of the tree, the jobs below it come
 
 1. if they were started a moment ago, because a start must be worth its cost;
 2. by priority;
-3. the running before the waiting, because fairness does not stop a job; of the running the one that was started
-   first;
+3. the running before the waiting, because fairness does not stop a job; of the running the one that was
+   started first;
 4. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
    and teams, then oldest first.
 
-A minimum that does not fit may take back what was given on quotas further down its own path: first what others
-got beyond their minimums, then minimums of lower priorities.
+A minimum that does not fit may take back what was given on quotas further down its own path: first what
+others got beyond their minimums, then minimums of lower priorities.
 """
 
 import heapq
@@ -18,16 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from elastane.api.plans import NoRoom
-from elastane.scheduler.books import Books, Parts
+from elastane.scheduler.books import Books, Parts, groups_of
 from elastane.scheduler.claimant import Claimant, Grant
 
 Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
 
 
-def grant_minimums(
-    books: Books, node: int, waiting: Iterable[Claimant], grain: float, names: tuple[str, ...], refill: Fill
-) -> None:
+def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill) -> None:
     """Give as many minimums as fit on the quota of ``node``.
 
     Args:
@@ -35,10 +33,9 @@ def grant_minimums(
         node: whose quota.
         waiting: claimants below it that are entitled to nothing yet.
         grain: steps in which dominant shares are compared.
-        names: of the pools, for reasons.
         refill: called for each node further down whose grants were taken back.
     """
-    desk = _Desk(books, node, grain, names, refill)
+    desk = _Desk(books, node, grain, refill)
     by_priority: dict[int, list[Claimant]] = {}
     protected = []
     for claimant in waiting:
@@ -63,8 +60,8 @@ def grant_minimums(
 class _Desk:
     """One round of claims on the quota of one node."""
 
-    def __init__(self, books: Books, node: int, grain: float, names: tuple[str, ...], refill: Fill) -> None:
-        self.books, self.node, self.grain, self.names, self.refill = books, node, grain, names, refill
+    def __init__(self, books: Books, node: int, grain: float, refill: Fill) -> None:
+        self.books, self.node, self.grain, self.refill = books, node, grain, refill
         self.held: list[tuple[Claimant, Parts]] = []
         self.refused: dict[object, int] = {}
 
@@ -94,18 +91,23 @@ class _Desk:
 
     def serve(self, claimant: Claimant, later: dict[int, list[Claimant]]) -> None:
         """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
-        if claimant.entitled:
+        if claimant.has_minimum:
             return
         level = claimant.path.index(self.node)
+        if claimant.running and level < claimant.level:
+            if claimant.waits is None:
+                self.stay(claimant, level)
+            return
         shape = (claimant.path[0], claimant.groups, claimant.devices)
         alike = not claimant.running
         if alike and self.refused.get(shape, claimant.minimum + 1) <= claimant.minimum:
             self.refuse(claimant, level)
             return
-        parts = self.books.parts(claimant, claimant.minimum, level)
+        missing = claimant.minimum - claimant.entitled
+        parts = self.books.parts(claimant, missing, level)
         taken: list[Grant] = []
         if parts is None and level and not self.must_not_displace(claimant, level):
-            parts, taken = self.displace(claimant, level)
+            parts, taken = self.displace(claimant, missing, level)
         if parts is not None:
             self.books.grant(claimant, self.node, parts, growth=False)
             claimant.waits = None
@@ -117,7 +119,16 @@ class _Desk:
         if claimant.patient:
             self.hold(claimant)
 
-    def displace(self, claimant: Claimant, level: int) -> tuple[Parts | None, list[Grant]]:
+    def stay(self, claimant: Claimant, level: int) -> None:
+        """A running job keeps its places; only on the last quota it may use does it look for others.
+
+        So it never moves from what it borrows to what its team owns, or back, for nothing.
+        """
+        parts = self.books.places(claimant, claimant.minimum - claimant.entitled, level)
+        if parts:
+            self.books.grant(claimant, self.node, parts, growth=False)
+
+    def displace(self, claimant: Claimant, missing: int, level: int) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
         books, taken = self.books, []
         for grant in self.takeable(claimant, level):
@@ -128,7 +139,7 @@ class _Desk:
             for one in own:
                 books.take_back(one)
             taken += own
-            parts = books.parts(claimant, claimant.minimum, level)
+            parts = books.parts(claimant, missing, level)
             if parts is not None:
                 return parts, taken
         for grant in reversed(taken):
@@ -142,7 +153,9 @@ class _Desk:
             grant
             for node in reversed(claimant.path[:level])
             for grant in reversed(self.books.standing(node))
-            if not grant.claimant.excused and any(pool in pools for pool, _ in grant.parts)
+            if grant.claimant is not claimant
+            and not grant.claimant.excused
+            and any(pool in pools for pool, _ in grant.parts)
         ]
         minimums = [
             grant
@@ -161,11 +174,11 @@ class _Desk:
         for grant in taken:
             displaced = grant.claimant
             may_ask = self.node in displaced.path[: displaced.level + 1]
-            if not displaced.entitled and not grant.growth and may_ask:
+            if not grant.growth and not displaced.has_minimum and may_ask:
                 later.setdefault(displaced.priority, []).append(displaced)
 
     def hold(self, claimant: Claimant) -> None:
-        """Keep what there is of the claimant's minimum from those who come later; growth may use it meanwhile."""
+        """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
         parts = self.books.as_many(claimant, claimant.minimum, claimant.path.index(self.node))
         self.books.charge(claimant.path, parts, claimant.devices)
         self.held.append((claimant, parts))
@@ -181,7 +194,7 @@ class _Desk:
             self.books.charge(claimant.path, parts, -claimant.devices)
 
     def must_not_displace(self, claimant: Claimant, level: int) -> bool:
-        """What it could take back is what somebody of the same team or cohort waits for who holds its place."""
+        """What it could take back is what somebody of its team or cohort, who holds its place, waits for."""
         return not claimant.running and any(
             other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
             for other, _ in self.held
@@ -189,9 +202,17 @@ class _Desk:
         )
 
     def refuse(self, claimant: Claimant, level: int) -> None:
-        if level == claimant.level:
-            holder = self.holder(claimant)
-            claimant.waits = no_room(self.books, claimant, claimant.minimum, level, self.names, holder)
+        if level < claimant.level:
+            return
+        holder = self.holder(claimant)
+        missing = claimant.minimum - claimant.entitled
+        claimant.waits = no_room(self.books, claimant, missing, level, holder)
+        # Part of a minimum is of no use to it, but may be to others of its team.
+        partial = list(claimant.grants)
+        for grant in partial:
+            self.books.take_back(grant)
+        for node in {grant.node: None for grant in partial}:
+            self.refill(node)
 
     def holder(self, claimant: Claimant) -> str:
         """The job that holds its place and waits for a pool the claimant could use."""
@@ -203,23 +224,21 @@ class _Desk:
 
 
 def shares(books: Books, claimant: Claimant, node: int, grain: float) -> tuple[int, ...]:
-    """Dominant shares of the claimant's cohorts and team below ``node``, from the top, in steps of ``grain``."""
+    """Dominant shares of the claimant's cohorts and team below ``node``, topmost first, in grains."""
     path = claimant.path
     below = path[: path.index(node)]
     return tuple(int(books.accounts.share(one) / grain + 1e-9) for one in reversed(below))
 
 
-def no_room(
-    books: Books, claimant: Claimant, workers: int, level: int, names: tuple[str, ...], held_for: str = ""
-) -> NoRoom:
+def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for: str = "") -> NoRoom:
     """Why so many more workers do not fit, told of the pool that comes closest."""
     accounts, path = books.accounts, claimant.path
     closest: NoRoom | None = None
-    for pool in dict.fromkeys(pool for group in claimant.groups for pool in group.for_minimum):
+    for pool in dict.fromkeys(pool for group in groups_of(claimant) for pool in group.for_minimum):
         room, bound = accounts.limit(path, level, pool)
         there = min(accounts.free[pool], accounts.growable[pool])
         found = NoRoom(
-            pool=names[pool],
+            pool=books.pools[pool],
             need=workers * claimant.devices,
             room=max(0, int(min(room, there))),
             node=None if there <= room else accounts.tree.names[bound],

@@ -2,8 +2,8 @@
 
 A step takes a part that workers divide among them and a part that they do not: ``1 / speed(n) = a / n + b``.
 Two numbers smooth the noise of the measurements, and the curve is concave, so that going from one size to the
-next by what it adds finds the best sizes (the greedy solution of a concave allocation; Pollux, OSDI'21, fits a
-finer model of the same shape).
+next by what it adds finds the best sizes (the greedy solution of a concave allocation; Pollux, OSDI'21,
+fits a finer model of the same shape).
 """
 
 import math

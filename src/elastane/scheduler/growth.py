@@ -6,18 +6,20 @@ On the quota of one node the next step is that of
 2. a job that would miss its deadline at the size it has;
 3. what a job that was resized a moment ago already holds;
 4. the cohort, then the team, with the smaller dominant share;
-5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job already
-   holds is worth more to it by what a resize would cost, so that a swap must earn that back within the horizon.
+5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job
+   already holds is worth more to it by what a resize would cost, so that a swap must earn that back within
+   the horizon.
 
-A job stops growing when the next worker is not worth its devices, or when no size in reach earns back a resize.
+A job stops growing when the next worker is not worth its devices, or when no size in reach earns back a
+resize.
 """
 
 import heapq
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from elastane.api.cluster import Rules
 from elastane.api.plans import NotWorth, ResizeTooDear
+from elastane.api.rules import Rules
 from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.claims import no_room, shares
@@ -47,9 +49,7 @@ class Step(NamedTuple):
     held: bool
 
 
-def grant_growth(
-    books: Books, node: int, claimants: Iterable[Claimant], rules: Rules, names: tuple[str, ...]
-) -> None:
+def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: Rules) -> None:
     """Let claimants that have their minimum grow on the quota of ``node``.
 
     Args:
@@ -57,11 +57,10 @@ def grant_growth(
         node: whose quota.
         claimants: below it.
         rules: for what is worth its devices.
-        names: of the pools, for reasons.
     """
     queues: dict[int, list[tuple[Step, Claimant]]] = {}
     for claimant in claimants:
-        step = next_step(claimant, rules)
+        step = next_step(claimant, node, rules)
         if step is not None:
             queues.setdefault(claimant.path[0], []).append((step, claimant))
     turns = []
@@ -73,14 +72,15 @@ def grant_growth(
     while turns:
         turn, team = turns[0]
         queue = queues[team]
-        now = _turn(books, node, queue, rules)
-        if now > turn:
-            # The share of its cohort has grown meanwhile.
-            heapq.heapreplace(turns, (now, team))
-            if turns[0][1] != team:
-                continue
         step, claimant = queue[0]
-        following_step = _take(books, node, claimant, step, rules, names)
+        if len(turns) > 1 and claimant.path.index(node) > 1:
+            now = _turn(books, node, queue, rules)
+            if now > turn:
+                # The share of its cohort has grown meanwhile.
+                heapq.heapreplace(turns, (now, team))
+                if turns[0][1] != team:
+                    continue
+        following_step = _take(books, node, claimant, step, rules)
         if following_step is None:
             heapq.heappop(queue)
         else:
@@ -91,18 +91,18 @@ def grant_growth(
             heapq.heappop(turns)
 
 
-def _take(
-    books: Books, node: int, claimant: Claimant, step: Step, rules: Rules, names: tuple[str, ...]
-) -> Step | None:
+def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules) -> Step | None:
     """Grant the step if it fits, and say which is the next."""
     level = claimant.path.index(node)
     parts = books.growth(claimant, step.workers, level, held=step.held)
     if parts is not None:
         books.grant(claimant, node, parts, growth=True)
-        return next_step(claimant, rules, new_only=not step.held)
-    claimant.stop = no_room(books, claimant, step.workers, level, names)
-    # Where it has workers it may have no right to them on this quota, but a right to others.
-    return next_step(claimant, rules, new_only=True) if step.held else None
+        return next_step(claimant, node, rules, new_only=not step.held)
+    if step.held:
+        # It may have a right to these on a quota further up, and on this one to others on top of them.
+        return next_step(claimant, node, rules, new_only=True)
+    claimant.stop = no_room(books, claimant, step.workers, level)
+    return None
 
 
 def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
@@ -111,15 +111,25 @@ def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Ru
     return (*step.key[:3], shares(books, claimant, node, rules.fairness_grain), *step.key[3:])
 
 
-def next_step(claimant: Claimant, rules: Rules, *, new_only: bool = False) -> Step | None:
-    """The next size; None, with the reason in ``stop``, if there is none."""
+def next_step(claimant: Claimant, node: int, rules: Rules, *, new_only: bool = False) -> Step | None:
+    """The next size; None, with the reason in ``stop``, if there is none.
+
+    Args:
+        claimant: whose.
+        node: on whose quota.
+        rules: for what is worth its devices.
+        new_only: what it has elsewhere cannot stay on this quota.
+    """
     policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
     now = claimant.entitled
     # Workers it has and that are not granted yet: something new would come on top of them.
-    unplaced = sum(max(0, held - claimant.given.get(pool, 0)) for pool, held in claimant.held.items())
+    unplaced = 0 if claimant.lost else claimant.stays - claimant.placed
     size = following(policy, now)
     held = not new_only and size is not None and size - now <= unplaced
-    if not held:
+    if not held and node == claimant.path[claimant.level]:
+        # The last quota it may use: what is not granted here is lost, and others may take its place.
+        claimant.lost = True
+    elif not held:
         now += unplaced
         size = following(policy, now)
     if size is None or size > limit:

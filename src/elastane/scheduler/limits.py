@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from elastane.api.cluster import JobState, Rules
+from elastane.api.cluster import JobState
 from elastane.api.plans import (
     AtMaximum,
     BudgetAllows,
@@ -16,8 +16,9 @@ from elastane.api.plans import (
     TargetMet,
     Why,
 )
+from elastane.api.rules import Rules
 from elastane.scheduler.goodput import Curve
-from elastane.scheduler.sizes import following, largest, smallest
+from elastane.scheduler.sizes import following, largest, maximum, smallest
 
 
 class Limit(NamedTuple):
@@ -42,7 +43,7 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         return Limit(0, RetryLater(at_s=state.retry_at_s))
     if spec.budget is not None and state.spent >= spec.budget:
         return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
-    most = largest(policy, policy.max_replicas)
+    most = maximum(policy)
     found = [Limit(most, AtMaximum(workers=most))]
     if spec.target.throughput is not None and state.speeds:
         found += _target(state, curve, spec.target.throughput)
@@ -56,7 +57,7 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
 def _target(state: JobState, curve: Curve, throughput: float) -> list[Limit]:
     policy = state.spec.elastic_policy
     needed = curve.needed(throughput)
-    if needed >= policy.max_replicas:
+    if needed >= maximum(policy):
         return []
     enough = max(smallest(policy), math.ceil(needed - 1e-9))
     workers = enough if largest(policy, enough) == enough else following(policy, enough)
@@ -76,7 +77,7 @@ def _budget(state: JobState, rules: Rules, curve: Curve, price: float, left: flo
         )
     else:
         affordable = left / (worker_s * rules.horizon_s)
-    if affordable >= policy.max_replicas:
+    if affordable >= maximum(policy):
         return []
     # Its minimum runs until the budget is spent.
     workers = max(smallest(policy), largest(policy, max(0, int(affordable))))
@@ -98,5 +99,7 @@ def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))
     if state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s:
-        found.append(Limit(present, CoolingDown(until_s=state.resized_s + rules.cooldown_s)))
+        # What it was promised before it changed still comes.
+        promised = largest(policy, max(present, state.promised))
+        found.append(Limit(promised, CoolingDown(until_s=state.resized_s + rules.cooldown_s)))
     return found

@@ -10,6 +10,13 @@ def smallest(policy: ElasticPolicy) -> int:
     return policy.replica_discrete_values[0] if policy.replica_discrete_values else policy.min_replicas
 
 
+def maximum(policy: ElasticPolicy) -> int:
+    """The largest legal size."""
+    return largest(
+        policy, policy.replica_discrete_values[-1] if policy.replica_discrete_values else policy.max_replicas
+    )
+
+
 def largest(policy: ElasticPolicy, at_most: int) -> int:
     """The largest legal size up to ``at_most``; 0 if there is none."""
     if policy.replica_discrete_values:

@@ -123,11 +123,11 @@ class _Desk:
         )
 
     def groups_of(self, state: JobState) -> tuple[Group, ...]:
-        """Of a job with workers only the group they are in: it changes neither kind nor site while it runs."""
+        """Of a job with workers only the group they are in: it keeps kind and site while it runs."""
         spec = state.spec
         wanted, data = spec.resources_per_worker, spec.data
-        where = tuple(sorted(holding.pool for holding in state.holds))
-        labels = tuple(sorted(data.labels.items()))
+        where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
+        labels = tuple(sorted(data.labels.items())) if data.labels else ()
         key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where)
         if key not in self.groups:
             found = groups(spec, self.snapshot.pools)

@@ -1,14 +1,15 @@
 """From what jobs have to what they are entitled to, as far as devices are free now.
 
 Who has more than it is entitled to gives it back at once. Who has less takes what is really free: minimums
-first, then growth, both in the order in which they were granted. What leaves counts, against quotas and pools,
-until it is seen gone. A device that somebody of a better right waits for is not given to anybody else meanwhile.
+first, then growth, both in the order in which they were granted. What leaves counts, against quotas and
+pools, until it is seen gone. A device that somebody of a better right waits for is not given to anybody
+else meanwhile.
 """
 
 from dataclasses import dataclass, field
 
 from elastane.scheduler.accounts import Accounts
-from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground
 
@@ -48,17 +49,20 @@ def transition(ground: Ground) -> tuple[Change, ...]:
     grants = sorted(
         (grant for claimant in ground.claimants for grant in claimant.grants), key=lambda g: g.rank
     )
-    for grant in grants:
-        if not grant.growth:
-            _claim(accounts, grant, changes[grant.claimant.number])
+    # A minimum stands where the last part of it was granted.
+    minimums = dict.fromkeys(grant.claimant for grant in reversed(grants) if not grant.growth)
+    for claimant in reversed(minimums):
+        _claim(accounts, claimant, changes[claimant.number])
     # A job stands where its growth begins.
     for claimant in dict.fromkeys(grant.claimant for grant in grants if grant.growth):
         _grow(accounts, claimant, changes[claimant.number])
     for claimant in ground.claimants:
         change = changes[claimant.number]
-        if change.size < claimant.minimum and not claimant.excused:
-            # It cannot go on below its minimum; what it is entitled to is kept for it.
-            change.kept, change.new = {}, {}
+        stays = change.size == claimant.size == claimant.stays
+        if not claimant.excused and not stays:
+            # What it is entitled to and cannot have at a legal size is kept for it all the same. A job whose
+            # policy was changed, and that loses nothing, goes on until it can have a legal size.
+            _cut(change, largest(claimant.state.spec.elastic_policy, change.size))
         for holding in claimant.state.holds:
             pool = ground.pools.get(holding.pool, -1)
             gone = holding.workers - change.kept.get(pool, 0)
@@ -72,11 +76,10 @@ def _kept(claimant: Claimant) -> Change:
     return Change(kept={pool: workers for pool, workers in stay.items() if workers})
 
 
-def _claim(accounts: Accounts, grant: Grant, change: Change) -> None:
+def _claim(accounts: Accounts, claimant: Claimant, change: Change) -> None:
     """All that is missing of a minimum, or nothing; what cannot be had is kept from those who come later."""
-    claimant = grant.claimant
     wanted: dict[int, int] = {}
-    for pool, workers in grant.parts:
+    for pool, workers in (part for grant in claimant.grants if not grant.growth for part in grant.parts):
         wanted[pool] = wanted.get(pool, 0) + workers
     missing = {
         pool: workers - change.at(pool) for pool, workers in wanted.items() if workers > change.at(pool)
@@ -111,6 +114,18 @@ def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
             change.short[pool] = change.short.get(pool, 0) + workers - taken
 
 
+def _cut(change: Change, size: int) -> None:
+    """Down to ``size``: what has not begun is given up before what runs."""
+    excess = change.size - size
+    for workers in (change.new, change.kept):
+        for pool in reversed(tuple(workers)):
+            gone = min(excess, workers[pool])
+            excess -= gone
+            workers[pool] -= gone
+            if not workers[pool]:
+                del workers[pool]
+
+
 def busy(claimant: Claimant) -> bool:
     """Some of its own workers are still leaving: it goes neither up nor down before they are gone."""
     return any(one.workers > one.leaving for one in claimant.state.draining)
@@ -133,11 +148,11 @@ def occupied(ground: Ground) -> Accounts:
     accounts.free = list(ground.growable)
     for claimant in ground.claimants:
         state, devices = claimant.state, claimant.devices
-        for present in (*state.holds, *state.draining):
-            pool = ground.pools.get(present.pool)
-            if pool is None:
-                continue
-            # The pool does not count nodes that go away; quotas do as long as they are used.
-            accounts.charge(claimant.path, pool, (present.workers - present.leaving) * devices)
-            accounts.owe(claimant.path, pool, present.leaving * devices)
+        present = [(one.pool, one.workers, one.leaving) for one in state.holds]
+        present += [(one.pool, one.workers, one.leaving) for one in state.draining]
+        for name, workers, leaving in present:
+            if name in ground.pools:
+                # The pool does not count nodes that go away; quotas do as long as they are used.
+                accounts.charge(claimant.path, ground.pools[name], (workers - leaving) * devices)
+                accounts.owe(claimant.path, ground.pools[name], leaving * devices)
     return accounts

@@ -1,0 +1,128 @@
+"""What pools, quotas, priorities and the calendar of a cluster may not say."""
+
+from collections.abc import Iterable
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from elastane.api.cluster import Snapshot
+from elastane.api.pools import Pool
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.reading import at_least, check_name, invalid, more_than_zero, unique
+from elastane.api.reservations import Once, Reservation, Weekly
+from elastane.api.rules import Rules
+
+
+def check_cluster(cluster: Snapshot) -> None:
+    """Everything but the jobs.
+
+    Raises:
+        BadInput: with the field, what is wrong and what to write.
+    """
+    pools = [pool.name for pool in cluster.pools]
+    unique("pools", pools)
+    unique("priorities", (one.name for one in cluster.priorities))
+    unique("reservations", (one.name for one in cluster.reservations))
+    for pool in cluster.pools:
+        _check_pool(pool)
+    _check_tree(cluster.cohorts, cluster.teams, pools)
+    for reservation in cluster.reservations:
+        _check_reservation(reservation, pools)
+    check_rules(cluster.rules)
+
+
+def check_rules(rules: Rules) -> None:
+    """Raises: BadInput."""
+    more_than_zero("rules.horizonS", rules.horizon_s)
+    at_least("rules.cooldownS", rules.cooldown_s, 0)
+    at_least("rules.minRunTimeS", rules.min_run_time_s, 0)
+    at_least("rules.patienceS", rules.patience_s, 0)
+    at_least("rules.worth", rules.worth, 0)
+    more_than_zero("rules.fairnessGrain", rules.fairness_grain)
+
+
+def _check_pool(pool: Pool) -> None:
+    field = f"pools.{pool.name}"
+    check_name("pools", pool.name)
+    at_least(f"{field}.devices", pool.devices, 0)
+    at_least(f"{field}.leaving", pool.leaving, 0)
+    at_least(f"{field}.devicesPerNode", pool.devices_per_node, 1)
+    at_least(f"{field}.price", pool.price, 0)
+    if pool.leaving > pool.devices:
+        raise invalid(
+            f"{field}.leaving", f"{pool.leaving} is more than its devices", f"write at most {pool.devices}"
+        )
+
+
+def _check_tree(cohorts: Iterable[Cohort], teams: Iterable[Team], pools: list[str]) -> None:
+    parents = {cohort.name: cohort.parent for cohort in cohorts}
+    unique("teams and cohorts", (*(cohort.name for cohort in cohorts), *(team.name for team in teams)))
+    known = ", ".join(parents) or "there is none"
+    for cohort in cohorts:
+        field = f"cohorts.{cohort.name}"
+        _check_node("cohorts", cohort, pools)
+        if cohort.parent and cohort.parent not in parents:
+            raise invalid(
+                f"{field}.parent", f"there is no cohort {cohort.parent!r}", f"write one of: {known}"
+            )
+        _check_ends(field, cohort.name, parents)
+    for team in teams:
+        _check_node("teams", team, pools)
+        if team.cohort and team.cohort not in parents:
+            raise invalid(
+                f"teams.{team.name}.cohort", f"there is no cohort {team.cohort!r}", f"write one of: {known}"
+            )
+
+
+def _check_ends(field: str, name: str, parents: dict[str, str]) -> None:
+    above = [name]
+    while (parent := parents.get(above[-1], "")) != "":
+        if parent in above:
+            circle = " > ".join([*above, parent])
+            raise invalid(f"{field}.parent", f"goes round in a circle: {circle}", "leave one parent out")
+        above.append(parent)
+
+
+def _check_node(kind: str, node: Cohort | Team, pools: list[str]) -> None:
+    field = f"{kind}.{node.name}"
+    check_name(kind, node.name)
+    more_than_zero(f"{field}.weight", node.weight)
+    unique(f"{field}.quotas", (quota.pool for quota in node.quotas))
+    for quota in node.quotas:
+        _check_quota(f"{field}.quotas.{quota.pool}", quota, pools)
+
+
+def _check_quota(field: str, quota: Quota, pools: list[str]) -> None:
+    _check_known(f"{field}.pool", quota.pool, pools)
+    at_least(f"{field}.nominalQuota", quota.nominal_quota, 0)
+    at_least(f"{field}.borrowingLimit", quota.borrowing_limit, 0)
+    at_least(f"{field}.lendingLimit", quota.lending_limit, 0)
+
+
+def _check_reservation(reservation: Reservation, pools: list[str]) -> None:
+    field = f"reservations.{reservation.name}"
+    check_name("reservations", reservation.name)
+    _check_known(f"{field}.pool", reservation.pool, pools)
+    at_least(f"{field}.devices", reservation.devices, 1)
+    at_least(f"{field}.announcedAheadS", reservation.announced_ahead_s, 0)
+    match reservation.when:
+        case Once(start=start, end=end):
+            if start.tzinfo is None or end.tzinfo is None:
+                raise invalid(
+                    f"{field}.when", "has no time zone", f"write {start.isoformat()}Z, or an offset"
+                )
+            if end <= start:
+                raise invalid(f"{field}.when.end", f"{end} is not after {start}", "write a later time")
+        case Weekly(days=days, zone=zone):
+            if not days:
+                raise invalid(f"{field}.when.days", "is empty", "write for example [mon, tue]")
+            try:
+                ZoneInfo(zone)
+            except (ZoneInfoNotFoundError, ValueError, OSError):
+                raise invalid(
+                    f"{field}.when.zone", f"{zone!r} is not a time zone", "write for example Europe/Berlin"
+                ) from None
+
+
+def _check_known(field: str, pool: str, pools: list[str]) -> None:
+    if pool not in pools:
+        known = ", ".join(pools) or "there is none"
+        raise invalid(field, f"there is no pool {pool!r}", f"write one of: {known}")

@@ -1,0 +1,89 @@
+"""What a job spec may not say."""
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.reading import at_least, check_name, invalid, more_than_zero, read
+
+
+def job_spec(document: object) -> JobSpec:
+    """The spec that a document describes, checked.
+
+    Raises:
+        BadInput: with the field, what is wrong and what to write.
+    """
+    if isinstance(document, dict) and document.get("version", 1) != 1:
+        raise invalid("version", f"{document['version']!r} is not known here", "write 1, or upgrade elastane")
+    return checked(read(document, JobSpec, "job"))
+
+
+def document_of(spec: JobSpec) -> object:
+    """What `job_spec` reads the same spec from."""
+    return msgspec.to_builtins(spec)
+
+
+def checked(spec: JobSpec) -> JobSpec:
+    """The same spec.
+
+    Raises:
+        BadInput: with the field, what is wrong and what to write.
+    """
+    check_name("name", spec.name)
+    check_name("team", spec.team)
+    if bool(spec.command) == bool(spec.script):
+        wrong = "is there beside script" if spec.command else "and script are both missing"
+        raise invalid("command", wrong, "write either command or script")
+    if spec.command and spec.args:
+        raise invalid("args", "belongs to script, and there is none", "put the arguments into command")
+    at_least("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
+    _check_policy(spec.elastic_policy)
+    run = spec.run_policy
+    at_least("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
+    more_than_zero("runPolicy.activeDeadlineSeconds", run.active_deadline_seconds)
+    at_least("runPolicy.ttlSecondsAfterFinished", run.ttl_seconds_after_finished, 0)
+    more_than_zero("budget", spec.budget)
+    more_than_zero("target.throughput", spec.target.throughput)
+    if spec.target.by is not None and spec.target.loss is None:
+        raise invalid("target.by", "needs target.loss", "write the loss, or use deadline")
+    for field, time in (("deadline", spec.deadline), ("target.by", spec.target.by)):
+        if time is not None and time.tzinfo is None:
+            raise invalid(field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset")
+    return spec
+
+
+def retries_left(spec: JobSpec, crashes: int) -> int:
+    """Restarts that are left after so many crashes; resizes, drains and preemptions are none."""
+    return max(0, spec.run_policy.job_max_retry_count - crashes)
+
+
+def _check_policy(policy: ElasticPolicy) -> None:
+    at_least("elasticPolicy.minReplicas", policy.min_replicas, 1)
+    at_least("elasticPolicy.replicaIncrementStep", policy.replica_increment_step, 1)
+    low, high = policy.min_replicas, policy.max_replicas
+    if high < low:
+        raise invalid(
+            "elasticPolicy.maxReplicas", f"{high} is less than minReplicas {low}", f"write {low} or more"
+        )
+    for field in ("graceful_shutdown_timeout", "scaling_timeout", "faulty_scale_down_timeout"):
+        name = "".join(word.title() for word in f"{field}_in_seconds".split("_"))
+        at_least(f"elasticPolicy.{name[0].lower()}{name[1:]}", getattr(policy, f"{field}_in_seconds"), 0)
+    if policy.replica_discrete_values:
+        _check_values(policy)
+
+
+def _check_values(policy: ElasticPolicy) -> None:
+    field, values = "elasticPolicy.replicaDiscreteValues", policy.replica_discrete_values
+    if policy.replica_increment_step != 1:
+        raise invalid(field, "is there beside replicaIncrementStep", "write only one of the two")
+    ordered = sorted(set(values))
+    if list(values) != ordered:
+        raise invalid(field, f"{list(values)} is not ascending", f"write {ordered}")
+    at_least(f"{field}[0]", values[0], 1)
+    ends = (policy.min_replicas, policy.max_replicas)
+    if ends not in ((values[0], values[-1]), (1, 1)):
+        raise BadInput(
+            f"{field}: {list(values)} does not reach from minReplicas {ends[0]} to maxReplicas {ends[1]}",
+            means="the smallest and the largest of the values are the limits",
+            do=f"write minReplicas {values[0]} and maxReplicas {values[-1]}, or leave both out",
+        )

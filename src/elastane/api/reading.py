@@ -1,0 +1,90 @@
+"""From a document that somebody wrote to a value, or an error that names the field."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TypeVar
+
+import msgspec
+
+from elastane.api.errors import BadInput
+
+T = TypeVar("T")
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def read(document: object, kind: type[T], what: str) -> T:
+    """The value that a document, as YAML or JSON parsers return it, describes.
+
+    Args:
+        document: mappings, lists, strings and numbers.
+        kind: a struct.
+        what: a word for it, for errors: ``job``.
+
+    Raises:
+        BadInput: with the field, what is wrong and what to write.
+    """
+    try:
+        return msgspec.convert(document, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise _translated(str(error), kind, what) from None
+
+
+def invalid(field: str, wrong: str, write: str, means: str = "") -> BadInput:
+    """``wrong`` completes a sentence that begins with the field."""
+    return BadInput(f"{field}: {wrong}", means=means, do=write)
+
+
+def check_name(field: str, name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise invalid(
+            field,
+            f"{name!r} is not a name",
+            "write letters, digits, dots, dashes and underscores, up to 100, the first a letter or digit",
+        )
+
+
+def at_least(field: str, value: float | None, least: float) -> None:
+    if value is not None and not value >= least:
+        raise invalid(field, f"{value:g} is less than {least:g}", f"write {least:g} or more")
+
+
+def more_than_zero(field: str, value: float | None) -> None:
+    if value is not None and not value > 0:
+        raise invalid(field, f"{value:g} is not more than 0", "write a number above 0")
+
+
+def unique(field: str, names: Iterable[str]) -> None:
+    seen = set[str]()
+    for name in names:
+        if name in seen:
+            raise invalid(field, f"{name!r} is there twice", "name each one once")
+        seen.add(name)
+
+
+def _translated(message: str, kind: type, what: str) -> BadInput:
+    wrong, _, path = message.partition(" - at `$")
+    field = path.rstrip("`").lstrip(".")
+    if unknown := re.search(r"unknown field `(.+?)`", wrong):
+        known = _fields(kind)
+        near = get_close_matches(unknown[1], known, n=1)
+        place = f"{field}.{unknown[1]}" if field else unknown[1]
+        write = f"write {near[0]}" if near else "remove it, or check docs/scheduling.md for its name"
+        return invalid(place, f"a {what} has no such field", write)
+    if missing := re.search(r"missing required field `(.+?)`", wrong):
+        place = f"{field}.{missing[1]}" if field else missing[1]
+        return invalid(place, "is missing", f"add {missing[1]} to the {what}")
+    expected = re.search(r"Expected `(.+?)`", wrong)
+    write = f"write a value of type {expected[1]}" if expected else "correct it"
+    return invalid(field or what, wrong[0].lower() + wrong[1:].replace("`", ""), write)
+
+
+def _fields(kind: type, seen: frozenset[type] = frozenset()) -> list[str]:
+    """Names of all fields of a struct and of the structs in it, as documents write them."""
+    found: list[str] = []
+    for field in msgspec.structs.fields(kind):
+        found.append(field.encode_name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct) and field.type not in seen:
+            found += _fields(field.type, seen | {kind})
+    return found

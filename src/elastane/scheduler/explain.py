@@ -1,0 +1,201 @@
+"""From a plan's reasons to sentences: why a job has its size, what it waits for, what would change that."""
+
+import math
+from datetime import UTC, datetime
+from typing import assert_never
+
+from elastane.api.plans import (
+    AtMaximum,
+    AwaitsRepair,
+    Because,
+    BudgetAllows,
+    BudgetSpent,
+    CapacityGone,
+    CoolingDown,
+    Decision,
+    DidNotArrive,
+    Drains,
+    GivesWay,
+    MinimumFits,
+    NeverFits,
+    NodesLeave,
+    NoRoom,
+    NoSuchPool,
+    NotWorth,
+    OwnDrain,
+    QuotaReached,
+    Reserved,
+    ResizeTooDear,
+    RetryLater,
+    SizeNotLegal,
+    Suspended,
+    TargetMet,
+    Why,
+    WorthMore,
+)
+
+BECAUSE: dict[Because, str] = {
+    "owner": "whose team or cohort owns them; they were borrowed",
+    "minimum": "which waits for its minimum",
+    "priority": "which has the higher priority",
+    "deadline": "which would miss its deadline",
+    "fairness": "whose team has the smaller share of what is idle",
+    "goodput": "to which they are worth more",
+}
+
+
+def explain(decision: Decision) -> tuple[str, ...]:
+    """Sentences about one decision: what happens, why, why not more, and what would change it."""
+    found = [_headline(decision), *(sentence(why) for why in decision.why)]
+    ceiling = decision.ceiling
+    if ceiling is not None and ceiling not in decision.why:
+        found.append("It is not larger: " + _lowered(sentence(ceiling)))
+    changes = (remedy(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
+    return (*found, *dict.fromkeys(change for change in changes if change))
+
+
+def _headline(decision: Decision) -> str:
+    size = sum(decision.workers.values())
+    where = ", ".join(f"{_count(count, 'worker')} in {pool}" for pool, count in decision.workers.items())
+    heading = f", on its way to {decision.entitled}" if decision.entitled > size else ""
+    match decision.action:
+        case "start":
+            return f"{decision.job} starts with {where}{heading}."
+        case "grow":
+            return f"{decision.job} grows to {where}{heading}."
+        case "shrink":
+            return f"{decision.job} shrinks to {where}{heading}."
+        case "move":
+            return f"{decision.job} moves to {where}{heading}."
+        case "keep":
+            return f"{decision.job} keeps {where}{heading}."
+        case "preempt":
+            gone = _count(sum(decision.drain.values()), "worker")
+            return f"{decision.job} gives back its {gone} and waits in its old place."
+        case "wait":
+            return f"{decision.job} waits."
+
+
+def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per reason
+    """One reason as one sentence."""
+    match why:
+        case MinimumFits(node=node):
+            return f"Its minimum fits on {_quota(node)}."
+        case WorthMore(node=node, speedup=speedup):
+            return f"Devices on {_quota(node)} are idle and make it {speedup:.2f} times as fast."
+        case GivesWay(job=job, pool=pool, devices=devices, because=because):
+            return f"{_count(devices, 'device')} of {pool} {_go(devices)} to {job}, {BECAUSE[because]}."
+        case NodesLeave(pool=pool, workers=workers):
+            return f"{_count(workers, 'worker')} of it {_are(workers)} on nodes of {pool} that go away."
+        case CapacityGone(pool=pool, devices=devices):
+            return f"{pool} has {_count(devices, 'device')} fewer than jobs were granted there."
+        case Reserved(reservation=name, pool=pool, devices=devices, at_s=at_s):
+            wanted = _count(devices, "device")
+            return f"From {_time(at_s)} on {wanted} of {pool} belong to the reservation {name}."
+        case QuotaReached(node=node, pool=pool, limit=limit):
+            return (
+                f"{_owner(node)} may use at most {_count(limit, 'device')} of {pool}, borrowed ones included."
+            )
+        case DidNotArrive(workers=workers):
+            return f"{_count(workers, 'worker')} that it was granted did not arrive in time."
+        case SizeNotLegal(workers=workers):
+            return f"Its elastic policy does not allow {_count(workers, 'worker')}."
+        case Suspended():
+            return "It is paused."
+        case RetryLater(at_s=at_s):
+            return f"It crashed and is tried again at {_time(at_s)}."
+        case BudgetSpent(spent=spent, budget=budget):
+            return f"It has cost {spent:.2f} of its budget of {budget:.2f}."
+        case NoSuchPool():
+            return "No pool has what one of its workers asks for."
+        case NeverFits(need=need, most=most):
+            return f"Its minimum needs {_count(need, 'device')}; it could have {most} if nobody else had any."
+        case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
+            bound = "" if node is None else f" ({_quota(node)} is the limit)"
+            holder = f"; {held_for}, which is older, holds its place" if held_for else ""
+            wanted = _count(need, "device")
+            return (
+                f"It needs {wanted} of {pool}; others have the better right to all but {room}{bound}{holder}."
+            )
+        case Drains(pool=pool, devices=devices):
+            return (
+                f"{_count(devices, 'device')} of {pool} are its own as soon as those who have them have left."
+            )
+        case OwnDrain(workers=workers):
+            return f"{_count(workers, 'worker')} of its own are still leaving."
+        case AwaitsRepair(until_s=until_s):
+            return f"Part of it has failed; it waits until {_time(until_s)} for that to come back."
+        case AtMaximum(workers=workers):
+            return f"Its elastic policy allows no more than {_count(workers, 'worker')}."
+        case NotWorth(workers=workers, efficiency=efficiency):
+            return f"At {workers} workers each more would add {efficiency:.0%} of what the first one gives."
+        case ResizeTooDear(cost_s=cost_s, horizon_s=horizon_s):
+            return f"No size in reach earns back a resize of {cost_s:g} s within {horizon_s:g} s."
+        case CoolingDown(until_s=until_s):
+            return f"It was resized a moment ago and rests until {_time(until_s)}."
+        case TargetMet(workers=workers, throughput=throughput):
+            return (
+                f"{_count(workers, 'worker')} {_are(workers)} enough for {throughput:g} samples per second."
+            )
+        case BudgetAllows(workers=workers, left=left):
+            return f"What is left of its budget, {left:.2f}, would not last with more than {workers} workers."
+        case _:
+            assert_never(why)
+
+
+def remedy(why: Why) -> str:
+    """What somebody could do about it, or when it changes by itself; empty if neither can be said."""
+    match why:
+        case NoRoom(pool=pool, need=need, room=room, node=None):
+            missing = math.ceil(need - room)
+            return f"It changes when {_count(missing, 'device')} more of {pool} come free."
+        case NoRoom(pool=pool, node=node) | QuotaReached(node=str() as node, pool=pool):
+            owner = _owner(node) if node else "the cluster"
+            return f"It changes with more quota of {pool} for {owner}, or when jobs there end."
+        case NeverFits(most=most):
+            return f"It changes with a minimum of at most {_count(most, 'device')}, or more quota or devices."
+        case NoSuchPool():
+            return "It changes with other resourcesPerWorker or data, with spot, or with a new pool."
+        case AtMaximum():
+            return "It changes with a higher maxReplicas."
+        case Suspended():
+            return "It changes with `elastane resume`."
+        case BudgetSpent() | BudgetAllows():
+            return "It changes with a higher budget."
+        case TargetMet():
+            return "It changes with a higher target."
+        case DidNotArrive():
+            return "It is tried again; if workers need longer, raise scalingTimeoutInSeconds."
+        case _:
+            return ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _go(number: int) -> str:
+    return "goes" if number == 1 else "go"
+
+
+def _quota(node: str | None) -> str:
+    return f"the quota of {node}" if node else "what the cluster lends"
+
+
+def _owner(node: str) -> str:
+    return node or "The cluster"
+
+
+def _lowered(text: str) -> str:
+    first = text.split(" ", 1)[0]
+    return (
+        text[0].lower() + text[1:] if first in {"It", "Its", "No", "At", "What", "Part", "Devices"} else text
+    )
+
+
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

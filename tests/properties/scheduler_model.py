@@ -1,0 +1,263 @@
+"""A small cluster that does what plans say, with delays and faults; and its rules, worked out a second
+time."""
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import msgspec
+
+from elastane.api.cluster import Draining, Holding, JobState, Snapshot
+from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
+from elastane.api.plans import Decision, Plan
+from elastane.api.quotas import Quota
+from elastane.scheduler.plan import plan
+
+replace = msgspec.structs.replace
+TICK_S = 30.0
+
+
+def job(
+    number: int,
+    team: str = "t",
+    *,
+    low: int = 1,
+    high: int | None = None,
+    step: int = 1,
+    sizes: tuple[int, ...] = (),
+    devices: int = 1,
+    priority: str = "",
+    submitted_s: float = 0.0,
+    drain_s: float = 20.0,
+    state: dict | None = None,
+    **spec,
+) -> JobState:
+    """A job named after its number."""
+    policy = ElasticPolicy(
+        min_replicas=sizes[0] if sizes else low,
+        max_replicas=sizes[-1] if sizes else low if high is None else high,
+        replica_increment_step=step,
+        replica_discrete_values=sizes,
+        graceful_shutdown_timeout_in_seconds=drain_s,
+    )
+    return JobState(
+        number=number,
+        spec=JobSpec(
+            name=f"job-{number}",
+            script="train.py",
+            team=team,
+            priority_class=priority,
+            resources_per_worker=Resources(devices=devices, kinds=spec.pop("kinds", ())),
+            elastic_policy=policy,
+            **spec,
+        ),
+        submitted_s=submitted_s,
+        **(state or {}),
+    )
+
+
+def quota(pool: str, nominal: int, borrow: int | None = None, lend: int | None = None) -> Quota:
+    return Quota(pool=pool, nominal_quota=nominal, borrowing_limit=borrow, lending_limit=lend)
+
+
+def running(state: JobState, *, started_s: float = -1e6, **pools: int) -> JobState:
+    """The job with so many workers in each pool, for a long time."""
+    holds = tuple(Holding(pool=pool.replace("_", "-"), workers=n) for pool, n in pools.items())
+    return replace(state, holds=holds, started_s=started_s, resized_s=started_s)
+
+
+def by_job(made: Plan) -> dict[str, Decision]:
+    return {decision.job: decision for decision in made.decisions}
+
+
+# -- the rules, worked out a second time -------------------------------------------------------------------
+
+
+def used(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    """Devices by team and pool that jobs hold or have yet to give back."""
+    found: dict[str, dict[str, int]] = {}
+    for state in snapshot.jobs:
+        mine = found.setdefault(state.spec.team, {})
+        for one in (*state.holds, *state.draining):
+            devices = one.workers * state.spec.resources_per_worker.devices
+            mine[one.pool] = mine.get(one.pool, 0) + devices
+    return found
+
+
+def on_pool(snapshot: Snapshot, pool: str) -> int:
+    """Devices of the pool that jobs are on, those on nodes that go away left out."""
+    return sum(
+        (one.workers - one.leaving) * state.spec.resources_per_worker.devices
+        for state in snapshot.jobs
+        for one in (*state.holds, *state.draining)
+        if one.pool == pool
+    )
+
+
+class Nodes:
+    """The quota tree of one pool, by recursion over names."""
+
+    def __init__(self, snapshot: Snapshot, pool: str, capacity: int) -> None:
+        self.parent = {one.name: one.parent for one in snapshot.cohorts}
+        self.parent |= {one.name: one.cohort for one in snapshot.teams}
+        for state in snapshot.jobs:
+            self.parent.setdefault(state.spec.team, "")
+        written = {
+            one.name: entry
+            for one in (*snapshot.cohorts, *snapshot.teams)
+            for entry in one.quotas
+            if entry.pool == pool
+        }
+        promised = sum(entry.nominal_quota for entry in written.values())
+        self.children: dict[str, list[str]] = {}
+        for name, parent in self.parent.items():
+            self.children.setdefault(parent, []).append(name)
+        self.own = {"": capacity}
+        self.lend = dict.fromkeys(self.parent, math.inf)
+        self.borrow = dict.fromkeys(self.parent, math.inf)
+        for name in self.parent:
+            entry = written.get(name, Quota(pool=pool))
+            scaled = entry.nominal_quota
+            if promised > capacity:
+                scaled = entry.nominal_quota * capacity // promised
+            self.own[name] = scaled
+            self.own[""] -= scaled
+            if entry.lending_limit is not None:
+                self.lend[name] = entry.lending_limit
+            if entry.borrowing_limit is not None:
+                self.borrow[name] = entry.borrowing_limit
+
+    def quota(self, name: str) -> int:
+        return self.own[name] + sum(self.lent(child) for child in self.children.get(name, ()))
+
+    def lent(self, name: str) -> int:
+        return min(self.quota(name), self.lend[name])
+
+    def usage(self, name: str, of_teams: dict[str, int]) -> int:
+        """Of the node's own account: what its children use beyond what they do not lend."""
+        if name not in self.children:
+            return of_teams.get(name, 0)
+        return sum(
+            max(0, self.usage(child, of_teams) - (self.quota(child) - self.lent(child)))
+            for child in self.children[name]
+        )
+
+    def over(self, of_teams: dict[str, int]) -> set[str]:
+        """Nodes that use more than they own and may borrow."""
+        found = {
+            name for name in self.parent if self.usage(name, of_teams) > self.quota(name) + self.borrow[name]
+        }
+        return found | ({""} if self.usage("", of_teams) > self.quota("") else set())
+
+
+def capacity(snapshot: Snapshot, pool: str) -> int:
+    """Without a calendar."""
+    one = next(one for one in snapshot.pools if one.name == pool)
+    return max(0, one.devices - one.leaving)
+
+
+def legal(policy: ElasticPolicy, workers: int) -> bool:
+    if policy.replica_discrete_values:
+        return workers in policy.replica_discrete_values
+    beyond = workers - policy.min_replicas
+    return (
+        0 <= beyond <= policy.max_replicas - policy.min_replicas
+        and beyond % policy.replica_increment_step == 0
+    )
+
+
+# -- the cluster -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cluster:
+    """Does what plans say: workers come after a while, leave after a while, and jobs get their work done.
+
+    Args:
+        snapshot: what the scheduler sees.
+        rng: of delays.
+        work: worker-seconds each job still needs; a job without an entry never ends.
+    """
+
+    snapshot: Snapshot
+    rng: random.Random
+    work: dict[str, float] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    changes: dict[str, int] = field(default_factory=dict)
+    late_leavers: bool = False
+
+    def plan(self) -> Plan:
+        return plan(self.snapshot)
+
+    def tick(self, seconds: float = TICK_S) -> Plan:
+        """One plan, done; then time goes by."""
+        made = self.plan()
+        self.obey(made)
+        self.pass_time(seconds)
+        return made
+
+    def obey(self, made: Plan) -> None:
+        decided = by_job(made)
+        killed = {(one.job, one.pool) for one in made.overdue}
+        now_s = self.snapshot.now_s
+        jobs = []
+        for state in self.snapshot.jobs:
+            decision = decided[state.name]
+            draining = tuple(one for one in state.draining if (state.name, one.pool) not in killed)
+            holds = {holding.pool: holding for holding in state.holds}
+            for pool, workers in decision.drain.items():
+                leaving = min(workers, holds[pool].leaving)
+                draining += (
+                    Draining(
+                        pool=pool, workers=workers, leaving=leaving, deadline_s=now_s + decision.drain_s
+                    ),
+                )
+            changed = decision.action not in ("keep", "wait")
+            resized_s = now_s if decision.action in ("grow", "shrink", "move") else state.resized_s
+            if decision.action in ("start", "preempt"):
+                resized_s = None
+            self.changes[state.name] = self.changes.get(state.name, 0) + changed
+            jobs.append(
+                replace(
+                    state,
+                    holds=tuple(Holding(pool=pool, workers=n) for pool, n in decision.workers.items()),
+                    draining=draining,
+                    started_s=now_s if decision.action == "start" else state.started_s,
+                    resized_s=resized_s,
+                    promised=decision.entitled,
+                )
+            )
+        self.snapshot = replace(self.snapshot, jobs=tuple(jobs))
+
+    def pass_time(self, seconds: float) -> None:
+        now_s = self.snapshot.now_s + seconds
+        jobs = []
+        for state in self.snapshot.jobs:
+            if state.name in self.work:
+                self.work[state.name] -= state.workers * seconds
+                if self.work[state.name] <= 0:
+                    self.ended.append(state.name)
+                    continue
+            stay = (
+                () if not self.late_leavers else tuple(o for o in state.draining if self.rng.random() < 0.5)
+            )
+            jobs.append(replace(state, draining=stay))
+        self.snapshot = replace(self.snapshot, now_s=now_s, jobs=tuple(jobs))
+
+    def submit(self, state: JobState) -> None:
+        self.snapshot = replace(
+            self.snapshot, jobs=(*self.snapshot.jobs, replace(state, submitted_s=self.snapshot.now_s))
+        )
+
+    def change(self, name: str, **fields) -> None:
+        """Change the spec of a job."""
+        self.snapshot = replace(
+            self.snapshot,
+            jobs=tuple(
+                replace(state, spec=replace(state.spec, **fields)) if state.name == name else state
+                for state in self.snapshot.jobs
+            ),
+        )
+
+    def of(self, name: str) -> JobState:
+        return next(state for state in self.snapshot.jobs if state.name == name)

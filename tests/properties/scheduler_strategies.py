@@ -1,0 +1,78 @@
+"""Random clusters and jobs, made from a seed: thousands of them cost less than drawing each number would."""
+
+import random
+
+from elastane.api.cluster import JobState, Snapshot
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.rules import Rules
+
+from .scheduler_model import job, quota
+
+PRIORITIES = (PriorityClass(name="high", value=10), PriorityClass(name="low", value=-10))
+
+
+def quotas(rng: random.Random, names: list[str], most: int) -> tuple[Quota, ...]:
+    limits = [None, None, 0, 2, most]
+    return tuple(
+        quota(name, rng.randint(0, most), rng.choice(limits), rng.choice(limits))
+        for name in names
+        if rng.random() < 0.6
+    )
+
+
+def empty_cluster(rng: random.Random, *, limits: bool = True) -> Snapshot:
+    """Pools, teams and cohorts without jobs; without ``limits`` nobody owns anything."""
+    pools = [Pool(name="a", device="h100", devices=rng.randint(1, 24))]
+    if rng.random() < 0.5:
+        pools.append(Pool(name="b", device="a100", devices=rng.randint(1, 16), price=0.5))
+    if rng.random() < 0.5:
+        pools.append(Pool(name="s", device="h100", devices=rng.randint(1, 16), spot=True))
+    names = [pool.name for pool in pools] if limits else []
+    cohorts = [Cohort(name=f"c{i}", quotas=quotas(rng, names, 6)) for i in range(rng.randint(0, 2))]
+    if len(cohorts) == 2 and rng.random() < 0.5:
+        cohorts[1] = Cohort(name="c1", parent="c0", quotas=cohorts[1].quotas)
+    teams = tuple(
+        Team(
+            name=f"t{i}",
+            cohort=rng.choice(["", *(one.name for one in cohorts)]),
+            quotas=quotas(rng, names, 12),
+            weight=rng.choice([0.5, 1.0, 3.0]),
+        )
+        for i in range(rng.randint(1, 3))
+    )
+    return Snapshot(
+        now_s=0.0,
+        pools=tuple(pools),
+        teams=teams,
+        cohorts=tuple(cohorts),
+        priorities=PRIORITIES,
+        rules=Rules(),
+    )
+
+
+def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
+    """One job; an ``odd`` one may have any list of sizes and workers of several devices."""
+    low = rng.randint(1, 4)
+    step = rng.choice([1, 1, 2, 3]) if odd else 1
+    sizes = tuple(sorted(rng.sample(range(1, 13), rng.randint(1, 4)))) if odd and rng.random() < 0.3 else ()
+    speed = rng.uniform(1, 100)
+    return job(
+        number,
+        rng.choice(["t0", "t1", "t2"]),
+        low=low,
+        high=low + step * rng.choice([0, 1, 2, 6]),
+        step=step,
+        sizes=sizes,
+        devices=rng.choice([1, 1, 2, 4]) if odd else 1,
+        priority=rng.choice(["", "", "high", "low"]),
+        borrow=rng.random() < 0.75,
+        spot=rng.random() < 0.5,
+        kinds=rng.choice([(), ("h100",), ("a100", "h100")]),
+        state={
+            "speeds": rng.choice([(), ((1, speed), (4, 4 * speed * rng.uniform(0.3, 1.1)))]),
+            "resize_s": rng.choice([0.0, 1.0, 30.0]),
+            "unsaved_s": rng.uniform(0, 100),
+        },
+    )

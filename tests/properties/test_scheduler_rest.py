@@ -1,0 +1,228 @@
+"""What comes to rest stays at rest, and there everybody has what is theirs."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.scheduler.plan import plan
+
+from .scheduler_model import TICK_S, Cluster, Nodes, by_job, capacity, job, replace, used
+from .scheduler_strategies import empty_cluster, some_job
+
+seeds = st.integers(0, 2**32)
+AT_MOST_TICKS = 120
+
+
+def loaded(seed, *, jobs=8, odd=True, limits=True):
+    """A cluster with jobs that never end, some of which came after the others had settled."""
+    rng = random.Random(seed)
+    cluster = Cluster(empty_cluster(rng, limits=limits), rng)
+    for number in range(rng.randint(1, jobs)):
+        if rng.random() < 0.3:
+            for _ in range(rng.randint(1, 6)):
+                cluster.tick()
+        cluster.submit(some_job(rng, number, odd=odd))
+    return cluster
+
+
+def rested(cluster):
+    """Tick until nothing has happened for longer than any rule waits."""
+    quiet = 0
+    for _ in range(AT_MOST_TICKS):
+        made = cluster.tick()
+        still = all(decision.action in ("keep", "wait") for decision in made.decisions)
+        quiet = quiet + 1 if still else 0
+        if quiet * TICK_S > cluster.snapshot.rules.patience_s:
+            return made
+    raise AssertionError([d for d in made.decisions if d.action not in ("keep", "wait")])
+
+
+@given(seeds)
+@settings(max_examples=200, deadline=None)
+def test_under_constant_load_every_cluster_comes_to_rest_and_stays_there(seed):
+    cluster = loaded(seed)
+    rested(cluster)
+    for _ in range(20):
+        assert all(decision.action in ("keep", "wait") for decision in cluster.tick().decisions)
+
+
+def priority_of(snapshot, state):
+    return {one.name: one.value for one in snapshot.priorities}.get(state.spec.priority_class, 0)
+
+
+def addable(snapshot, state, pool, others):
+    """Workers of the job that pool and quotas take beside ``others``."""
+    there = capacity(snapshot, pool)
+    alone = replace(snapshot, jobs=others)
+    nodes = Nodes(snapshot, pool, there)
+    of_teams = {team: pools.get(pool, 0) for team, pools in used(alone).items()}
+    team, devices = state.spec.team, state.spec.resources_per_worker.devices
+    workers, occupied = 0, sum(of_teams.values())
+    while True:
+        occupied += devices
+        of_teams[team] = of_teams.get(team, 0) + devices
+        too_much = nodes.over(of_teams) if state.spec.borrow else of_teams[team] > nodes.quota(team)
+        if occupied > there or too_much:
+            return workers
+        workers += 1
+
+
+def fits_beside(snapshot, state, others):
+    """Whether the job's minimum fits anywhere beside others, on one kind of device."""
+    found = {}
+    for pool in snapshot.pools:
+        kinds = state.spec.resources_per_worker.kinds
+        if (not kinds or pool.device in kinds) and (state.spec.spot or not pool.spot):
+            found[pool.device] = found.get(pool.device, 0) + addable(snapshot, state, pool.name, others)
+    return max(found.values(), default=0) >= state.spec.elastic_policy.min_replicas
+
+
+def at_minimum(state):
+    """The job as small as it may be; where it is in several pools, nobody can say in which it would stay."""
+    if len(state.holds) != 1:
+        return state
+    least = state.spec.elastic_policy.min_replicas
+    return replace(state, holds=(replace(state.holds[0], workers=least),))
+
+
+def waiting(cluster, made):
+    """Jobs that wait for devices, none of which somebody older holds for itself."""
+    for decision in made.decisions:
+        held_for = getattr(decision.why[0], "held_for", "")
+        if decision.action == "wait" and not held_for:
+            yield cluster.of(decision.job)
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_a_higher_priority_never_waits_for_what_a_lower_one_of_its_team_may_be_made_to_give_up(seed):
+    cluster = loaded(seed)
+    made = rested(cluster)
+    snapshot = cluster.snapshot
+    for state in waiting(cluster, made):
+        mine = priority_of(snapshot, state)
+        others = tuple(
+            at_minimum(other) if other.spec.team == state.spec.team else other
+            for other in snapshot.jobs
+            if other.spec.team != state.spec.team or priority_of(snapshot, other) >= mine
+        )
+        assert not fits_beside(snapshot, state, others), state.name
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_where_nobody_owns_anything_priority_decides_between_all_teams(seed):
+    cluster = loaded(seed, limits=False)
+    made = rested(cluster)
+    snapshot = cluster.snapshot
+    for state in waiting(cluster, made):
+        if state.spec.borrow:
+            mine = priority_of(snapshot, state)
+            others = tuple(at_minimum(o) for o in snapshot.jobs if priority_of(snapshot, o) >= mine)
+            assert not fits_beside(snapshot, state, others), state.name
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_no_job_waits_for_what_its_own_team_owns_and_does_not_use(seed):
+    cluster = loaded(seed)
+    made = rested(cluster)
+    snapshot = cluster.snapshot
+    for state in waiting(cluster, made):
+        mine = tuple(at_minimum(other) for other in snapshot.jobs if other.spec.team == state.spec.team)
+        owned_only = replace(state, spec=replace(state.spec, borrow=False))
+        for pool in snapshot.pools:
+            kinds = state.spec.resources_per_worker.kinds
+            if (not kinds or pool.device in kinds) and (state.spec.spot or not pool.spot):
+                room = addable(snapshot, owned_only, pool.name, mine)
+                assert room < state.spec.elastic_policy.min_replicas, state.name
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_idle_that_a_job_could_use_and_that_is_worth_it(seed):
+    cluster = loaded(seed, odd=False)
+    made = rested(cluster)
+    snapshot = cluster.snapshot
+    for decision in made.decisions:
+        state = cluster.of(decision.job)
+        why = decision.ceiling or decision.why[0]
+        if type(why).__name__ == "NoRoom" and not why.held_for:
+            devices = state.spec.resources_per_worker.devices
+            assert why.room < why.need
+            assert addable(snapshot, state, why.pool, snapshot.jobs) * devices < why.need
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_every_job_that_can_run_runs_to_its_end(seed):
+    rng = random.Random(seed)
+    cluster = Cluster(empty_cluster(rng), rng)
+    for number in range(rng.randint(2, 14)):
+        state = some_job(rng, number)
+        cluster.submit(state)
+        cluster.work[state.name] = rng.uniform(1, 3000)
+        if rng.random() < 0.5:
+            cluster.tick()
+    for _ in range(600):
+        made = cluster.tick()
+        if not cluster.snapshot.jobs:
+            return
+    left = {type(decision.why[0]).__name__ for decision in made.decisions}
+    assert left <= {"NeverFits", "NoSuchPool"}, made.decisions
+
+
+@given(seeds)
+@settings(max_examples=50, deadline=None)
+def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
+    rng = random.Random(seed)
+    cluster = Cluster(empty_cluster(rng, limits=False), rng)
+    most = cluster.snapshot.pools[0].devices
+    cluster.submit(job(0, "t0", low=1))
+    cluster.work["job-0"] = 2000.0
+    cluster.tick()
+    cluster.submit(job(1, "t0", low=most, kinds=("h100",)))
+    for number in range(2, 200):
+        small = job(number, rng.choice(["t0", "t1"]), low=rng.randint(1, max(1, most // 2)))
+        cluster.submit(small)
+        cluster.work[small.name] = rng.uniform(100, 2000)
+        cluster.tick()
+        if cluster.of("job-1").holds:
+            return
+    raise AssertionError(by_job(cluster.plan())["job-1"])
+
+
+@given(seeds)
+@settings(max_examples=100, deadline=None)
+def test_an_owner_has_its_share_back_as_soon_as_borrowers_have_drained(seed):
+    rng = random.Random(seed)
+    nominal = rng.randint(1, 12)
+    cluster = Cluster(owned_by_t0(nominal, devices=nominal + rng.randint(0, 6)), rng)
+    for number in range(rng.randint(1, 6)):
+        cluster.submit(some_job(rng, number))
+        borrower = cluster.snapshot.jobs[-1]
+        cluster.change(borrower.name, team="t1", borrow=True, priority_class="high")
+    for _ in range(rng.randint(1, 30)):
+        cluster.tick()
+    cluster.submit(job(99, "t0", low=rng.randint(1, nominal), high=nominal, priority="low"))
+    cluster.tick(20.0)  # asks borrowers to leave
+    cluster.tick(20.0)  # the minimum
+    cluster.tick(20.0)
+    assert cluster.of("job-99").workers == nominal
+
+
+def owned_by_t0(nominal, devices):
+    from elastane.api.cluster import Snapshot
+    from elastane.api.pools import Pool
+    from elastane.api.quotas import Team
+
+    from .scheduler_model import quota
+    from .scheduler_strategies import PRIORITIES
+
+    return Snapshot(
+        now_s=0.0,
+        pools=(Pool(name="a", device="h100", devices=devices),),
+        teams=(Team(name="t0", quotas=(quota("a", nominal),)), Team(name="t1")),
+        priorities=PRIORITIES,
+    )

@@ -1,0 +1,174 @@
+"""Whatever the cluster, the jobs and the events: no plan gives what is not there or not allowed."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.scheduler.plan import plan
+from .scheduler_model import (
+    Cluster,
+    Nodes,
+    by_job,
+    capacity,
+    legal,
+    on_pool,
+    replace,
+    used,
+)
+from .scheduler_strategies import empty_cluster, some_job
+
+EVENTS = (
+    "submit",
+    "submit",
+    "submit",
+    "tick",
+    "tick",
+    "tick",
+    "cancel",
+    "fail",
+    "repair",
+    "leave",
+    "resize",
+    "priority",
+)
+
+
+histories = st.tuples(st.integers(0, 2**32), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=25))
+
+
+def played(history, check):
+    """Play a history; ``check`` sees the cluster before a plan is done, the plan, and the cluster after."""
+    seed, events = history
+    rng = random.Random(seed)
+    cluster = Cluster(empty_cluster(rng), rng, late_leavers=rng.random() < 0.5)
+    for number, event in enumerate(events):
+        happen(cluster, event, number, rng)
+        before = cluster.snapshot
+        made = plan(before)
+        cluster.obey(made)
+        check(before, made, cluster.snapshot)
+        cluster.pass_time(rng.choice([1.0, 30.0, 400.0]))
+
+
+def happen(cluster, event, number, rng):
+    snapshot = cluster.snapshot
+    names = [state.name for state in snapshot.jobs]
+    which = rng.randrange(len(snapshot.pools))
+    pool = snapshot.pools[which]
+    pools = list(snapshot.pools)
+    match event:
+        case "submit":
+            cluster.submit(some_job(rng, number))
+        case "cancel" if names:
+            gone = rng.choice(names)
+            cluster.snapshot = replace(snapshot, jobs=tuple(s for s in snapshot.jobs if s.name != gone))
+        case "fail":
+            pools[which] = replace(pool, devices=max(0, pool.devices - rng.randint(1, 8)))
+            cluster.snapshot = replace(snapshot, pools=tuple(pools))
+        case "repair":
+            pools[which] = replace(pool, devices=pool.devices + rng.randint(1, 8))
+            cluster.snapshot = replace(snapshot, pools=tuple(pools))
+        case "leave":
+            leave(cluster, which, rng)
+        case "resize" if names:
+            name = rng.choice(names)
+            policy = cluster.of(name).spec.elastic_policy
+            if not policy.replica_discrete_values:
+                low = rng.randint(1, 6)
+                most = low + policy.replica_increment_step * rng.randint(0, 4)
+                cluster.change(name, elastic_policy=replace(policy, min_replicas=low, max_replicas=most))
+        case "priority" if names:
+            cluster.change(rng.choice(names), priority_class=rng.choice(["", "high", "low"]))
+
+
+def leave(cluster, which, rng):
+    """Some of a pool's nodes are to go away, with whoever is on them."""
+    snapshot = cluster.snapshot
+    pool = snapshot.pools[which]
+    left, jobs_after = rng.randint(0, pool.devices), []
+    leaving = 0
+    for state in snapshot.jobs:
+        devices = state.spec.resources_per_worker.devices
+        holds = []
+        for one in state.holds:
+            if one.pool == pool.name:
+                doomed = min(one.workers, (left - leaving) // devices)
+                leaving += doomed * devices
+                holds.append(replace(one, leaving=doomed))
+            else:
+                holds.append(one)
+        jobs_after.append(replace(state, holds=tuple(holds)))
+    pools = list(snapshot.pools)
+    # Only so many as somebody is on, so that no draining worker is among them.
+    pools[which] = replace(pool, leaving=leaving)
+    cluster.snapshot = replace(snapshot, pools=tuple(pools), jobs=tuple(jobs_after))
+
+
+@given(histories)
+@settings(max_examples=300, deadline=None)
+def test_no_pool_and_no_quota_is_given_more_than_it_has(history):
+    def check(before, made, after):
+        for pool in before.pools:
+            there = capacity(before, pool.name)
+            if on_pool(after, pool.name) > on_pool(before, pool.name):
+                assert on_pool(after, pool.name) <= there
+            nodes = Nodes(before, pool.name, there)
+            now, then = (
+                {team: pools.get(pool.name, 0) for team, pools in used(one).items()}
+                for one in (before, after)
+            )
+            for node in nodes.over(then):
+                # Who is over its quota, because that was lowered, is at least given nothing more.
+                assert nodes.usage(node, then) <= nodes.usage(node, now), node
+
+    played(history, check)
+
+
+def given_anew(before, made, name):
+    """Workers by pool that a plan starts."""
+    state = next(state for state in before.jobs if state.name == name)
+    decision = by_job(made)[name]
+    held = {one.pool: one.workers for one in state.holds}
+    return {
+        pool: workers - (held.get(pool, 0) - decision.drain.get(pool, 0))
+        for pool, workers in decision.workers.items()
+    }
+
+
+@given(histories)
+@settings(max_examples=300, deadline=None)
+def test_every_job_has_a_legal_size_or_none_and_goes_one_way_at_a_time(history):
+    def check(before, made, _):
+        decisions = by_job(made)
+        assert list(decisions) == [state.name for state in sorted(before.jobs, key=lambda s: s.number)]
+        for state in before.jobs:
+            decision = decisions[state.name]
+            size = sum(decision.workers.values())
+            # A job whose policy has just been changed goes on as it is until it can have a legal size.
+            assert size == 0 or legal(state.spec.elastic_policy, size) or decision.action == "keep"
+            held = {one.pool: one for one in state.holds}
+            for pool, workers in decision.drain.items():
+                assert 0 < workers <= held[pool].workers
+                if workers > held[pool].leaving:
+                    assert given_anew(before, made, state.name).get(pool, 0) <= 0
+            for started in given_anew(before, made, state.name).values():
+                assert started >= 0
+            if state.draining and any(one.workers > one.leaving for one in state.draining):
+                assert not any(given_anew(before, made, state.name).values())
+            assert decision.why
+            kinds = {p.device for p in before.pools if p.name in decision.workers}
+            assert len(kinds) <= 1
+
+    played(history, check)
+
+
+@given(histories, st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_equal_snapshots_give_equal_plans_whatever_the_order_they_are_written_in(history, rng):
+    def check(before, made, _):
+        shuffled = list(before.jobs)
+        rng.shuffle(shuffled)
+        assert plan(replace(before, jobs=tuple(shuffled))) == made == plan(before)
+
+    played(history, check)
