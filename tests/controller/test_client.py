@@ -59,7 +59,7 @@ def test_lists_are_fetched_page_by_page(ada, make_spec):
 def test_a_refusal_says_which_field_and_what_to_do(ada, make_spec):
     with pytest.raises(Refused) as refused:
         ada.submit(make_spec(priority_class="none-such"))
-    assert refused.value.problem.field == "$.priorityClass"
+    assert refused.value.problem.field == "priorityClass"
     assert "elastane priority" in str(refused.value)
     with pytest.raises(NotThere):
         ada.job("nowhere")

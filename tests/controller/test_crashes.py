@@ -51,12 +51,17 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
     ada = api.user()
     (small_disk / "ballast").write_bytes(bytes(1 << 20))
     written = 0
-    with pytest.raises(StoreFull, match="disk under the store"):
+
+    def write_until_refused():
+        nonlocal written
         while True:
             with store.writing() as tx:
                 jobs.submit(tx, make_spec(f"job-{written}", env={"BALLAST": "x" * 20_000}), "ada", NOW_S)
                 events.append(tx, "job.submitted", "x" * 20_000, NOW_S)
             written += 1
+
+    with pytest.raises(StoreFull, match="disk under the store"):
+        write_until_refused()
     refused = ada.post("/jobs", make_spec("one-more", env={"BALLAST": "x" * 100_000}))
     assert refused.status_code == 507
     assert "free some space" in refused.json()["do"]

@@ -1,4 +1,4 @@
-"""Whatever its description allows, and whatever it does not: no failure of the controller, no hang, no leak."""
+"""Whatever its description allows, and what it does not: no failure of the controller, no hang, no leak."""
 
 import itertools
 import re

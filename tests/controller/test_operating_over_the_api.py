@@ -34,7 +34,7 @@ def test_what_others_stand_on_is_not_removed(operator):
     quota = {"pool": "h100", "nominalQuota": 8}
     assert operator.put("/teams/vision", {"name": "vision", "quotas": [quota]}).status_code == 201
     refused = operator.delete("/pools/h100")
-    assert (refused.status_code, refused.json()["field"]) == (422, "$.teams[vision].quotas[0].pool")
+    assert (refused.status_code, refused.json()["field"]) == (422, "teams.vision.quotas.h100.pool")
     assert operator.delete("/teams/vision").status_code == 204
     assert operator.delete("/pools/h100").status_code == 204
     assert operator.get("/pools/h100").status_code == 404
@@ -42,7 +42,7 @@ def test_what_others_stand_on_is_not_removed(operator):
 
 def test_a_document_is_called_what_its_path_says(operator):
     answer = operator.put("/pools/other", POOL)
-    assert (answer.status_code, answer.json()["field"]) == (422, "$.name")
+    assert (answer.status_code, answer.json()["field"]) == (422, "name")
 
 
 def test_rules_are_there_before_anybody_sets_them(operator):

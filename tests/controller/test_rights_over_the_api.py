@@ -116,11 +116,11 @@ def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"user": "b", "role": "operator", "team": "vision"}, "$.team"),
-        ({"user": "b", "role": "viewer"}, "$.team"),
-        ({"user": "=cmd()", "role": "viewer", "team": "vision"}, "$.user"),
-        ({"user": "b", "role": "king", "team": "vision"}, "$.role"),
-        ({"user": "b", "role": "viewer", "team": "vision", "validS": 0}, "$.validS"),
+        ({"user": "b", "role": "operator", "team": "vision"}, "team"),
+        ({"user": "b", "role": "viewer"}, "team"),
+        ({"user": "=cmd()", "role": "viewer", "team": "vision"}, "user"),
+        ({"user": "b", "role": "king", "team": "vision"}, "role"),
+        ({"user": "b", "role": "viewer", "team": "vision", "validS": 0}, "validS"),
     ],
 )
 def test_tokens_that_make_no_sense_are_refused(api, body, field):

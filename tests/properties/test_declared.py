@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastane.api.errors import BadField
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.wire import Capacity, Config, Metric, Node, Trigger
 from elastane.controller.declared import KINDS, check, config_of, diff, documents_of, merged
 from elastane.controller.limits import limited
-from elastane.controller.submission import BadField
 
 names = st.sampled_from(["a", "b", "c", "d"])
 teams = st.builds(Team, name=names, weight=st.sampled_from([1.0, 2.0]))
@@ -69,13 +69,13 @@ def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
 @pytest.mark.parametrize(
     ("config", "field"),
     [
-        (Config(teams=(Team(name="t", cohort="gone"),)), "$.teams[t].cohort"),
-        (Config(teams=(Team(name="t", quotas=(Quota(pool="gone"),)),)), "$.teams[t].quotas[0].pool"),
-        (Config(teams=(Team(name="t"),), cohorts=(Cohort(name="t"),)), "$.teams[t].name"),
-        (Config(teams=(Team(name="t"), Team(name="t"))), "$.teams[1].name"),
-        (Config(pools=(Pool(name="P", device="x", devices=1),)), "$.pools[0].name"),
-        (Config(pools=(Pool(name="p", device="x", devices=-1),)), "$.pools[p].devices"),
-        (Config(triggers=(Trigger(name="t", metric="m", pool="gone", limit=1),)), "$.triggers[t].pool"),
+        (Config(teams=(Team(name="t", cohort="gone"),)), "teams.t.cohort"),
+        (Config(teams=(Team(name="t", quotas=(Quota(pool="gone"),)),)), "teams.t.quotas.gone.pool"),
+        (Config(teams=(Team(name="t"),), cohorts=(Cohort(name="t"),)), "teams and cohorts"),
+        (Config(teams=(Team(name="t"), Team(name="t"))), "teams and cohorts"),
+        (Config(pools=(Pool(name="-p", device="x", devices=1),)), "pools"),
+        (Config(pools=(Pool(name="p", device="x", devices=-1),)), "pools.p.devices"),
+        (Config(triggers=(Trigger(name="t", metric="m", pool="gone", limit=1),)), "triggers.t.pool"),
     ],
 )
 def test_what_is_wrong_is_named(config, field):

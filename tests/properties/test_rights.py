@@ -18,7 +18,7 @@ from elastane.controller.access.roles import (
     teams_of,
 )
 
-TOKEN = "tok-1"
+ID = "tok-1"
 names = st.sampled_from(["vision", "speech", "robots"])
 actions = st.sampled_from(get_args(Action))
 roles = st.sampled_from(get_args(Role))
@@ -28,7 +28,7 @@ roles = st.sampled_from(get_args(Role))
 def principals(draw, role=roles):
     drawn = draw(role)
     team = "" if drawn in {"operator", "reporter"} else draw(names | st.just(EVERY_TEAM))
-    return Principal(token=TOKEN, user=draw(st.sampled_from(["ada", "bob"])), role=drawn, team=team)
+    return Principal(token=ID, user=draw(st.sampled_from(["ada", "bob"])), role=drawn, team=team)
 
 
 targets = st.builds(

@@ -48,7 +48,7 @@ class Problem(Served, frozen=True, kw_only=True, omit_defaults=True):
         detail: what happened.
         means: for whoever asked.
         do: about it.
-        field: which part of the request is wrong, as a JSON path: ``$.elasticPolicy.minReplicas``.
+        field: which part of the request is wrong, as a path: ``elasticPolicy.minReplicas``.
     """
 
     type: str

@@ -73,8 +73,7 @@ class Refused(BadInput):
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        at = f" (at {problem.field})" if problem.field else ""
-        super().__init__(problem.detail + at, means=problem.means, do=problem.do)
+        super().__init__(problem.detail, means=problem.means, do=problem.do)
 
 
 class NotThere(Refused):

@@ -5,13 +5,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from elastane.api.cluster import Snapshot
+from elastane.api.cluster_checks import check_cluster
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
-from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.quotas import Cohort, Team
+from elastane.api.reading import at_least, check_name, invalid, unique
 from elastane.api.reservations import Reservation
 from elastane.api.rules import Rules
 from elastane.api.wire import Change, Config, Trigger
-from elastane.controller.submission import BadField, named
 
 Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]
 NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservations", "triggers")
@@ -120,109 +122,28 @@ def check(config: Config) -> None:
     Raises:
         BadField: the first thing that is wrong, with its place.
     """
-    for kind in NAMED:
-        names = tuple(name_of(one) for one in getattr(config, kind) or ())
-        for index, name in enumerate(names):
-            named(f"$.{kind}[{index}].name", name)
-        _unique(kind, names)
-    _numbers(config)
-    cohorts = {one.name: one for one in config.cohorts or ()}
-    teams = {one.name for one in config.teams or ()}
-    pools = {one.name for one in config.pools or ()}
-    if both := sorted(cohorts.keys() & teams):
-        raise BadField(
-            f"$.teams[{both[0]}].name",
-            f"{both[0]!r} is a cohort and a team",
-            means="quotas are a tree, and each of its nodes has a name of its own",
-            do="rename one of them",
+    check_cluster(
+        Snapshot(
+            now_s=0.0,
+            pools=config.pools or (),
+            teams=config.teams or (),
+            cohorts=config.cohorts or (),
+            priorities=config.priorities or (),
+            reservations=config.reservations or (),
+            rules=config.rules or Rules(),
         )
-    for cohort in cohorts.values():
-        _known(f"$.cohorts[{cohort.name}].parent", "cohort", cohort.parent, cohorts.keys())
-        _pools_known(f"$.cohorts[{cohort.name}]", cohort.quotas, pools)
-    _acyclic(cohorts)
-    for team in config.teams or ():
-        _known(f"$.teams[{team.name}].cohort", "cohort", team.cohort, cohorts.keys())
-        _pools_known(f"$.teams[{team.name}]", team.quotas, pools)
-    for reservation in config.reservations or ():
-        _known(f"$.reservations[{reservation.name}].pool", "pool", reservation.pool, pools)
+    )
+    for one in config.priorities or ():
+        check_name("priorities", one.name)
+    pools = [pool.name for pool in config.pools or ()]
+    unique("triggers", (one.name for one in config.triggers or ()))
     for trigger in config.triggers or ():
-        _known(f"$.triggers[{trigger.name}].pool", "pool", trigger.pool, pools)
-
-
-def _numbers(config: Config) -> None:
-    for pool in config.pools or ():
-        where = f"$.pools[{pool.name}]"
-        _bounded(f"{where}.devices", pool.devices)
-        _bounded(f"{where}.leaving", pool.leaving, most=pool.devices)
-        _bounded(f"{where}.devicesPerNode", pool.devices_per_node, least=1)
-        _bounded(f"{where}.price", pool.price)
-    for kind, nodes in (("cohorts", config.cohorts or ()), ("teams", config.teams or ())):
-        for node in nodes:
-            where = f"$.{kind}[{node.name}]"
-            _bounded(f"{where}.weight", node.weight, least=1e-6)
-            for index, quota in enumerate(node.quotas):
-                at = f"{where}.quotas[{index}]"
-                _bounded(f"{at}.nominalQuota", quota.nominal_quota)
-                _bounded(f"{at}.borrowingLimit", quota.borrowing_limit)
-                _bounded(f"{at}.lendingLimit", quota.lending_limit, most=quota.nominal_quota)
-    for reservation in config.reservations or ():
-        _bounded(f"$.reservations[{reservation.name}].devices", reservation.devices)
-        _bounded(f"$.reservations[{reservation.name}].announcedAheadS", reservation.announced_ahead_s)
-    for trigger in config.triggers or ():
-        _bounded(f"$.triggers[{trigger.name}].limit", trigger.limit)
-    if config.rules is not None:
-        for name in Rules.__struct_fields__:
-            _bounded(f"$.rules.{name}", getattr(config.rules, name))
-
-
-def _bounded(field: str, value: float | None, *, least: float = 0, most: float = 1e9) -> None:
-    if value is not None and not least <= value <= most:
-        raise BadField(field, f"{value:g} is not between {least:g} and {most:g}", do="write a number that is")
-
-
-def _unique(kind: str, names: tuple[str, ...]) -> None:
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise BadField(
-                f"$.{kind}[{index}].name", f"there are two {kind} called {name!r}", do="rename one"
+        check_name("triggers", trigger.name)
+        at_least(f"triggers.{trigger.name}.limit", trigger.limit, 0)
+        if trigger.pool not in pools:
+            known = ", ".join(pools) or "there is none"
+            raise invalid(
+                f"triggers.{trigger.name}.pool",
+                f"there is no pool {trigger.pool!r}",
+                f"write one of: {known}",
             )
-
-
-def _known(field: str, noun: str, name: str, known: Iterable[str]) -> None:
-    names = sorted(known)
-    if name and name not in names:
-        raise BadField(
-            field,
-            f"there is no {noun} {name!r}",
-            means=f"known: {', '.join(names) or 'none'}",
-            do=f"declare it, or name another {noun}",
-        )
-
-
-def _pools_known(field: str, quotas: tuple[Quota, ...], pools: set[str]) -> None:
-    seen: set[str] = set()
-    for index, quota in enumerate(quotas):
-        _known(f"{field}.quotas[{index}].pool", "pool", quota.pool, pools)
-        if quota.pool in seen:
-            raise BadField(
-                f"{field}.quotas[{index}].pool", f"two quotas of pool {quota.pool!r}", do="make them one"
-            )
-        seen.add(quota.pool)
-
-
-def _acyclic(cohorts: dict[str, Cohort]) -> None:
-    safe: set[str] = set()
-    for name in cohorts:
-        path: list[str] = []
-        at = name
-        while at and at not in safe:
-            if at in path:
-                raise BadField(
-                    f"$.cohorts[{at}].parent",
-                    f"cohort {at!r} is below itself: {' < '.join([*path[path.index(at) :], at])}",
-                    means="quotas are a tree",
-                    do="give one of them another parent, or none",
-                )
-            path.append(at)
-            at = cohorts[at].parent
-        safe |= set(path)

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 from fastapi import Depends, Request, Response
 
+from elastane.api.errors import BadField
+from elastane.api.reading import read
 from elastane.controller.api.problems import Refusal
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import BadField
 
 LARGEST_INTEGER = 2**53
 """Beyond it JSON's numbers are not exact everywhere, nor do they fit every column."""
@@ -29,23 +30,15 @@ def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's depen
         Refusal: it is not JSON.
         BadField: it is not of this type.
     """
-    decoder = msgspec.json.Decoder(kind)
 
     async def decoded(request: Request) -> Any:  # noqa: ANN401
         raw = request.state.body = await request.body()
         if not raw and empty is not None:
             return empty
         try:
-            _check(msgspec.json.decode(raw), "$")
-            return decoder.decode(raw)
-        except msgspec.ValidationError as error:
-            what, _, path = str(error).partition(" - at ")
-            raise BadField(
-                path.strip("`") or "$",
-                what,
-                means="nothing was done",
-                do="see the schema of this request in /v1/openapi.json",
-            ) from error
+            document = msgspec.json.decode(raw)
+            _check(document, "")
+            return read(document, kind, "request")
         except (msgspec.DecodeError, RecursionError) as error:
             said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
             raise Refusal(
@@ -61,16 +54,16 @@ def _check(value: object, path: str) -> None:
         case dict():
             for key, inner in value.items():
                 _check(key, path)
-                _check(inner, f"{path}.{key}")
+                _check(inner, f"{path}.{key}" if path else key)
         case list():
             for index, inner in enumerate(value):
                 _check(inner, f"{path}[{index}]")
         case str() if "\0" in value:
-            raise BadField(path, "text holds a NUL character", do="leave it out")
+            raise BadField(path or "request", "holds a NUL character", do="leave it out")
         case int() if abs(value) > LARGEST_INTEGER:
             raise BadField(
                 path,
-                f"the number has more than {LARGEST_INTEGER.bit_length() - 1} bits",
+                f"has more than {LARGEST_INTEGER.bit_length() - 1} bits",
                 do="write a smaller one",
             )
         case _:

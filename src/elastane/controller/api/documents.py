@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.errors import BadField
 from elastane.api.rules import Rules
 from elastane.api.wire import Change, Page
 from elastane.controller.access.roles import Target, within
@@ -29,7 +30,6 @@ from elastane.controller.declared import (
 )
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import BadField
 
 router = APIRouter(prefix="/v1", tags=["what operators declare"])
 
@@ -96,7 +96,7 @@ def _install(kind: Kind) -> None:
     def put(caller: Asking, name: Name, document: Annotated[Named, body(shape)]) -> Response:
         if document.name != name:
             raise BadField(
-                "$.name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
+                "name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
             )
         return _put(caller, kind, name, document)
 

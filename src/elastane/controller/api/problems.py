@@ -8,11 +8,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.errors import BadField, BadInput, ElastaneError
 from elastane.api.wire import Problem
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull
 from elastane.controller.store.jobs import Ended, NameTaken
-from elastane.controller.submission import BadField
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.errors import BadField
+from elastane.api.reading import check_name
 from elastane.api.wire import Capacity, Metric, Notice, Report
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body
@@ -14,7 +16,6 @@ from elastane.controller.api.description import says
 from elastane.controller.api.problems import missing
 from elastane.controller.store import documents, events, nodes, reports
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import BadField, named
 
 router = APIRouter(prefix="/v1/reports", tags=["reports from outside"])
 LONGEST_S = 366 * 24 * 3600.0
@@ -56,17 +57,17 @@ def _about(said: Report) -> str:
     """
     match said:
         case Notice(node=node, in_s=in_s):
-            named("$.node", node)
-            _bounded("$.inS", in_s)
+            check_name("node", node)
+            _bounded("inS", in_s)
             return f"node {node}"
         case Capacity(pool=pool, devices=devices, valid_s=valid_s):
-            named("$.pool", pool)
-            _bounded("$.devices", devices, most=1e9)
-            _bounded("$.validS", valid_s)
+            check_name("pool", pool)
+            _bounded("devices", devices, most=1e9)
+            _bounded("validS", valid_s)
             return f"pool {pool}"
         case Metric(metric=metric, valid_s=valid_s):
-            named("$.metric", metric)
-            _bounded("$.validS", valid_s)
+            check_name("metric", metric)
+            _bounded("validS", valid_s)
             return f"metric {metric}"
 
 

@@ -8,6 +8,8 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 from sqlalchemy import Connection
 
+from elastane.api.errors import BadField
+from elastane.api.reading import check_name
 from elastane.api.wire import MadeToken, NewToken, Page, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
@@ -18,7 +20,6 @@ from elastane.controller.api.parameters import USER
 from elastane.controller.api.problems import missing
 from elastane.controller.store import tokens
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import BadField, named
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 OF_THE_CLUSTER: tuple[Role, ...] = ("operator", "reporter")
@@ -80,19 +81,19 @@ def _check(new: NewToken) -> None:
     """
     if not re.fullmatch(USER, new.user):
         raise BadField(
-            "$.user",
+            "user",
             f"{new.user!r} is not a user",
             do="letters, digits, '.', '_', '@', '+', '-', at most 100",
         )
     if new.role in OF_THE_CLUSTER and new.team:
-        raise BadField("$.team", f"the role {new.role} belongs to no team", do="leave the team out")
+        raise BadField("team", f"the role {new.role} belongs to no team", do="leave the team out")
     if new.role not in OF_THE_CLUSTER and new.team != EVERY_TEAM:
         if not new.team:
             raise BadField(
-                "$.team", f"a {new.role} is one in some team", do=f"name it, or {EVERY_TEAM} for all"
+                "team", f"a {new.role} is one in some team", do=f"name it, or {EVERY_TEAM} for all"
             )
-        named("$.team", new.team)
+        check_name("team", new.team)
     if new.valid_s is not None and not 0 < new.valid_s <= LONGEST_S:
         raise BadField(
-            "$.validS", f"{new.valid_s:g} is not between 0 and {LONGEST_S:g}", do="seconds; or leave it out"
+            "validS", f"{new.valid_s:g} is not between 0 and {LONGEST_S:g}", do="seconds; or leave it out"
         )
