@@ -66,7 +66,11 @@ def serve(url: str, listening: socket.socket) -> None:
     controller = Controller(
         Store(url), wake=lambda: None, plan=lambda _: Plan(), words=lambda _: (), settings=unhurried
     )
-    server = uvicorn.Server(uvicorn.Config(application(controller), log_level="warning", access_log=False))
+    # For longer than the client keeps it, or a request may meet a connection that has just been closed.
+    config = uvicorn.Config(
+        application(controller), log_level="warning", access_log=False, timeout_keep_alive=75
+    )
+    server = uvicorn.Server(config)
     server.run(sockets=[listening])
 
 
@@ -85,6 +89,8 @@ async def ask(base: str, token: str, count: int, rate: float, seconds: float) ->
             if counted:
                 took[kind].append((time.monotonic() - due_s) * 1000)
 
+        # The listening socket is there before the server is: this waits for it.
+        (await client.get("/v1/health")).raise_for_status()
         begin_s = time.monotonic() + 0.1
         tasks = []
         for index in range(int(rate * (WARM_UP_S + seconds))):
