@@ -1,6 +1,6 @@
 """Decisions: the only place where devices change hands."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import Connection, insert, select
@@ -26,33 +26,40 @@ class Outdated(Exception):
     """Something that the plan depended on has changed since; nothing was decided."""
 
 
-def decide(tx: Connection, worded: Iterable[Worded], *, at: int, now_s: float) -> int:
+def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -> int:
     """Writes the grants of a plan with their reasons, or nothing.
+
+    A plan at rest, whose decisions are what is there with reasons that are there, writes nothing at all.
 
     Args:
         tx: a transaction that writes.
-        worded: a decision for each job whose size or whose reasons change; of others it does no harm.
+        worded: a decision for each job.
         at: number of the change that the plan's snapshot was made at.
         now_s: the time.
 
     Returns:
-        Number of the change that these decisions are.
+        Number of the change that these decisions are; ``at``, if no size changes.
 
     Raises:
         Outdated: there has been another change since.
     """
     if change(tx) != at:
         raise Outdated
+    sizes = [one for one in worded if one.decision.action in CHANGES]
+    reasons = [one for one in worded if one.decision.action not in CHANGES]
+    known = jobs.explanations(tx) if reasons else {}
+    for one in reasons:
+        if known[one.decision.job].sentences != one.sentences:
+            jobs.explain(tx, one.decision.job, Explanation(sentences=one.sentences, decided_s=now_s))
+    if not sizes:
+        return at
     number = changed(tx)
-    for one in worded:
+    for one in sizes:
         decision = one.decision
-        explained = Explanation(sentences=one.sentences, decided_s=now_s)
-        if decision.action not in CHANGES:
-            jobs.explain(tx, decision.job, explained)
-            continue
         given = Grant(
             workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0
         )
+        explained = Explanation(sentences=one.sentences, decided_s=now_s)
         jobs.grant(tx, decision.job, given, _state(decision), explained, now_s=now_s)
         tx.execute(
             insert(decisions).values(

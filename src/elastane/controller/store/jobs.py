@@ -255,6 +255,12 @@ def grant(
     )
 
 
+def explanations(tx: Connection) -> dict[str, Explanation]:
+    """Of all jobs that have not ended, by name."""
+    found = tx.execute(select(jobs.c.name, jobs.c.explained).where(jobs.c.ended_s.is_(None)))
+    return {row.name: msgspec.json.decode(row.explained, type=Explanation) for row in found}
+
+
 def explain(tx: Connection, name: str, explained: Explanation) -> None:
     """Other reasons for the same size."""
     tx.execute(update(jobs).where(jobs.c.name == name).values(explained=rows.text_of(explained)))
