@@ -57,7 +57,7 @@ class Books:
 
     def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
         """Up to so many new ones, in the group that has room for most."""
-        found = [self.new(claimant, workers, level, group.for_minimum, ()) for group in claimant.groups]
+        found = [self.new(claimant, workers, level, group.for_minimum, ()) for group in groups_of(claimant)]
         return min(found, key=lambda one: one[1])[0]
 
     def kept(self, claimant: Claimant, workers: int, level: int, group: Group) -> tuple[Parts, int]:

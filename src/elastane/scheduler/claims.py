@@ -50,11 +50,7 @@ def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: 
         running = [claimant for claimant in group if claimant.running]
         for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
             desk.serve(claimant, by_priority)
-        # What is held for somebody who cannot start yet stops no running job, only those who would start.
-        desk.hold_again()
-        for claimant in desk.in_turn([claimant for claimant in group if not claimant.running]):
-            desk.serve(claimant, by_priority)
-        desk.release()
+        desk.start([claimant for claimant in group if not claimant.running], by_priority)
 
 
 class _Desk:
@@ -62,7 +58,9 @@ class _Desk:
 
     def __init__(self, books: Books, node: int, grain: float, refill: Fill) -> None:
         self.books, self.node, self.grain, self.refill = books, node, grain, refill
+        self.holders: list[Claimant] = []
         self.held: list[tuple[Claimant, Parts]] = []
+        self.starting = False
         self.refused: dict[object, int] = {}
 
     def in_turn(self, waiting: list[Claimant]) -> Iterable[Claimant]:
@@ -97,6 +95,9 @@ class _Desk:
         if claimant.running and level < claimant.level:
             if claimant.waits is None:
                 self.stay(claimant, level)
+            if not claimant.has_minimum:
+                # The rest may yet come from quotas further up; until then nobody starts on what it may need.
+                self.hold(claimant)
             return
         shape = (claimant.path[0], claimant.groups, claimant.devices)
         alike = not claimant.running
@@ -179,25 +180,32 @@ class _Desk:
 
     def hold(self, claimant: Claimant) -> None:
         """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
-        parts = self.books.as_many(claimant, claimant.minimum, claimant.path.index(self.node))
+        self.holders.append(claimant)
+        if self.starting:
+            self.keep(claimant)
+
+    def keep(self, claimant: Claimant) -> None:
+        missing = claimant.minimum - claimant.entitled
+        parts = self.books.as_many(claimant, missing, claimant.path.index(self.node))
         self.books.charge(claimant.path, parts, claimant.devices)
         self.held.append((claimant, parts))
 
-    def hold_again(self) -> None:
-        holders = [claimant for claimant, _ in self.held]
-        self.held = []
-        for claimant in holders:
-            self.hold(claimant)
-
-    def release(self) -> None:
+    def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
+        """Serve claimants of one priority that wait. What is held stops them; it never stops a running job."""
+        self.starting = True
+        for claimant in self.holders:
+            self.keep(claimant)
+        for claimant in self.in_turn(waiting):
+            self.serve(claimant, later)
         for claimant, parts in self.held:
             self.books.charge(claimant.path, parts, -claimant.devices)
+        self.held, self.starting = [], False
 
     def must_not_displace(self, claimant: Claimant, level: int) -> bool:
         """What it could take back is what somebody of its team or cohort, who holds its place, waits for."""
         return not claimant.running and any(
             other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
-            for other, _ in self.held
+            for other in self.holders
             if other.path[0] != self.node
         )
 
@@ -218,7 +226,7 @@ class _Desk:
         """The job that holds its place and waits for a pool the claimant could use."""
         pools = {pool for group in claimant.groups for pool in group.for_minimum}
         for other, parts in self.held:
-            if any(pool in pools for pool, _ in parts):
+            if other.patient and any(pool in pools for pool, _ in parts):
                 return other.state.name
         return ""
 
