@@ -1,14 +1,12 @@
 """Bugs that other schedulers shipped; each name says what must hold here."""
 
-import random
-
 from elastane.api.cluster import Draining, Snapshot
 from elastane.api.plans import DidNotArrive, Drains, GivesWay, NoRoom
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
 from elastane.scheduler.plan import plan
 
-from .scheduler_model import Cluster, by_job, job, quota, replace, running
+from .scheduler_model import Cluster, by_job, dice, job, quota, replace, running
 from .scheduler_strategies import PRIORITIES
 
 
@@ -28,7 +26,7 @@ def sizes(made):
 
 def test_quota_is_not_leaked_when_the_old_size_ends_before_the_new_one_is_admitted():
     """kueue#11557."""
-    world = Cluster(cluster(running(job(1, high=8, low=4), a=4), running(job(2, low=4), a=4)), random.Random(1))
+    world = Cluster(cluster(running(job(1, high=8, low=4), a=4), running(job(2, low=4), a=4)), dice(1))
     world.tick()
     world.snapshot = replace(world.snapshot, jobs=world.snapshot.jobs[:1])
     world.tick(100.0)
@@ -40,7 +38,7 @@ def test_quota_is_not_leaked_when_the_old_size_ends_before_the_new_one_is_admitt
 
 
 def test_a_job_that_replaces_workers_is_not_counted_twice():
-    """Four of its workers leave with their nodes; four others start beside them, and the quota of eight holds."""
+    """Four of its workers leave with their nodes; four others start beside them if the quota is eight."""
     mine = running(job(1, "t", low=4, high=4), a=4)
     mine = replace(mine, holds=(replace(mine.holds[0], leaving=4),))
     teams = (Team(name="t", quotas=(quota("a", 8, borrow=0),)),)
@@ -53,7 +51,7 @@ def test_a_job_that_replaces_workers_is_not_counted_twice():
 
 def test_nothing_is_held_for_ever_under_rapid_scaling():
     """kueue#11553."""
-    world = Cluster(cluster(job(1, high=8), devices=8), random.Random(1))
+    world = Cluster(cluster(job(1, high=8), devices=8), dice(1))
     for size in (8, 1, 5, 2, 8, 1):
         policy = replace(world.of("job-1").spec.elastic_policy, max_replicas=size)
         world.change("job-1", elastic_policy=policy)
@@ -109,7 +107,7 @@ def test_a_job_does_not_go_up_and_down_at_once():
 
 def test_limits_below_what_is_left_of_a_job_do_not_wedge_the_plan():
     """kueue#12963."""
-    world = Cluster(cluster(running(job(1, low=4, high=8), a=8)), random.Random(1))
+    world = Cluster(cluster(running(job(1, low=4, high=8), a=8)), dice(1))
     world.change("job-1", elastic_policy=replace(job(1, low=1, high=2).spec.elastic_policy))
     world.submit(job(2, low=6))
     for _ in range(3):
@@ -118,7 +116,7 @@ def test_limits_below_what_is_left_of_a_job_do_not_wedge_the_plan():
 
 
 def test_a_change_of_priority_counts_for_an_elastic_job_that_runs():
-    world = Cluster(cluster(running(job(1, low=4, high=8), a=8), job(2, low=8)), random.Random(1))
+    world = Cluster(cluster(running(job(1, low=4, high=8), a=8), job(2, low=8)), dice(1))
     assert by_job(world.tick())["job-2"].action == "wait"
     world.change("job-2", priority_class="high")
     for _ in range(3):
@@ -155,7 +153,7 @@ def test_of_several_jobs_that_could_be_stopped_only_as_many_are_as_must_be():
 def test_two_jobs_do_not_preempt_each_other_for_ever():
     """kueue#3779, volcano#3869."""
     teams = (Team(name="t0", quotas=(quota("a", 4),)), Team(name="t1", quotas=(quota("a", 4),)))
-    world = Cluster(cluster(teams=teams), random.Random(1))
+    world = Cluster(cluster(teams=teams), dice(1))
     for number in range(6):
         world.submit(job(number, f"t{number % 2}", low=3, high=6, priority=("high", "low")[number % 2]))
         world.tick()
@@ -198,7 +196,7 @@ def test_a_notice_that_has_been_answered_is_answered_once():
     """The workers under notice are asked to leave in one plan, and are no reason for anything in the next."""
     doomed = running(job(1, low=2, high=4), a=4)
     doomed = replace(doomed, holds=(replace(doomed.holds[0], leaving=2),))
-    world = Cluster(cluster(doomed, devices=4, leaving=2), random.Random(1))
+    world = Cluster(cluster(doomed, devices=4, leaving=2), dice(1))
     assert by_job(world.tick())["job-1"].drain == {"a": 2}
     world.snapshot = replace(world.snapshot, pools=(replace(world.snapshot.pools[0], devices=2, leaving=0),))
     for _ in range(5):
@@ -207,7 +205,7 @@ def test_a_notice_that_has_been_answered_is_answered_once():
 
 def test_a_failed_device_costs_one_worker_and_not_its_whole_pool():
     """Horovod bans a host for ever."""
-    world = Cluster(cluster(running(job(1, high=8), a=8)), random.Random(1))
+    world = Cluster(cluster(running(job(1, high=8), a=8)), dice(1))
     world.snapshot = replace(world.snapshot, pools=(replace(world.snapshot.pools[0], devices=7),))
     assert sizes(world.tick()) == {"job-1": 7}
     world.snapshot = replace(world.snapshot, pools=(replace(world.snapshot.pools[0], devices=8),))

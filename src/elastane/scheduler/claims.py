@@ -191,7 +191,7 @@ class _Desk:
         self.held.append((claimant, parts))
 
     def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
-        """Serve claimants of one priority that wait. What is held stops them; it never stops a running job."""
+        """Serve those of one priority that wait. What is held stops them, and never a running job."""
         self.starting = True
         for claimant in self.holders:
             self.keep(claimant)

@@ -134,10 +134,7 @@ def _free(accounts: Accounts, claimant: Claimant, pool: int) -> int:
 
 def _beyond_own_drain(claimant: Claimant, missing: dict[int, int]) -> dict[int, int]:
     """What must be kept for the job besides the devices that its own workers are about to leave."""
-    found = dict(missing)
-    for pool in found:
-        found[pool] = max(0, found[pool] - claimant.draining.get(pool, 0))
-    return found
+    return {pool: max(0, count - claimant.draining.get(pool, 0)) for pool, count in missing.items()}
 
 
 def _take(accounts: Accounts, claimant: Claimant, workers: dict[int, int]) -> None:
