@@ -17,6 +17,10 @@ replace = msgspec.structs.replace
 TICK_S = 30.0
 
 
+def dice(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - a seeded history, not a secret
+
+
 def job(
     number: int,
     team: str = "t",

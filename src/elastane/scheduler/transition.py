@@ -84,8 +84,8 @@ def _claim(accounts: Accounts, claimant: Claimant, change: Change) -> None:
     missing = {
         pool: workers - change.at(pool) for pool, workers in wanted.items() if workers > change.at(pool)
     }
-    fits = not busy(claimant) and all(_free(accounts, claimant, pool) >= n for pool, n in missing.items())
-    _take(accounts, claimant, missing)
+    fits = not claimant.busy and all(_free(accounts, claimant, pool) >= n for pool, n in missing.items())
+    _take(accounts, claimant, missing if fits else _beyond_own_drain(claimant, missing))
     (change.new if fits else change.short).update(missing)
 
 
@@ -104,7 +104,7 @@ def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
         or size <= claimant.stays
         or (claimant.curve.gain(claimant.stays, size) >= claimant.resize_log)
     )
-    more = size - now if now and pays and not busy(claimant) else 0
+    more = size - now if now and pays and not claimant.busy else 0
     for pool, workers in missing.items():
         taken = min(free[pool], max(0, more))
         more -= taken
@@ -126,15 +126,15 @@ def _cut(change: Change, size: int) -> None:
                 del workers[pool]
 
 
-def busy(claimant: Claimant) -> bool:
-    """Some of its own workers are still leaving: it goes neither up nor down before they are gone."""
-    return any(one.workers > one.leaving for one in claimant.state.draining)
-
-
 def _free(accounts: Accounts, claimant: Claimant, pool: int) -> int:
     """Workers that fit now, by the pool and by every quota above."""
     room = accounts.room(claimant.path, len(claimant.path) - 1, pool)
     return int(min(accounts.free[pool], room) // claimant.devices)
+
+
+def _beyond_own_drain(claimant: Claimant, missing: dict[int, int]) -> dict[int, int]:
+    """What must be kept for the job besides the devices that its own workers are about to leave."""
+    return {pool: max(0, count - claimant.draining.get(pool, 0)) for pool, count in missing.items()}
 
 
 def _take(accounts: Accounts, claimant: Claimant, workers: dict[int, int]) -> None:
