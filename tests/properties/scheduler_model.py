@@ -17,6 +17,10 @@ replace = msgspec.structs.replace
 TICK_S = 30.0
 
 
+def dice(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311 - a seeded history, not a secret
+
+
 def job(
     number: int,
     team: str = "t",
@@ -112,7 +116,7 @@ class Nodes:
         self.children: dict[str, list[str]] = {}
         for name, parent in self.parent.items():
             self.children.setdefault(parent, []).append(name)
-        self.own = {"": max(0, capacity - promised)}
+        self.own = {"": capacity}
         self.lend = dict.fromkeys(self.parent, math.inf)
         self.borrow = dict.fromkeys(self.parent, math.inf)
         for name in self.parent:
@@ -121,6 +125,7 @@ class Nodes:
             if promised > capacity:
                 scaled = entry.nominal_quota * capacity // promised
             self.own[name] = scaled
+            self.own[""] -= scaled
             if entry.lending_limit is not None:
                 self.lend[name] = entry.lending_limit
             if entry.borrowing_limit is not None:

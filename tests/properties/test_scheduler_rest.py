@@ -1,14 +1,14 @@
 """What comes to rest stays at rest, and there everybody has what is theirs."""
 
-import random
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastane.scheduler.plan import plan
+from elastane.api.cluster import Snapshot
+from elastane.api.pools import Pool
+from elastane.api.quotas import Team
 
-from .scheduler_model import TICK_S, Cluster, Nodes, by_job, capacity, job, replace, used
-from .scheduler_strategies import empty_cluster, some_job
+from .scheduler_model import TICK_S, Cluster, Nodes, by_job, capacity, dice, job, quota, replace, used
+from .scheduler_strategies import PRIORITIES, empty_cluster, some_job
 
 seeds = st.integers(0, 2**32)
 AT_MOST_TICKS = 120
@@ -16,7 +16,7 @@ AT_MOST_TICKS = 120
 
 def loaded(seed, *, jobs=8, odd=True, limits=True):
     """A cluster with jobs that never end, some of which came after the others had settled."""
-    rng = random.Random(seed)
+    rng = dice(seed)
     cluster = Cluster(empty_cluster(rng, limits=limits), rng)
     for number in range(rng.randint(1, jobs)):
         if rng.random() < 0.3:
@@ -39,7 +39,7 @@ def rested(cluster):
 
 
 @given(seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_under_constant_load_every_cluster_comes_to_rest_and_stays_there(seed):
     cluster = loaded(seed)
     rested(cluster)
@@ -157,7 +157,7 @@ def test_nothing_is_idle_that_a_job_could_use_and_that_is_worth_it(seed):
 @given(seeds)
 @settings(max_examples=100, deadline=None)
 def test_every_job_that_can_run_runs_to_its_end(seed):
-    rng = random.Random(seed)
+    rng = dice(seed)
     cluster = Cluster(empty_cluster(rng), rng)
     for number in range(rng.randint(2, 14)):
         state = some_job(rng, number)
@@ -176,7 +176,7 @@ def test_every_job_that_can_run_runs_to_its_end(seed):
 @given(seeds)
 @settings(max_examples=50, deadline=None)
 def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
-    rng = random.Random(seed)
+    rng = dice(seed)
     cluster = Cluster(empty_cluster(rng, limits=False), rng)
     most = cluster.snapshot.pools[0].devices
     cluster.submit(job(0, "t0", low=1))
@@ -196,7 +196,7 @@ def test_a_large_old_job_is_not_starved_by_small_young_ones(seed):
 @given(seeds)
 @settings(max_examples=100, deadline=None)
 def test_an_owner_has_its_share_back_as_soon_as_borrowers_have_drained(seed):
-    rng = random.Random(seed)
+    rng = dice(seed)
     nominal = rng.randint(1, 12)
     cluster = Cluster(owned_by_t0(nominal, devices=nominal + rng.randint(0, 6)), rng)
     for number in range(rng.randint(1, 6)):
@@ -213,13 +213,6 @@ def test_an_owner_has_its_share_back_as_soon_as_borrowers_have_drained(seed):
 
 
 def owned_by_t0(nominal, devices):
-    from elastane.api.cluster import Snapshot
-    from elastane.api.pools import Pool
-    from elastane.api.quotas import Team
-
-    from .scheduler_model import quota
-    from .scheduler_strategies import PRIORITIES
-
     return Snapshot(
         now_s=0.0,
         pools=(Pool(name="a", device="h100", devices=devices),),

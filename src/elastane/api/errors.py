@@ -2,6 +2,7 @@
 
 ElastaneError
 ├── BadInput            the request cannot be met; nothing was changed       (exit code 2)
+│   └── BadField        because of one field of a document; says which
 ├── NoSuchRun           no run of that name, or it is not running            (exit code 3)
 ├── RunFailed           the training itself failed; the traceback is shown   (exit code 1)
 ├── StateLost           every copy of some block died at once                (exit code 1)
@@ -32,6 +33,21 @@ class ElastaneError(Exception):
 
 class BadInput(ElastaneError):
     exit_code = 2
+
+
+class BadField(BadInput):
+    """One field of a document is wrong.
+
+    Args:
+        field: as a path: ``elasticPolicy.minReplicas``.
+        wrong: completes a sentence that begins with the field.
+        means: for whoever asked.
+        do: what to write.
+    """
+
+    def __init__(self, field: str, wrong: str, *, means: str = "", do: str = "") -> None:
+        self.field = field
+        super().__init__(f"{field}: {wrong}", means=means, do=do)
 
 
 class NoSuchRun(ElastaneError):

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from elastane.api.errors import BadInput
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.reading import at_least, check_name, invalid, more_than_zero, read
 
@@ -11,7 +10,7 @@ def job_spec(document: object) -> JobSpec:
     """The spec that a document describes, checked.
 
     Raises:
-        BadInput: with the field, what is wrong and what to write.
+        BadField: with the field, what is wrong and what to write.
     """
     if isinstance(document, dict) and document.get("version", 1) != 1:
         raise invalid("version", f"{document['version']!r} is not known here", "write 1, or upgrade elastane")
@@ -27,7 +26,7 @@ def checked(spec: JobSpec) -> JobSpec:
     """The same spec.
 
     Raises:
-        BadInput: with the field, what is wrong and what to write.
+        BadField: with the field, what is wrong and what to write.
     """
     check_name("name", spec.name)
     check_name("team", spec.team)
@@ -82,8 +81,9 @@ def _check_values(policy: ElasticPolicy) -> None:
     at_least(f"{field}[0]", values[0], 1)
     ends = (policy.min_replicas, policy.max_replicas)
     if ends not in ((values[0], values[-1]), (1, 1)):
-        raise BadInput(
-            f"{field}: {list(values)} does not reach from minReplicas {ends[0]} to maxReplicas {ends[1]}",
+        raise invalid(
+            field,
+            f"{list(values)} does not reach from minReplicas {ends[0]} to maxReplicas {ends[1]}",
+            f"write minReplicas {values[0]} and maxReplicas {values[-1]}, or leave both out",
             means="the smallest and the largest of the values are the limits",
-            do=f"write minReplicas {values[0]} and maxReplicas {values[-1]}, or leave both out",
         )

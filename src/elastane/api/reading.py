@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadField
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def read(document: object, kind: type[T], what: str) -> T:
         what: a word for it, for errors: ``job``.
 
     Raises:
-        BadInput: with the field, what is wrong and what to write.
+        BadField: with the field, what is wrong and what to write.
     """
     try:
         return msgspec.convert(document, kind, strict=True)
@@ -31,9 +31,9 @@ def read(document: object, kind: type[T], what: str) -> T:
         raise _translated(str(error), kind, what) from None
 
 
-def invalid(field: str, wrong: str, write: str, means: str = "") -> BadInput:
+def invalid(field: str, wrong: str, write: str, means: str = "") -> BadField:
     """``wrong`` completes a sentence that begins with the field."""
-    return BadInput(f"{field}: {wrong}", means=means, do=write)
+    return BadField(field, wrong, means=means, do=write)
 
 
 def check_name(field: str, name: str) -> None:
@@ -63,11 +63,11 @@ def unique(field: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _translated(message: str, kind: type, what: str) -> BadInput:
+def _translated(message: str, kind: type, what: str) -> BadField:
     wrong, _, path = message.partition(" - at `$")
     field = path.rstrip("`").lstrip(".")
     if unknown := re.search(r"unknown field `(.+?)`", wrong):
-        known = _fields(kind)
+        known = _fields(kind) if isinstance(kind, type) else []
         near = get_close_matches(unknown[1], known, n=1)
         place = f"{field}.{unknown[1]}" if field else unknown[1]
         write = f"write {near[0]}" if near else "remove it, or check docs/scheduling.md for its name"

@@ -1,1 +1,1 @@
-"""How other terminals reach a live run."""
+"""How other terminals reach a live run, and a cluster."""

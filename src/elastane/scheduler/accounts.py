@@ -73,14 +73,16 @@ def grow_tree(
     quota = [[0] * len(pools) for _ in nodes]
     local = [[0] * len(pools) for _ in nodes]
     ceiling = [[math.inf] * len(pools) for _ in nodes]
-    quota[CLUSTER] = [max(0, there - total) for there, total in zip(capacity, promised, strict=True)]
+    quota[CLUSTER] = list(capacity)
     nothing = Quota(pool="")
     for node in upwards:
         if node == CLUSTER:
             continue
         for name, pool in pools.items():
             mine = written[node].get(name, nothing)
-            quota[node][pool] += _kept(mine.nominal_quota, promised[pool], capacity[pool])
+            nominal = _kept(mine.nominal_quota, promised[pool], capacity[pool])
+            quota[CLUSTER][pool] -= nominal
+            quota[node][pool] += nominal
             owned = quota[node][pool]
             lent = owned if mine.lending_limit is None else min(owned, mine.lending_limit)
             local[node][pool] = owned - lent

@@ -1,6 +1,6 @@
 """Who is entitled to what so far: grants, on whose quota, and how to take one back."""
 
-from elastane.scheduler.accounts import Accounts, Path
+from elastane.scheduler.accounts import Accounts
 from elastane.scheduler.claimant import Claimant, Grant
 from elastane.scheduler.eligibility import Group
 
@@ -19,6 +19,7 @@ class Books:
     def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
         self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
+        self.kept_for: dict[int, tuple[int, Parts]] = {}
         self.rank = 0
 
     def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
@@ -26,7 +27,7 @@ class Books:
 
         Workers stay where they are as far as they can.
         """
-        for group in claimant.groups if not claimant.entitled else (_group_of(claimant),):
+        for group in groups_of(claimant):
             kept, left = self.kept(claimant, workers, level, group)
             new, left = self.new(claimant, left, level, group.for_minimum, kept)
             if not left:
@@ -34,12 +35,20 @@ class Books:
         return None
 
     def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
-        """Where so many more fit beside its minimum: if ``held`` in places it has, else only in new ones."""
+        """Where so many more fit beside its minimum: if ``held`` only in places it has, else in new ones."""
         group = _group_of(claimant)
         if held:
             parts, left = self.kept(claimant, workers, level, group)
         else:
-            parts, left = self.new(claimant, workers, level, group.for_growth, ())
+            parts, left = self.kept(claimant, workers, level, group) if claimant.lost else ((), workers)
+            # Where it has workers that may yet be granted, what is given anew would be these.
+            order = tuple(
+                pool
+                for pool in group.for_growth
+                if claimant.lost or claimant.held.get(pool, 0) <= claimant.given.get(pool, 0)
+            )
+            new, left = self.new(claimant, left, level, order, parts)
+            parts += new
         return None if left else parts
 
     def places(self, claimant: Claimant, workers: int, level: int) -> Parts:
@@ -49,7 +58,7 @@ class Books:
 
     def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
         """Up to so many new ones, in the group that has room for most."""
-        found = [self.new(claimant, workers, level, group.for_minimum, ()) for group in claimant.groups]
+        found = [self.new(claimant, workers, level, group.for_minimum, ()) for group in groups_of(claimant)]
         return min(found, key=lambda one: one[1])[0]
 
     def kept(self, claimant: Claimant, workers: int, level: int, group: Group) -> tuple[Parts, int]:
@@ -112,10 +121,26 @@ class Books:
         self.on_quota[node] = found
         return list(found)
 
-    def charge(self, path: Path, parts: Parts, devices: int) -> None:
-        """Reserve, or with negative devices release, room without granting it to anybody."""
+    def keep(self, claimant: Claimant, level: int) -> Parts:
+        """Keep from others what there is of the claimant's minimum on the quota of ``path[level]``."""
+        parts = self.as_many(claimant, claimant.minimum - claimant.entitled, level)
+        self.kept_for[claimant.number] = (claimant.path[level], parts)
         for pool, workers in parts:
-            self.accounts.charge(path, pool, workers * devices)
+            self.accounts.charge(claimant.path, pool, workers * claimant.devices)
+        return parts
+
+    def kept_above(self, claimant: Claimant, node: int) -> bool:
+        """Whether the claimant has had its turn on ``node``, and holds its place on a quota further up."""
+        kept = self.kept_for.get(claimant.number)
+        return kept is not None and claimant.path.index(kept[0]) > claimant.path.index(node)
+
+    def release(self, claimant: Claimant, node: int | None = None) -> None:
+        """Keep nothing for the claimant any more; with ``node``, nothing of its quota."""
+        found = self.kept_for.get(claimant.number)
+        if found is not None and node in (None, found[0]):
+            del self.kept_for[claimant.number]
+            for pool, workers in found[1]:
+                self.accounts.charge(claimant.path, pool, -workers * claimant.devices)
 
     def _book(self, grant: Grant, sign: int) -> None:
         claimant = grant.claimant
@@ -129,8 +154,12 @@ class Books:
                 claimant.placed += min(after, held) - min(before, held)
 
 
+def groups_of(claimant: Claimant) -> tuple[Group, ...]:
+    """Those it may still choose from: kind and site are the same for all its workers."""
+    return (_group_of(claimant),) if claimant.entitled else claimant.groups
+
+
 def _group_of(claimant: Claimant) -> Group:
-    """The one its minimum went to: kind and site are the same for all its workers."""
     if len(claimant.groups) == 1:
         return claimant.groups[0]
     pool = claimant.grants[0].parts[0][0]

@@ -16,7 +16,6 @@ from elastane.api.plans import (
 from elastane.scheduler.accounts import CLUSTER, Accounts
 from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant, Grant
-from elastane.scheduler.claims import no_room
 from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground
 
@@ -54,7 +53,7 @@ class Causes:
             self._note_gains(claimant)
         for gains in self.gains.values():
             gains.sort(key=lambda gain: gain.grant.rank)
-        healthy = [pool.devices - pool.leaving for pool in ground.snapshot.pools]
+        healthy = [max(0, pool.devices - pool.leaving) for pool in ground.snapshot.pools]
         self.gone = [max(0, held[pool] - healthy[pool]) for pool in ground.pools.values()]
         self.over = [max(0, held[pool] - ground.tree.capacity[pool]) for pool in ground.pools.values()]
 
@@ -77,13 +76,12 @@ class Causes:
         own = self._own(claimant)
         if own is not None:
             return (own,)
-        return tuple(
-            dict.fromkeys(
-                why
-                for pool, workers in lost.items()
-                for why in self._others(claimant, pool, workers * claimant.devices)
-            )
-        )
+        others = [
+            why
+            for pool, workers in lost.items()
+            for why in self._others(claimant, pool, workers * claimant.devices)
+        ]
+        return tuple(dict.fromkeys(others))
 
     def _own(self, claimant: Claimant) -> Why | None:
         """A reason of the job's own."""
@@ -91,11 +89,9 @@ class Causes:
             return claimant.limited_by
         if not claimant.entitled or claimant.entitled >= claimant.stays:
             return None
-        if claimant.stop is not None and not isinstance(claimant.stop, NoRoom):
-            return claimant.stop
         if claimant.entitled == largest(claimant.state.spec.elastic_policy, claimant.stays):
             return SizeNotLegal(workers=claimant.stays)
-        return None
+        return None if isinstance(claimant.stop, NoRoom) else claimant.stop
 
     def _others(self, claimant: Claimant, pool: int, devices: int) -> list[Why]:
         accounts, name = self.books.accounts, tuple(self.ground.pools)[pool]
@@ -117,7 +113,7 @@ class Causes:
         limit = accounts.tree.local[node][pool] + accounts.tree.ceiling[node][pool]
         if by_node and limit < math.inf:
             return [QuotaReached(node=accounts.tree.names[node], pool=name, limit=int(limit))]
-        return [no_room(self.books, claimant, devices // claimant.devices, claimant.level)]
+        return []
 
     def _gainers(self, loser: Claimant, pool: int, name: str, devices: int, node: int) -> list[Why]:
         """Those below ``node`` who get the devices, first whoever is not yet named for another loss."""

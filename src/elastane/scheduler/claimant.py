@@ -49,6 +49,7 @@ class Claimant:
         limited_by: why no more.
         stop: why it is entitled to no more; a `NoRoom` for want of devices, else a reason of its own.
         held: workers by pool that may stay where they are.
+        draining: workers by pool that were asked to leave and have not, those on nodes that go away left out.
         size: workers it has, wherever; 0 while it waits.
         stays: workers in ``held``.
         cooling: it was resized a moment ago.
@@ -62,6 +63,7 @@ class Claimant:
         given: the same, in workers by pool.
         entitled: the same, in workers.
         placed: how many of ``held`` are among them.
+        lost: the others of ``held`` cannot stay.
     """
 
     state: JobState
@@ -76,6 +78,7 @@ class Claimant:
     limit: int
     limited_by: Why
     held: dict[int, int]
+    draining: dict[int, int]
     size: int
     stays: int
     cooling: bool
@@ -90,10 +93,16 @@ class Claimant:
     given: dict[int, int] = field(default_factory=dict)
     entitled: int = 0
     placed: int = 0
+    lost: bool = False
 
     @property
     def running(self) -> bool:
         return self.size > 0
+
+    @property
+    def busy(self) -> bool:
+        """Some of its own workers are still leaving: it goes neither up nor down before they are gone."""
+        return bool(self.draining)
 
     @property
     def has_minimum(self) -> bool:

@@ -18,14 +18,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from elastane.api.plans import NoRoom
-from elastane.scheduler.books import Books, Parts
+from elastane.scheduler.books import Books, Parts, groups_of
 from elastane.scheduler.claimant import Claimant, Grant
 
 Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
 
 
-def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill) -> None:
+def grant_minimums(
+    books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill
+) -> list[Claimant]:
     """Give as many minimums as fit on the quota of ``node``.
 
     Args:
@@ -34,6 +36,9 @@ def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: 
         waiting: claimants below it that are entitled to nothing yet.
         grain: steps in which dominant shares are compared.
         refill: called for each node further down whose grants were taken back.
+
+    Returns:
+        Those who hold their place: they got part of their minimum, or lost patience waiting for it.
     """
     desk = _Desk(books, node, grain, refill)
     by_priority: dict[int, list[Claimant]] = {}
@@ -50,11 +55,8 @@ def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: 
         running = [claimant for claimant in group if claimant.running]
         for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
             desk.serve(claimant, by_priority)
-        # What is held for somebody who cannot start yet stops no running job, only those who would start.
-        desk.hold_again()
-        for claimant in desk.in_turn([claimant for claimant in group if not claimant.running]):
-            desk.serve(claimant, by_priority)
-        desk.release()
+        desk.start([claimant for claimant in group if not claimant.running], by_priority)
+    return desk.holders
 
 
 class _Desk:
@@ -62,7 +64,8 @@ class _Desk:
 
     def __init__(self, books: Books, node: int, grain: float, refill: Fill) -> None:
         self.books, self.node, self.grain, self.refill = books, node, grain, refill
-        self.held: list[tuple[Claimant, Parts]] = []
+        self.holders: list[Claimant] = []
+        self.starting = False
         self.refused: dict[object, int] = {}
 
     def in_turn(self, waiting: list[Claimant]) -> Iterable[Claimant]:
@@ -93,9 +96,14 @@ class _Desk:
         """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
         if claimant.has_minimum:
             return
+        self.books.release(claimant)
         level = claimant.path.index(self.node)
         if claimant.running and level < claimant.level:
-            self.stay(claimant, level)
+            if claimant.waits is None:
+                self.stay(claimant, level)
+            if not claimant.has_minimum:
+                # The rest may yet come from quotas further up; until then nobody starts on what it may need.
+                self.hold(claimant)
             return
         shape = (claimant.path[0], claimant.groups, claimant.devices)
         alike = not claimant.running
@@ -177,26 +185,27 @@ class _Desk:
                 later.setdefault(displaced.priority, []).append(displaced)
 
     def hold(self, claimant: Claimant) -> None:
-        """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
-        parts = self.books.as_many(claimant, claimant.minimum, claimant.path.index(self.node))
-        self.books.charge(claimant.path, parts, claimant.devices)
-        self.held.append((claimant, parts))
+        """Keep what there is of the claimant's minimum from who would start later."""
+        self.holders.append(claimant)
+        if self.starting:
+            self.books.keep(claimant, claimant.path.index(self.node))
 
-    def hold_again(self) -> None:
-        holders = [claimant for claimant, _ in self.held]
-        self.held = []
-        for claimant in holders:
-            self.hold(claimant)
-
-    def release(self) -> None:
-        for claimant, parts in self.held:
-            self.books.charge(claimant.path, parts, -claimant.devices)
+    def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
+        """Serve those of one priority that wait. What is held stops them, and never a running job."""
+        self.starting = True
+        for claimant in self.holders:
+            self.books.keep(claimant, claimant.path.index(self.node))
+        for claimant in self.in_turn(waiting):
+            self.serve(claimant, later)
+        for claimant in self.holders:
+            self.books.release(claimant)
+        self.starting = False
 
     def must_not_displace(self, claimant: Claimant, level: int) -> bool:
         """What it could take back is what somebody of its team or cohort, who holds its place, waits for."""
         return not claimant.running and any(
             other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
-            for other, _ in self.held
+            for other in self.holders
             if other.path[0] != self.node
         )
 
@@ -216,8 +225,9 @@ class _Desk:
     def holder(self, claimant: Claimant) -> str:
         """The job that holds its place and waits for a pool the claimant could use."""
         pools = {pool for group in claimant.groups for pool in group.for_minimum}
-        for other, parts in self.held:
-            if any(pool in pools for pool, _ in parts):
+        for other in self.holders:
+            _, parts = self.books.kept_for.get(other.number, (self.node, ()))
+            if other.patient and any(pool in pools for pool, _ in parts):
                 return other.state.name
         return ""
 
@@ -233,7 +243,7 @@ def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for
     """Why so many more workers do not fit, told of the pool that comes closest."""
     accounts, path = books.accounts, claimant.path
     closest: NoRoom | None = None
-    for pool in dict.fromkeys(pool for group in claimant.groups for pool in group.for_minimum):
+    for pool in dict.fromkeys(pool for group in groups_of(claimant) for pool in group.for_minimum):
         room, bound = accounts.limit(path, level, pool)
         there = min(accounts.free[pool], accounts.growable[pool])
         found = NoRoom(

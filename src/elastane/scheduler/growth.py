@@ -60,7 +60,7 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
     """
     queues: dict[int, list[tuple[Step, Claimant]]] = {}
     for claimant in claimants:
-        step = next_step(claimant, rules)
+        step = next_step(claimant, node, rules)
         if step is not None:
             queues.setdefault(claimant.path[0], []).append((step, claimant))
     turns = []
@@ -97,10 +97,12 @@ def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules)
     parts = books.growth(claimant, step.workers, level, held=step.held)
     if parts is not None:
         books.grant(claimant, node, parts, growth=True)
-        return next_step(claimant, rules, new_only=not step.held)
+        return next_step(claimant, node, rules, new_only=not step.held)
+    if step.held:
+        # It may have a right to these on a quota further up, and on this one to others on top of them.
+        return next_step(claimant, node, rules, new_only=True)
     claimant.stop = no_room(books, claimant, step.workers, level)
-    # Where it has workers it may have no right to them on this quota, but a right to others.
-    return next_step(claimant, rules, new_only=True) if step.held else None
+    return None
 
 
 def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
@@ -109,15 +111,25 @@ def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Ru
     return (*step.key[:3], shares(books, claimant, node, rules.fairness_grain), *step.key[3:])
 
 
-def next_step(claimant: Claimant, rules: Rules, *, new_only: bool = False) -> Step | None:
-    """The next size; None, with the reason in ``stop``, if there is none."""
+def next_step(claimant: Claimant, node: int, rules: Rules, *, new_only: bool = False) -> Step | None:
+    """The next size; None, with the reason in ``stop``, if there is none.
+
+    Args:
+        claimant: whose.
+        node: on whose quota.
+        rules: for what is worth its devices.
+        new_only: what it has elsewhere cannot stay on this quota.
+    """
     policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
     now = claimant.entitled
     # Workers it has and that are not granted yet: something new would come on top of them.
-    unplaced = claimant.stays - claimant.placed
+    unplaced = 0 if claimant.lost else claimant.stays - claimant.placed
     size = following(policy, now)
     held = not new_only and size is not None and size - now <= unplaced
-    if not held:
+    if not held and node == claimant.path[claimant.level]:
+        # The last quota it may use: what is not granted here is lost, and others may take its place.
+        claimant.lost = True
+    elif not held:
         now += unplaced
         size = following(policy, now)
     if size is None or size > limit:

@@ -98,6 +98,8 @@ def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) ->
         if holding.leaving
     ]
     found = (*leave, *causes.of(claimant))
+    if not claimant.entitled and claimant.waits is not None:
+        return (*found, claimant.waits)
     return found or _still(ground, claimant, change)
 
 

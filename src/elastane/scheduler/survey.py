@@ -97,6 +97,11 @@ class _Desk:
             for one in state.holds
             if one.pool in self.pools and one.workers > one.leaving
         }
+        draining: dict[int, int] = {}
+        for gone in state.draining:
+            if gone.pool in self.pools and gone.workers > gone.leaving:
+                pool = self.pools[gone.pool]
+                draining[pool] = draining.get(pool, 0) + gone.workers - gone.leaving
         started_s = state.started_s if size and state.started_s is not None else None
         faulty_s = policy.faulty_scale_down_timeout_in_seconds
         return Claimant(
@@ -112,6 +117,7 @@ class _Desk:
             limit=most,
             limited_by=why,
             held=held,
+            draining=draining,
             size=size,
             stays=sum(held.values()),
             cooling=state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s,

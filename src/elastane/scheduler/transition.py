@@ -9,7 +9,7 @@ else meanwhile.
 from dataclasses import dataclass, field
 
 from elastane.scheduler.accounts import Accounts
-from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground
 
@@ -49,16 +49,19 @@ def transition(ground: Ground) -> tuple[Change, ...]:
     grants = sorted(
         (grant for claimant in ground.claimants for grant in claimant.grants), key=lambda g: g.rank
     )
-    for grant in grants:
-        if not grant.growth:
-            _claim(accounts, grant, changes[grant.claimant.number])
+    # A minimum stands where the last part of it was granted.
+    minimums = dict.fromkeys(grant.claimant for grant in reversed(grants) if not grant.growth)
+    for claimant in reversed(minimums):
+        _claim(accounts, claimant, changes[claimant.number])
     # A job stands where its growth begins.
     for claimant in dict.fromkeys(grant.claimant for grant in grants if grant.growth):
         _grow(accounts, claimant, changes[claimant.number])
     for claimant in ground.claimants:
         change = changes[claimant.number]
-        if not claimant.excused:
-            # What it is entitled to and cannot have at a legal size is kept for it all the same.
+        stays = change.size == claimant.size == claimant.stays
+        if not claimant.excused and not stays:
+            # What it is entitled to and cannot have at a legal size is kept for it all the same. A job whose
+            # policy was changed, and that loses nothing, goes on until it can have a legal size.
             _cut(change, largest(claimant.state.spec.elastic_policy, change.size))
         for holding in claimant.state.holds:
             pool = ground.pools.get(holding.pool, -1)
@@ -73,17 +76,16 @@ def _kept(claimant: Claimant) -> Change:
     return Change(kept={pool: workers for pool, workers in stay.items() if workers})
 
 
-def _claim(accounts: Accounts, grant: Grant, change: Change) -> None:
+def _claim(accounts: Accounts, claimant: Claimant, change: Change) -> None:
     """All that is missing of a minimum, or nothing; what cannot be had is kept from those who come later."""
-    claimant = grant.claimant
     wanted: dict[int, int] = {}
-    for pool, workers in grant.parts:
+    for pool, workers in (part for grant in claimant.grants if not grant.growth for part in grant.parts):
         wanted[pool] = wanted.get(pool, 0) + workers
     missing = {
         pool: workers - change.at(pool) for pool, workers in wanted.items() if workers > change.at(pool)
     }
-    fits = not busy(claimant) and all(_free(accounts, claimant, pool) >= n for pool, n in missing.items())
-    _take(accounts, claimant, missing)
+    fits = not claimant.busy and all(_free(accounts, claimant, pool) >= n for pool, n in missing.items())
+    _take(accounts, claimant, missing if fits else _beyond_own_drain(claimant, missing))
     (change.new if fits else change.short).update(missing)
 
 
@@ -102,7 +104,7 @@ def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
         or size <= claimant.stays
         or (claimant.curve.gain(claimant.stays, size) >= claimant.resize_log)
     )
-    more = size - now if now and pays and not busy(claimant) else 0
+    more = size - now if now and pays and not claimant.busy else 0
     for pool, workers in missing.items():
         taken = min(free[pool], max(0, more))
         more -= taken
@@ -124,15 +126,15 @@ def _cut(change: Change, size: int) -> None:
                 del workers[pool]
 
 
-def busy(claimant: Claimant) -> bool:
-    """Some of its own workers are still leaving: it goes neither up nor down before they are gone."""
-    return any(one.workers > one.leaving for one in claimant.state.draining)
-
-
 def _free(accounts: Accounts, claimant: Claimant, pool: int) -> int:
     """Workers that fit now, by the pool and by every quota above."""
     room = accounts.room(claimant.path, len(claimant.path) - 1, pool)
     return int(min(accounts.free[pool], room) // claimant.devices)
+
+
+def _beyond_own_drain(claimant: Claimant, missing: dict[int, int]) -> dict[int, int]:
+    """What must be kept for the job besides the devices that its own workers are about to leave."""
+    return {pool: max(0, count - claimant.draining.get(pool, 0)) for pool, count in missing.items()}
 
 
 def _take(accounts: Accounts, claimant: Claimant, workers: dict[int, int]) -> None:

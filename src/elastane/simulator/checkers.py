@@ -124,7 +124,7 @@ class Checker:
             return True
         living = [worker for worker in self.workers.values() if worker.alive and worker.state != "leaving"]
         if self.steps == self.began:
-            # Nothing is left to train: whoever is there may have the last word, and needs no optimizer for it.
+            # Nothing is left to train: whoever is there has the last word, and needs no optimizer for it.
             return any(worker.member.works_in for worker in living)
         held: set[int] = set()
         for worker in living:

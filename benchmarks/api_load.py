@@ -1,0 +1,167 @@
+"""How long list and describe take with many jobs in the store, at a steady rate of requests.
+
+``python benchmarks/api_load.py --jobs 10000 --rate 50 --seconds 20`` starts the API in a process of its own,
+over a real socket, and asks from this one. Requests are sent when they are due, not when the one before has
+been answered, and are timed from then on: a server that falls behind is not spared. Half of them list 100
+jobs, half describe one. ``--store`` takes a PostgreSQL; it must be empty. Prints one JSON object.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import socket
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import uvicorn
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.plans import Plan
+from elastane.api.wire import Held, Observed, State
+from elastane.controller.access.rates import Rate
+from elastane.controller.api.app import application
+from elastane.controller.api.context import Controller, Settings
+from elastane.controller.first_token import first_token
+from elastane.controller.store import jobs, snapshots
+from elastane.controller.store.database import Store
+
+TEAMS = 50
+IN_ONE_TRANSACTION = 1000
+WARM_UP_S = 2.0
+
+
+def fill(store: Store, count: int) -> None:
+    """Jobs of many teams, of which a third has run and ended."""
+    drawn = random.Random(1)  # noqa: S311 - the same jobs each time
+    for begin in range(0, count, IN_ONE_TRANSACTION):
+        with store.writing() as tx:
+            seen = []
+            for number in range(begin, min(begin + IN_ONE_TRANSACTION, count)):
+                spec = JobSpec(
+                    name=f"job-{number}",
+                    team=f"team-{number % TEAMS}",
+                    script="train.py",
+                    args=("--epochs", "3", "--data", "s3://bucket/some/where"),
+                    env={"OMP_NUM_THREADS": "4"},
+                    elastic_policy=ElasticPolicy(min_replicas=1, max_replicas=16),
+                )
+                jobs.submit(tx, spec, "ada", time.time())
+                speeds = tuple((workers, workers * 90.0) for workers in (1, 2, 4, 8))
+                observed = Observed(
+                    seen_s=time.time(), held={"h100": Held(workers=4)}, step=number, speeds=speeds
+                )
+                state: State = "finished" if drawn.random() < 1 / 3 else "running"
+                seen.append(jobs.Seen(job=spec.name, observed=observed, state=state))
+            jobs.observe(tx, seen, time.time())
+
+
+def serve(url: str, listening: socket.socket) -> None:
+    """The API on this socket, until it is ended."""
+    unhurried = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
+    controller = Controller(
+        Store(url), wake=lambda: None, plan=lambda _: Plan(), words=lambda _: (), settings=unhurried
+    )
+    # For longer than the client keeps it, or a request may meet a connection that has just been closed.
+    config = uvicorn.Config(
+        application(controller), log_level="warning", access_log=False, timeout_keep_alive=75
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[listening])
+
+
+async def ask(base: str, token: str, count: int, rate: float, seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each request, by what was asked; raises if one fails."""
+    drawn = random.Random(2)  # noqa: S311 - the same requests each time
+    took: dict[str, list[float]] = {"list": [], "describe": []}
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+    async with httpx.AsyncClient(
+        base_url=base, headers={"Authorization": f"Bearer {token}"}, limits=limits, timeout=30
+    ) as client:
+
+        async def one(due_s: float, kind: str, path: str, *, counted: bool) -> None:
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            (await client.get(path)).raise_for_status()
+            if counted:
+                took[kind].append((time.monotonic() - due_s) * 1000)
+
+        # The listening socket is there before the server is: this waits for it.
+        (await client.get("/v1/health")).raise_for_status()
+        begin_s = time.monotonic() + 0.1
+        tasks = []
+        for index in range(int(rate * (WARM_UP_S + seconds))):
+            kind = "list" if index % 2 else "describe"
+            path = (
+                f"/v1/jobs?limit=100&team=team-{drawn.randrange(TEAMS)}"
+                if kind == "list"
+                else f"/v1/jobs/job-{drawn.randrange(count)}"
+            )
+            counted = index >= rate * WARM_UP_S
+            tasks.append(asyncio.create_task(one(begin_s + index / rate, kind, path, counted=counted)))
+        await asyncio.gather(*tasks)
+    return took
+
+
+def summary(milliseconds: list[float]) -> dict[str, float]:
+    cuts = statistics.quantiles(milliseconds, n=100, method="inclusive")
+    return {
+        "requests": len(milliseconds),
+        "p50_ms": round(cuts[49], 1),
+        "p99_ms": round(cuts[98], 1),
+        "max_ms": round(max(milliseconds), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument(
+        "--store", default="", help="URL of an empty database; by default SQLite in a new folder"
+    )
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = asked.store or f"sqlite:///{Path(folder) / 'store.db'}"
+        store = Store(url)
+        fill(store, asked.jobs)
+        token = first_token(store, "benchmark", time.time())
+        if token is None:
+            parser.error("the store is not empty")
+        begin_s = time.monotonic()
+        with store.reading() as tx:
+            alive = len(snapshots.snapshot(tx, time.time()).snapshot.jobs)
+        snapshot_s = time.monotonic() - begin_s
+        store.close()
+        listening = socket.create_server(("127.0.0.1", 0))
+        server = multiprocessing.get_context("spawn").Process(
+            target=serve, args=(url, listening), daemon=True
+        )
+        server.start()
+        base = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        before = os.getloadavg()[0]
+        took = asyncio.run(ask(base, token, asked.jobs, asked.rate, asked.seconds))
+        server.terminate()
+        server.join()
+    print(
+        json.dumps(
+            {
+                "jobs": asked.jobs,
+                "rate_per_s": asked.rate,
+                "snapshot_s": round(snapshot_s, 3),
+                "jobs_in_snapshot": alive,
+                "load_before": before,
+                "cores": os.cpu_count(),
+                **{kind: summary(some) for kind, some in took.items()},
+            },
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

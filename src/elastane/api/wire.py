@@ -1,0 +1,470 @@
+"""What the controller's API serves and takes, beside the nouns that people declare.
+
+The controller writes these values, clients read them: one definition for the server, its OpenAPI
+description and the Python client. JSON is camelCase; times are seconds since 1970.
+"""
+
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from elastane.api.jobs import JobSpec
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Team
+from elastane.api.reservations import Reservation
+from elastane.api.rules import Rules
+
+T = TypeVar("T")
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of answers: clients ignore fields that they do not know."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of requests: a field that is not known is an error, because it was meant to do something."""
+
+
+class Page(Served, Generic[T], frozen=True, kw_only=True):
+    """Some of many.
+
+    Args:
+        items: in the order of the list.
+        after: where the next page begins; empty: this is the last one.
+    """
+
+    items: tuple[T, ...]
+    after: str = ""
+
+
+class Problem(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a request was not done, as ``application/problem+json`` (RFC 9457).
+
+    Args:
+        type: always ``about:blank``: the status says what kind of problem it is.
+        title: of the status.
+        status: of HTTP.
+        detail: what happened.
+        means: for whoever asked.
+        do: about it.
+        field: which part of the request is wrong, as a path: ``elasticPolicy.minReplicas``.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    means: str = ""
+    do: str = ""
+    field: str = ""
+
+
+# -- jobs --------------------------------------------------------------------------------------------------
+
+State: TypeAlias = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
+"""Of a job: ``queued`` holds nothing and waits; ``running`` holds devices; the last three are for ever."""
+
+Wanted: TypeAlias = Literal["run", "pause", "cancel"]
+"""What people asked for. The state follows as soon as it can."""
+
+ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
+
+
+class Grant(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job should have.
+
+    Args:
+        workers: by pool.
+        drain_until_s: when workers beyond that should be gone.
+    """
+
+    workers: dict[str, int] = {}
+    drain_until_s: float = 0.0
+
+
+class Held(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job has in one pool.
+
+    Args:
+        workers: seen there.
+        leaving: how many of them are on nodes that are drained or will be taken away.
+    """
+
+    workers: int
+    leaving: int = 0
+
+
+class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """What an engine saw of a job the last time it looked.
+
+    Args:
+        seen_s: when; 0: never.
+        held: by pool. A job uses the larger of this and of its grant.
+        step: last committed step.
+        starting_since_s: since when granted workers have not arrived; None: all have.
+        faulty_since_s: since when granted workers are gone by a fault; None: none is.
+        speeds: ``(workers, samples per second)`` as measured.
+        resize_s: what a resize costs, in seconds of the whole job's time.
+        unsaved_s: seconds of work that a preemption would lose.
+        remaining: samples still to train on; None: nobody knows.
+    """
+
+    seen_s: float = 0.0
+    held: dict[str, Held] = {}
+    step: int = 0
+    starting_since_s: float | None = None
+    faulty_since_s: float | None = None
+    speeds: tuple[tuple[int, float], ...] = ()
+    resize_s: float = 1.0
+    unsaved_s: float = 0.0
+    remaining: float | None = None
+
+
+class Explanation(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a job has the size it has, in sentences."""
+
+    sentences: tuple[str, ...] = ()
+    decided_s: float = 0.0
+
+
+class JobSummary(Served, frozen=True, kw_only=True):
+    """A job as a row of a list.
+
+    Args:
+        number: grows with every submission.
+        name: unique in the cluster.
+        team: whose quota it runs on.
+        user: who submitted it.
+        queue: of the team.
+        priority_class: as its spec names it; empty: the cluster's default.
+        state: where it is.
+        wanted: where people want it.
+        workers: granted, in all pools together.
+        step: last committed step.
+        submitted_s: when.
+        started_s: when it was first granted its minimum.
+        ended_s: when it finished, failed or was cancelled.
+    """
+
+    number: int
+    name: str
+    team: str
+    user: str
+    queue: str
+    priority_class: str
+    state: State
+    wanted: Wanted
+    workers: int
+    step: int
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+
+
+class Job(JobSummary, frozen=True, kw_only=True):
+    """All that is known about a job.
+
+    Args:
+        version: grows with every change of what is asked of it; its ``ETag``.
+        spec: as submitted, or as changed since.
+        grant: what it should have.
+        observed: what it has, as last seen.
+        explained: why.
+        life: number of its agent processes so far.
+        crashes: of its own; these count against its retries.
+        resizes: how often its grant changed while it ran.
+        preemptions: how often it was stopped for others.
+        resized_s: when its grant last changed.
+        retry_at_s: after a crash, not before this time.
+        spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.
+    """
+
+    version: int
+    spec: JobSpec
+    grant: Grant
+    observed: Observed
+    explained: Explanation
+    life: int
+    crashes: int
+    resizes: int
+    preemptions: int
+    resized_s: float | None
+    retry_at_s: float
+    spent: float
+
+
+class Scale(Asked, frozen=True, kw_only=True):
+    """Other limits for a job's size; None: as before."""
+
+    min_replicas: int | None = None
+    max_replicas: int | None = None
+
+
+class Reprioritise(Asked, frozen=True, kw_only=True):
+    """Another priority class for a job; empty: the cluster's default."""
+
+    priority_class: str
+
+
+class Event(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened. ``id`` grows; ``team`` and ``job`` are empty where it is about neither."""
+
+    id: int
+    time_s: float
+    kind: str
+    team: str = ""
+    job: str = ""
+    message: str = ""
+    detail: dict[str, str | int | float | bool | None] = {}
+
+
+class Decided(Served, frozen=True, kw_only=True):
+    """A decision about a job, and its reason in sentences."""
+
+    id: int
+    time_s: float
+    action: str
+    workers: dict[str, int]
+    sentences: tuple[str, ...]
+
+
+class Explained(Served, frozen=True, kw_only=True):
+    """Why a job has the size it has, what it waits for, and how it came to that; newest decision first."""
+
+    job: str
+    state: State
+    wanted: Wanted
+    workers: int
+    explanation: Explanation
+    decisions: tuple[Decided, ...]
+
+
+# -- what operators declare --------------------------------------------------------------------------------
+
+
+class Trigger(Asked, frozen=True, kw_only=True):
+    """A rule that turns a reported metric into a limit.
+
+    While it is above ``above``, or below ``below``, jobs may have no more than ``limit`` devices of the pool.
+
+    Args:
+        name: unique.
+        metric: as it is reported.
+        above: None: does not matter.
+        below: None: does not matter.
+        pool: whose devices.
+        limit: how many of them jobs may still have.
+    """
+
+    name: str
+    metric: str
+    above: float | None = None
+    below: float | None = None
+    pool: str
+    limit: int
+
+
+class Config(Asked, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that operators declare, as one document. What is None is left as it is."""
+
+    version: Literal[1] = 1
+    cohorts: tuple[Cohort, ...] | None = None
+    teams: tuple[Team, ...] | None = None
+    priorities: tuple[PriorityClass, ...] | None = None
+    pools: tuple[Pool, ...] | None = None
+    reservations: tuple[Reservation, ...] | None = None
+    triggers: tuple[Trigger, ...] | None = None
+    rules: Rules | None = None
+
+
+class Change(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """One difference between two configurations; ``before`` and ``after`` are whole documents."""
+
+    kind: str
+    name: str
+    change: Literal["add", "change", "remove"]
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+class Moved(Served, frozen=True, kw_only=True):
+    """What a change of the rules would do to one job."""
+
+    job: str
+    team: str
+    before: int
+    after: int
+    sentences: tuple[str, ...]
+
+
+class Foreseen(Served, frozen=True, kw_only=True):
+    """What a configuration would change, if it were applied now: documents, and the sizes of jobs."""
+
+    documents: tuple[Change, ...]
+    jobs: tuple[Moved, ...]
+
+
+# -- nodes and reports -------------------------------------------------------------------------------------
+
+NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
+
+
+class Node(Served, frozen=True, kw_only=True):
+    """A machine.
+
+    Args:
+        name: unique.
+        pool: its devices belong to.
+        devices: how many.
+        wanted: ``use`` it, ``drain`` it (jobs leave), or take it as ``failed`` (they are gone already).
+        why: somebody drained it.
+        gone_at_s: when it will be taken away; None: nobody said so.
+        heard_s: when its engine last saw it.
+        version: grows with every change; its ``ETag``.
+    """
+
+    name: str
+    pool: str
+    devices: int
+    wanted: NodeWanted
+    why: str
+    gone_at_s: float | None
+    heard_s: float
+    version: int
+
+
+class NodeChange(Asked, frozen=True, kw_only=True):
+    """Why a node is drained, or taken as failed."""
+
+    why: str = ""
+
+
+class Capacity(Asked, frozen=True, kw_only=True, tag="capacity", tag_field="kind"):
+    """A pool has no more than so many devices, until somebody says otherwise or ``valid_s`` has passed."""
+
+    pool: str
+    devices: int
+    valid_s: float = 600.0
+
+
+class Notice(Asked, frozen=True, kw_only=True, tag="notice", tag_field="kind"):
+    """A node will be taken away in so many seconds."""
+
+    node: str
+    in_s: float
+
+
+class Metric(Asked, frozen=True, kw_only=True, tag="metric", tag_field="kind"):
+    """A measurement, for `Trigger`."""
+
+    metric: str
+    value: float
+    valid_s: float = 600.0
+
+
+Report: TypeAlias = Capacity | Notice | Metric
+
+# -- usage, tokens, audit ----------------------------------------------------------------------------------
+
+Terms: TypeAlias = Literal["owned", "borrowed", "spot"]
+"""On which terms a device is used: of the team's own quota, of somebody else's, or of a spot pool."""
+
+
+class Use(Served, frozen=True, kw_only=True):
+    """Devices that a job uses now, and what one of them costs for an hour."""
+
+    pool: str
+    terms: Terms
+    devices: int
+    price: float = 0.0
+
+
+class UsageRow(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """Device-seconds of one group; a column that was not grouped by is empty."""
+
+    team: str = ""
+    user: str = ""
+    job: str = ""
+    pool: str = ""
+    owned_device_s: float = 0.0
+    borrowed_device_s: float = 0.0
+    spot_device_s: float = 0.0
+    cost: float = 0.0
+
+
+class Usage(Served, frozen=True, kw_only=True):
+    """What was used between two moments."""
+
+    from_s: float
+    until_s: float
+    rows: tuple[UsageRow, ...]
+
+
+Role: TypeAlias = Literal["viewer", "submitter", "team-admin", "operator", "reporter"]
+"""The first three are roles in a team; an operator has the cluster; a reporter may only report."""
+
+
+class NewToken(Asked, frozen=True, kw_only=True):
+    """A token to be made.
+
+    Args:
+        user: whom it speaks for.
+        role: what it may do.
+        team: in which team; ``*``: in every one; empty for operators and reporters.
+        note: what it is for.
+        valid_s: seconds until it ends; None: when it is revoked.
+    """
+
+    user: str
+    role: Role
+    team: str = ""
+    note: str = ""
+    valid_s: float | None = None
+
+
+class Token(Served, frozen=True, kw_only=True):
+    """A token, without its secret."""
+
+    id: str
+    user: str
+    role: Role
+    team: str
+    note: str
+    created_s: float
+    expires_s: float | None
+    revoked_s: float | None
+
+
+class MadeToken(Served, frozen=True, kw_only=True):
+    """A new token with its secret, which is told only this once."""
+
+    secret: str
+    token: Token
+
+
+class AuditLine(Served, frozen=True, kw_only=True):
+    """Who did what, or was not allowed to."""
+
+    id: int
+    time_s: float
+    token: str
+    user: str
+    action: str
+    target: str
+    team: str
+    allowed: bool
+    detail: str
+
+
+class Health(Served, frozen=True, kw_only=True):
+    """The controller answers, and so does its store."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Version(Served, frozen=True, kw_only=True):
+    """Of the controller, and of its API."""
+
+    elastane: str
+    api: Literal["v1"] = "v1"

@@ -1,0 +1,416 @@
+"""A cluster's controller, as Python sees it.
+
+```python
+with Cluster("https://cluster:8080", token) as cluster:
+    job = cluster.submit(JobSpec(name="digits", team="vision", script="train.py"))
+    for event in cluster.watch(job=job.name):
+        print(event.message)
+```
+"""
+
+import time
+import uuid
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import httpx
+import msgspec
+
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.jobs import JobSpec
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.reservations import Reservation
+from elastane.api.rules import Rules
+from elastane.api.wire import (
+    AuditLine,
+    Change,
+    Config,
+    Event,
+    Explained,
+    Foreseen,
+    Job,
+    JobSummary,
+    MadeToken,
+    NewToken,
+    Node,
+    NodeChange,
+    Page,
+    Problem,
+    Report,
+    Reprioritise,
+    Scale,
+    State,
+    Token,
+    Trigger,
+    Usage,
+    Version,
+)
+
+T = TypeVar("T")
+Document = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
+D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
+
+PATHS: dict[type[Document], str] = {
+    Cohort: "cohorts",
+    Team: "teams",
+    PriorityClass: "priorities",
+    Pool: "pools",
+    Reservation: "reservations",
+    Trigger: "triggers",
+}
+AGAIN = {429, 503}
+"""Answers that say: later."""
+PAUSE_S = 0.2
+QUIET_S = 60.0
+"""A stream that has not even sent a comment for so long is broken."""
+
+
+class Refused(BadInput):
+    """The controller did not do it; ``problem`` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.detail, means=problem.means, do=problem.do)
+
+
+class NotThere(Refused):
+    """There is no such thing, or the token may not see it."""
+
+    exit_code = 3
+
+
+class Unreachable(ElastaneError):
+    """The controller did not answer in time."""
+
+
+class Cluster:
+    """A connection to a controller. Not for several threads at once.
+
+    Args:
+        url: of the controller.
+        token: ``ela_...``.
+        verify: certificates; a path: of the certificate to trust.
+        timeout_s: for a request, all its attempts together. Requests are repeated while the controller is
+            restarted; those that change something carry a key, so that they are done once.
+    """
+
+    def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
+        self._timeout_s = timeout_s
+        self._http = httpx.Client(
+            base_url=f"{url.rstrip('/')}/v1",
+            headers={"Authorization": f"Bearer {token}"},
+            verify=verify,
+            timeout=timeout_s,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    # -- jobs ----------------------------------------------------------------------------------------------
+
+    def submit(self, spec: JobSpec, *, key: str = "") -> Job:
+        """A new job.
+
+        Args:
+            spec: what it needs.
+            key: the same key submits the same job only once; empty: a new one.
+
+        Raises:
+            Refused: the spec is wrong, its name is taken, or the token may not.
+        """
+        return self._do("POST", "/jobs", Job, body=spec, key=key)
+
+    def jobs(
+        self,
+        *,
+        team: str = "",
+        states: tuple[State, ...] = (),
+        user: str = "",
+        queue: str = "",
+        prefix: str = "",
+    ) -> Iterator[JobSummary]:
+        """All jobs that the token may see, newest first, fetched page by page."""
+        params = {"team": team, "state": list(states), "user": user, "queue": queue, "prefix": prefix}
+        yield from self._pages("/jobs", Page[JobSummary], params)
+
+    def job(self, name: str) -> Job:
+        return self._do("GET", f"/jobs/{name}", Job)
+
+    def scale(self, name: str, *, min_replicas: int | None = None, max_replicas: int | None = None) -> Job:
+        """Other limits for a job's size; None: as before."""
+        body = Scale(min_replicas=min_replicas, max_replicas=max_replicas)
+        return self._do("POST", f"/jobs/{name}/scale", Job, body=body)
+
+    def pause(self, name: str) -> Job:
+        return self._do("POST", f"/jobs/{name}/pause", Job)
+
+    def resume(self, name: str) -> Job:
+        return self._do("POST", f"/jobs/{name}/resume", Job)
+
+    def cancel(self, name: str) -> Job:
+        return self._do("POST", f"/jobs/{name}/cancel", Job)
+
+    def reprioritise(self, name: str, priority_class: str) -> Job:
+        body = Reprioritise(priority_class=priority_class)
+        return self._do("POST", f"/jobs/{name}/priority", Job, body=body)
+
+    def explain(self, name: str) -> Explained:
+        """Why the job has the size it has."""
+        return self._do("GET", f"/jobs/{name}/explain", Explained)
+
+    def events(self, name: str) -> Iterator[Event]:
+        """What has happened to a job, oldest first."""
+        yield from self._pages(f"/jobs/{name}/events", Page[Event], {})
+
+    def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
+        """What happens from now on, or after an event; goes on for ever, also after the controller's restart.
+
+        Args:
+            job: only its own; empty: all that the token may see.
+            after: number of the last event that was seen; None: begin with the next one.
+        """
+        broken_since: float | None = None
+        while True:
+            try:
+                for event in self._watched(job, after):
+                    broken_since = None
+                    if event is not None:
+                        after = event.id
+                        yield event
+            except httpx.TransportError as error:
+                now = time.monotonic()
+                broken_since = now if broken_since is None else broken_since
+                if now - broken_since > self._timeout_s:
+                    raise self._unreachable(error) from error
+            time.sleep(PAUSE_S)
+
+    def _watched(self, job: str, after: int | None) -> Iterator[Event | None]:
+        """One stream until it ends; None: it has begun, or still lives."""
+        params: dict[str, Any] = {"job": job} | ({} if after is None else {"after": after})
+        timeout = httpx.Timeout(self._timeout_s, read=QUIET_S)
+        with self._http.stream("GET", "/watch", params=params, timeout=timeout) as answer:
+            if answer.status_code in AGAIN:
+                return
+            if answer.is_error:
+                answer.read()
+                raise _refused(answer)
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    yield msgspec.json.decode(line.removeprefix("data: "), type=Event)
+                elif line.startswith(":"):
+                    yield None
+
+    def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
+        """A part of a log, and where the next one begins.
+
+        Args:
+            name: of the job.
+            process: ``agent``, ``coordinator``, ``spares`` or ``worker-3``.
+            offset: first byte; negative: from the end.
+        """
+        answer = self._ask("GET", f"/jobs/{name}/logs", params={"process": process, "offset": offset})
+        return answer.content, int(answer.headers["Elastane-Next-Offset"])
+
+    # -- what operators declare ----------------------------------------------------------------------------
+
+    def declared(self, kind: type[D]) -> tuple[D, ...]:
+        """All documents of a kind: ``cluster.declared(Team)``."""
+        return self._do("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
+
+    def document(self, kind: type[D], name: str) -> D:
+        return self._do("GET", f"/{PATHS[kind]}/{name}", kind)
+
+    def declare(self, document: Document) -> None:
+        """Declares a document, new or in place of the one with its name."""
+        self._ask("PUT", f"/{PATHS[type(document)]}/{document.name}", body=document)
+
+    def undeclare(self, kind: type[Document], name: str) -> None:
+        self._ask("DELETE", f"/{PATHS[kind]}/{name}")
+
+    def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
+        """Sets the quota of a team or a cohort in one pool; others stay.
+
+        Raises:
+            Refused: somebody else changed the document meanwhile.
+        """
+        path = f"/{PATHS[kind]}/{name}"
+        answer = self._ask("GET", path)
+        before: Team | Cohort = msgspec.json.decode(answer.content, type=kind)
+        others = tuple(one for one in before.quotas if one.pool != quota.pool)
+        after = msgspec.structs.replace(before, quotas=(*others, quota))
+        self._ask("PUT", path, body=after, if_match=answer.headers["ETag"])
+
+    def rules(self) -> Rules:
+        return self._do("GET", "/rules", Rules)
+
+    def set_rules(self, rules: Rules) -> None:
+        self._ask("PUT", "/rules", body=rules)
+
+    def config(self) -> Config:
+        """Everything that is declared."""
+        return self._do("GET", "/config", Config)
+
+    def diff(self, config: Config) -> tuple[Change, ...]:
+        """What applying this would change."""
+        return self._do("POST", "/config/diff", Page[Change], body=config).items
+
+    def apply(self, config: Config) -> tuple[Change, ...]:
+        """Makes what is declared equal to this; kinds that are None stay."""
+        return self._do("POST", "/config/apply", Page[Change], body=config).items
+
+    def check_policy(self, config: Config) -> Foreseen:
+        """What would change, jobs included, if this were applied now."""
+        return self._do("POST", "/policy/check", Foreseen, body=config)
+
+    # -- nodes, reports, usage, tokens -----------------------------------------------------------------------
+
+    def nodes(self) -> tuple[Node, ...]:
+        return self._do("GET", "/nodes", Page[Node]).items
+
+    def set_node(self, name: str, verb: Literal["drain", "fail", "use"], why: str = "") -> Node:
+        """Drains a node, gives it up, or uses it again."""
+        body = None if verb == "use" else NodeChange(why=why)
+        return self._do("POST", f"/nodes/{name}/{verb}", Node, body=body)
+
+    def report(self, report: Report) -> None:
+        """Capacity, a notice or a metric, from outside."""
+        self._ask("POST", "/reports", body=report)
+
+    def usage(
+        self,
+        *by: Literal["team", "user", "job", "pool"],
+        from_s: float | None = None,
+        until_s: float | None = None,
+    ) -> Usage:
+        """Device-seconds and cost, grouped; by default of the last 30 days, by team."""
+        return self._do("GET", "/usage", Usage, params=_usage(by, from_s, until_s))
+
+    def usage_csv(
+        self,
+        *by: Literal["team", "user", "job", "pool"],
+        from_s: float | None = None,
+        until_s: float | None = None,
+    ) -> str:
+        """The same, for spreadsheets."""
+        return self._ask("GET", "/usage", params=_usage(by, from_s, until_s) | {"format": "csv"}).text
+
+    def make_token(self, new: NewToken) -> MadeToken:
+        """A new token. Its secret is told only this once; it is empty if the first answer was lost."""
+        return self._do("POST", "/tokens", MadeToken, body=new)
+
+    def tokens(self) -> tuple[Token, ...]:
+        return self._do("GET", "/tokens", Page[Token]).items
+
+    def revoke_token(self, id_: str) -> None:
+        self._ask("DELETE", f"/tokens/{id_}")
+
+    def audit(self) -> Iterator[AuditLine]:
+        """Who did what, newest first."""
+        yield from self._pages("/audit", Page[AuditLine], {})
+
+    def version(self) -> Version:
+        return self._do("GET", "/version", Version)
+
+    # -- HTTP ------------------------------------------------------------------------------------------------
+
+    def _pages(self, path: str, kind: type[Page[T]], params: dict[str, Any]) -> Iterator[T]:
+        after = ""
+        while True:
+            page = self._do("GET", path, kind, params=params | ({"after": after} if after else {}))
+            yield from page.items
+            if not (after := page.after):
+                return
+
+    def _do(
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        params: dict[str, Any] | None = None,
+        body: object = None,
+        key: str = "",
+    ) -> T:
+        answer = self._ask(method, path, params=params, body=body, key=key)
+        return msgspec.json.decode(answer.content, type=kind)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: dict[str, Any] | None = None,
+        body: object = None,
+        key: str = "",
+        if_match: str = "",
+    ) -> httpx.Response:
+        """One request, repeated while the controller is away or asks for patience.
+
+        Raises:
+            Refused: the controller will not.
+            Unreachable: it has not answered in time.
+        """
+        headers = {} if method == "GET" else {"Idempotency-Key": key or str(uuid.uuid4())}
+        headers |= {"If-Match": if_match} if if_match else {}
+        content = None if body is None else msgspec.json.encode(body)
+        headers |= {} if body is None else {"Content-Type": "application/json"}
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            pause_s = PAUSE_S
+            try:
+                answer = self._http.request(
+                    method, path, params=_given(params), content=content, headers=headers
+                )
+            except httpx.TransportError as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise self._unreachable(error) from error
+            else:
+                if not answer.is_error:
+                    return answer
+                pause_s = float(answer.headers.get("Retry-After", PAUSE_S))
+                if answer.status_code not in AGAIN or time.monotonic() + pause_s > deadline:
+                    raise _refused(answer)
+            time.sleep(pause_s)
+
+    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+        return Unreachable(
+            f"the controller at {self._http.base_url} does not answer ({error})",
+            means="jobs go on training without it; what you asked for may or may not have been done",
+            do="see that it runs (`elastane up`) and that the address is right, then ask again",
+        )
+
+
+def _given(params: dict[str, Any] | None) -> dict[str, Any]:
+    """Parameters that say something."""
+    return {name: value for name, value in (params or {}).items() if value not in ("", None, [])}
+
+
+def _usage(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> dict[str, Any]:
+    return {"by": list(by), "from": from_s, "until": until_s}
+
+
+def _refused(answer: httpx.Response) -> Refused:
+    try:
+        problem = msgspec.json.decode(answer.content, type=Problem)
+    except msgspec.DecodeError:
+        # Something between here and the controller has answered in its place.
+        problem = Problem(
+            type="about:blank",
+            title=answer.reason_phrase,
+            status=answer.status_code,
+            detail=f"{answer.url} answered {answer.status_code} {answer.reason_phrase}",
+            means="this is not the controller's own answer",
+            do="look at the address, and at proxies on the way",
+        )
+    return (NotThere if problem.status == httpx.codes.NOT_FOUND else Refused)(problem)

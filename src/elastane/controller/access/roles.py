@@ -1,0 +1,152 @@
+"""Who may do what: one table, one function."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from elastane.api.wire import Role, Token
+
+EVERY_TEAM = "*"
+
+Action: TypeAlias = Literal[
+    "job.read",
+    "job.submit",
+    "job.change",
+    "usage.read",
+    "documents.read",
+    "documents.write",
+    "nodes.read",
+    "nodes.write",
+    "events.read",
+    "tokens.read",
+    "tokens.write",
+    "audit.read",
+    "reports.write",
+]
+
+READS: frozenset[Action] = frozenset({"job.read", "usage.read", "documents.read", "events.read"})
+IN_TEAM: dict[Role, frozenset[Action]] = {
+    "viewer": READS,
+    "submitter": READS | {"job.submit", "job.change"},
+    "team-admin": READS | {"job.submit", "job.change", "tokens.read", "tokens.write", "audit.read"},
+    "operator": frozenset(),
+    "reporter": frozenset(),
+}
+"""What a role may do in its team. A submitter changes the jobs of its own user only."""
+
+EVERYWHERE: dict[Role, frozenset[Action]] = {
+    "viewer": frozenset({"documents.read"}),
+    "submitter": frozenset({"documents.read"}),
+    "team-admin": frozenset({"documents.read"}),
+    "operator": READS
+    | {
+        "job.submit",
+        "job.change",
+        "documents.write",
+        "nodes.read",
+        "nodes.write",
+        "tokens.read",
+        "tokens.write",
+        "audit.read",
+        "reports.write",
+    },
+    "reporter": frozenset({"reports.write"}),
+}
+"""What a role may do with what belongs to no team, such as pools, and an operator with everything."""
+
+GIVEN_BY_TEAM_ADMINS: frozenset[Role] = frozenset({"viewer", "submitter", "team-admin"})
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks: a token's user, in a role.
+
+    Args:
+        token: its id.
+        user: whom it speaks for.
+        role: what it may do.
+        team: where; ``*``: in every team; empty for operators and reporters.
+    """
+
+    token: str
+    user: str
+    role: Role
+    team: str = ""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked about.
+
+    Args:
+        name: for people: ``job train``.
+        team: it belongs to; empty: to the cluster.
+        user: it belongs to; empty: to the whole team.
+        role: of a token that is made or revoked; None: something else is.
+    """
+
+    name: str
+    team: str = ""
+    user: str = ""
+    role: Role | None = None
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    pass
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """Not allowed.
+
+    Args:
+        reason: for whoever asked.
+        visible: the target may be seen; otherwise, to them, it does not exist.
+    """
+
+    reason: str
+    visible: bool
+
+
+def principal_of(token: Token) -> Principal:
+    return Principal(token=token.id, user=token.user, role=token.role, team=token.team)
+
+
+def may(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
+    """The one rule of who may do what.
+
+    What belongs to no team is everybody's to look at (`EVERYWHERE`), what belongs to a team is the team's
+    (`IN_TEAM`), and an operator has all. Nobody makes a token that may do more than their own.
+    """
+    if principal.role == "operator":
+        if action in EVERYWHERE["operator"]:
+            return Allowed()
+        return Denied(f"no role may do {action}", visible=True)
+    if not target.team:
+        if action in EVERYWHERE[principal.role]:
+            return Allowed()
+        return Denied(f"only an operator may do {action} with {target.name}", visible=True)
+    if not within(principal, target.team):
+        return Denied(f"{target.name} belongs to another team", visible=False)
+    if action not in IN_TEAM[principal.role]:
+        return Denied(f"a {principal.role} of team {target.team} may not do {action}", visible=True)
+    if action == "job.change" and principal.role == "submitter" and target.user != principal.user:
+        return Denied(
+            f"{target.name} is {target.user}'s; only they and an admin of team {target.team} change it",
+            visible=True,
+        )
+    if action == "tokens.write" and target.role is not None and target.role not in GIVEN_BY_TEAM_ADMINS:
+        return Denied(
+            f"a {principal.role} of team {target.team} cannot give the role {target.role}",
+            visible=True,
+        )
+    return Allowed()
+
+
+def within(principal: Principal, team: str) -> bool:
+    """Whether the principal's role counts in this team."""
+    return bool(team) and principal.team in {team, EVERY_TEAM}
+
+
+def teams_of(principal: Principal) -> tuple[str, ...] | None:
+    """The teams whose things it may list; None: all of them."""
+    if principal.role == "operator" or principal.team == EVERY_TEAM:
+        return None
+    return (principal.team,) if principal.team else ()

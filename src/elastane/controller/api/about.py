@@ -1,0 +1,28 @@
+"""Is it alive, and which version is it? No token is needed to know."""
+
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+
+from elastane.api.wire import Health, Version
+from elastane.controller.api.bodies import reply, response
+from elastane.controller.api.context import Controller
+from elastane.controller.api.description import says
+from elastane.controller.store.database import change
+
+router = APIRouter(prefix="/v1", tags=["about"])
+
+
+@router.get("/health", **says(Health))
+def health(request: Request) -> Response:
+    """Whether the controller and its store answer."""
+    controller: Controller = request.app.state.controller
+    with controller.store.reading() as tx:
+        change(tx)
+    return response(reply(Health()))
+
+
+@router.get("/version", **says(Version))
+def get_version() -> Response:
+    """Of the controller and its API."""
+    return response(reply(Version(elastane=version("elastane"))))

@@ -1,0 +1,57 @@
+"""The application that uvicorn serves."""
+
+import threading
+from importlib.metadata import version
+from typing import Any
+
+import anyio
+from fastapi import FastAPI
+
+from elastane.controller.api import (
+    about,
+    audit,
+    config,
+    documents,
+    jobs,
+    nodes,
+    problems,
+    reports,
+    tokens,
+    usage,
+    watching,
+)
+from elastane.controller.api.context import Controller, Settings
+from elastane.controller.api.description import describe
+from elastane.controller.api.size import SizeLimit
+
+ROUTERS = (jobs, watching, documents, config, nodes, reports, usage, tokens, audit, about)
+
+
+def application(controller: Controller) -> FastAPI:
+    """The API of a controller. Set ``state.closing`` before the server stops: watchers end then."""
+    app = _routed(controller.settings)
+    app.state.controller = controller
+    app.state.closing = threading.Event()
+    app.state.watchers = anyio.CapacityLimiter(controller.settings.watchers)
+    return app
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI description, for which no controller is needed."""
+    return describe(_routed(Settings()))
+
+
+def _routed(settings: Settings) -> FastAPI:
+    app = FastAPI(
+        title="Elastane",
+        version=version("elastane"),
+        openapi_url="/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    for module in ROUTERS:
+        app.include_router(module.router)
+    problems.install(app)
+    app.add_middleware(SizeLimit, largest=settings.body_bytes)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
+    return app

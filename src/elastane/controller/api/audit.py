@@ -1,0 +1,21 @@
+"""The audit log, for those who may read it."""
+
+from fastapi import APIRouter, Response
+
+from elastane.api.wire import AuditLine, Page
+from elastane.controller.access.roles import Target
+from elastane.controller.api.bodies import reply, response
+from elastane.controller.api.caller import Asking
+from elastane.controller.api.description import says
+from elastane.controller.api.parameters import After, Limit
+from elastane.controller.store import audit
+
+router = APIRouter(prefix="/v1/audit", tags=["audit"])
+
+
+@router.get("", **says(Page[AuditLine]))
+def read(caller: Asking, after: After = None, limit: Limit = 100) -> Response:
+    """Who did what, or was not allowed to; newest first. Lines are never changed or deleted."""
+    caller.must("audit.read", Target(name="the audit log", team=caller.principal.team))
+    with caller.reading() as tx:
+        return response(reply(audit.page(tx, teams=caller.teams, before=after, limit=limit)))

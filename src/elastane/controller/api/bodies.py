@@ -1,0 +1,86 @@
+"""Requests decoded into the nouns, nouns encoded into answers.
+
+FastAPI's own models are pydantic's; the nouns are msgspec's, and are the one schema that Python, files and
+the API share. So bodies go past FastAPI, and `elastane.controller.api.description` describes them.
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import Depends, Request, Response
+
+from elastane.api.errors import BadField
+from elastane.api.reading import read
+from elastane.controller.api.problems import Refusal
+from elastane.controller.store.replies import Reply
+
+LARGEST_INTEGER = 2**53
+"""Beyond it JSON's numbers are not exact everywhere, nor do they fit every column."""
+
+
+def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's dependencies are untyped
+    """A dependency: the request's body as a value of this type.
+
+    Args:
+        kind: the type.
+        empty: what a request without a body means; None: it must have one.
+
+    Raises:
+        Refusal: it is not JSON.
+        BadField: it is not of this type.
+    """
+
+    async def decoded(request: Request) -> Any:  # noqa: ANN401
+        raw = request.state.body = await request.body()
+        if not raw and empty is not None:
+            return empty
+        try:
+            document = msgspec.json.decode(raw)
+            _check(document, "")
+            return read(document, kind, "request")
+        except (msgspec.DecodeError, RecursionError) as error:
+            said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST, f"the body is not JSON: {said}", do="send one JSON object"
+            ) from error
+
+    return Depends(decoded)
+
+
+def _check(value: object, path: str) -> None:
+    """Refuses what JSON allows and a database or another reader of JSON does not."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                _check(key, path)
+                _check(inner, f"{path}.{key}" if path else key)
+        case list():
+            for index, inner in enumerate(value):
+                _check(inner, f"{path}[{index}]")
+        case str() if "\0" in value:
+            raise BadField(path or "request", "holds a NUL character", do="leave it out")
+        case int() if abs(value) > LARGEST_INTEGER:
+            raise BadField(
+                path,
+                f"has more than {LARGEST_INTEGER.bit_length() - 1} bits",
+                do="write a smaller one",
+            )
+        case _:
+            pass
+
+
+def reply(value: object, *, status: HTTPStatus = HTTPStatus.OK, version: int | None = None) -> Reply:
+    """A value as an answer; its version becomes the ``ETag``."""
+    return Reply(
+        status=status, body=msgspec.json.encode(value), etag="" if version is None else f'"{version}"'
+    )
+
+
+def response(reply_: Reply, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        reply_.body or None,
+        status_code=reply_.status,
+        media_type="application/json" if reply_.body else None,
+        headers=({"ETag": reply_.etag} if reply_.etag else {}) | (headers or {}),
+    )

@@ -1,0 +1,248 @@
+"""Who asks, and what they may have done: authentication, rights, and the one way to change anything."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from fastapi import Depends, Header, Request, Response
+from fastapi.security import HTTPBearer
+from sqlalchemy import Connection
+
+from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
+from elastane.controller.access.secrets import PREFIX, digest_of
+from elastane.controller.api.bodies import response
+from elastane.controller.api.context import Controller
+from elastane.controller.api.problems import Refusal, missing
+from elastane.controller.store import audit, replies, tokens
+from elastane.controller.store.replies import Reply
+
+
+class NotAllowed(Refusal):
+    """A right is missing; the audit log hears of it."""
+
+    def __init__(self, action: Action, target: Target, denied: Denied) -> None:
+        self.action, self.target, self.reason = action, target, denied.reason
+        shown = missing(target.name)
+        if denied.visible:
+            super().__init__(
+                HTTPStatus.FORBIDDEN,
+                denied.reason,
+                means="nothing was done, and the audit log says that you tried",
+                do="ask an admin of your team or an operator",
+            )
+        else:
+            super().__init__(shown.status, shown.what, means=shown.means, do=shown.do)
+
+
+class Caller:
+    """One request of somebody who has shown a token.
+
+    Args:
+        principal: who.
+        controller: what they ask of.
+        request: of HTTP.
+        now_s: when.
+        key: idempotency key; empty: none.
+        if_match: version that the change is meant for, as an ``ETag``; empty: any.
+    """
+
+    def __init__(
+        self,
+        *,
+        principal: Principal,
+        controller: Controller,
+        request: Request,
+        now_s: float,
+        key: str,
+        if_match: str,
+    ) -> None:
+        self.principal = principal
+        self.controller = controller
+        self.request = request
+        self.now_s = now_s
+        self._key = key
+        self._if_match = if_match
+
+    @property
+    def teams(self) -> tuple[str, ...] | None:
+        """Whose things they may list; None: everybody's."""
+        return teams_of(self.principal)
+
+    def must(self, action: Action, target: Target) -> None:
+        """Goes on if it is allowed.
+
+        Raises:
+            NotAllowed: it is not.
+        """
+        match may(self.principal, action, target):
+            case Denied() as denied:
+                raise NotAllowed(action, target, denied)
+            case _:
+                pass
+
+    def expect(self, version: int) -> None:
+        """Goes on if the caller means this version.
+
+        Raises:
+            Refusal: they mean another one: somebody was quicker.
+        """
+        if self._if_match not in {"", "*", f'"{version}"'}:
+            raise Refusal(
+                HTTPStatus.PRECONDITION_FAILED,
+                f"it is at version {version}, you mean {self._if_match}",
+                means="somebody else has changed it meanwhile; nothing was done",
+                do="read it again, then decide again",
+            )
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one moment; what is not allowed in it is written into the audit log."""
+        try:
+            with self.controller.store.reading() as tx:
+                yield tx
+        except NotAllowed as refusal:
+            self._tell(refusal)
+            raise
+
+    def change(self, action: str, target: str, do: Callable[[Connection], Reply], team: str = "") -> Response:
+        """Does something once, with its line in the audit log, in one transaction.
+
+        Args:
+            action: for the audit log.
+            target: likewise.
+            do: checks what is allowed, does it and says what to answer.
+            team: whom the target belongs to; empty: the cluster.
+        """
+        digest = self._digest()
+        try:
+            with self.controller.store.writing() as tx:
+                if self._key and (kept := replies.find(tx, self.principal.token, self._key)):
+                    return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
+                done = do(tx)
+                self._audit(tx, action, target, team, allowed=True, detail="")
+                if self._key:
+                    replies.keep(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
+        except NotAllowed as refusal:
+            self._tell(refusal)
+            raise
+        self.controller.wake()
+        return response(done)
+
+    def _repeated(self, kept: replies.Kept, digest: bytes) -> Reply:
+        if kept.digest != digest:
+            raise Refusal(
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "this Idempotency-Key was used for another request",
+                means="a key stands for one request, so that a repetition is done once; nothing was done",
+                do="take a new key, such as a UUID",
+            )
+        return kept.reply
+
+    def _digest(self) -> bytes:
+        """Of everything that makes two requests the same."""
+        url = self.request.url
+        raw: bytes = getattr(self.request.state, "body", b"")
+        return hashlib.sha256(
+            msgspec.json.encode((self.request.method, url.path, url.query, hashlib.sha256(raw).hexdigest()))
+        ).digest()
+
+    def _tell(self, refusal: NotAllowed) -> None:
+        with self.controller.store.writing() as tx:
+            target = refusal.target
+            self._audit(tx, refusal.action, target.name, target.team, allowed=False, detail=refusal.reason)
+
+    def _audit(
+        self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
+    ) -> None:
+        audit.append(
+            tx,
+            token=self.principal.token,
+            user=self.principal.user,
+            action=action,
+            target=target,
+            team=team,
+            allowed=allowed,
+            detail=detail,
+            now_s=self.now_s,
+        )
+
+
+def authenticated(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
+    """Whose token this is.
+
+    Args:
+        controller: that keeps the tokens.
+        authorization: the header.
+        address: of who asks; it may not guess for ever.
+        now_s: the time.
+
+    Raises:
+        Refusal: nobody's, or they ask too often.
+    """
+    scheme, _, secret = authorization.partition(" ")
+    token = None
+    if scheme.lower() == "bearer" and secret.startswith(PREFIX):
+        with controller.store.reading() as tx:
+            token = tokens.with_digest(tx, digest_of(secret), now_s)
+    if token is None:
+        _paced(controller.by_address.wait_s(address, now_s), "this address has failed to show a token")
+        raise Refusal(
+            HTTPStatus.UNAUTHORIZED,
+            "this request shows no token that counts",
+            means="nobody knows who asks; a token may have ended or been revoked",
+            do="send Authorization: Bearer ela_...; `elastane token` makes one",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    _paced(controller.by_token.wait_s(token.id, now_s), f"token {token.id} has asked")
+    return principal_of(token)
+
+
+def _paced(wait_s: float, who: str) -> None:
+    if wait_s:
+        raise Refusal(
+            HTTPStatus.TOO_MANY_REQUESTS,
+            f"{who} too often",
+            means="nothing was done; others are served meanwhile",
+            do=f"wait {wait_s:.1f} s, then go on more slowly",
+            headers={"Retry-After": str(max(1, round(wait_s + 0.5)))},
+        )
+
+
+# For the description only: that a token is needed is decided by `authenticated`, in words of ours.
+_bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
+
+
+def _caller(
+    request: Request,
+    _: Annotated[object, Depends(_bearer)],
+    idempotency_key: Annotated[
+        str,
+        Header(
+            max_length=200,
+            pattern=r"^[!-~]*$",
+            description="Of your choice, such as a UUID. A repeated request with the same key is done once.",
+        ),
+    ] = "",
+    if_match: Annotated[
+        str, Header(max_length=40, pattern=r"^[!-~]*$", description="Change it only if it has this ETag.")
+    ] = "",
+) -> Caller:
+    controller: Controller = request.app.state.controller
+    now_s = controller.clock()
+    address = request.client.host if request.client else "unknown"
+    principal = authenticated(controller, request.headers.get("authorization", ""), address, now_s)
+    return Caller(
+        principal=principal,
+        controller=controller,
+        request=request,
+        now_s=now_s,
+        key=idempotency_key,
+        if_match=if_match,
+    )
+
+
+Asking = Annotated[Caller, Depends(_caller)]
+"""A parameter of every endpoint that needs a token."""

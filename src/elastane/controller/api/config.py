@@ -1,0 +1,103 @@
+"""The whole of what is declared as one document: read it, compare it, apply it, foresee what it would do."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from sqlalchemy import Connection
+
+from elastane.api.plans import Decision, Plan
+from elastane.api.wire import Change, Config, Foreseen, Moved, Page
+from elastane.controller.access.roles import Target
+from elastane.controller.api.bodies import body, reply, response
+from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.context import Controller
+from elastane.controller.api.description import says
+from elastane.controller.declared import check, diff, merged
+from elastane.controller.store import documents, events
+from elastane.controller.store.replies import Reply
+from elastane.controller.store.snapshots import snapshot
+
+router = APIRouter(prefix="/v1", tags=["what operators declare"])
+ALL = Target(name="the configuration")
+
+Wanted = Annotated[Config, body(Config)]
+
+
+@router.get("/config", **says(Config))
+def get_config(caller: Asking) -> Response:
+    """Everything that is declared, as one document that can be kept in git and applied."""
+    caller.must("documents.write", ALL)
+    with caller.reading() as tx:
+        return response(reply(documents.config(tx)))
+
+
+@router.post("/config/diff", **says(Page[Change], takes=Config))
+def config_diff(caller: Asking, config: Wanted) -> Response:
+    """What applying this document would add, change and remove. Kinds that it does not mention stay."""
+    return response(reply(Page(items=_checked(caller, config)[0])))
+
+
+@router.post("/config/apply", **says(Page[Change], takes=Config))
+def config_apply(caller: Asking, config: Wanted) -> Response:
+    """Makes what is declared equal to this document, all at once; answers with what was changed."""
+
+    def do(tx: Connection) -> Reply:
+        caller.must("documents.write", ALL)
+        standing = documents.config(tx)
+        check(merged(standing, config))
+        changes = diff(standing, config)
+        documents.write(tx, changes, caller.now_s)
+        for one in changes:
+            message = f"{caller.principal.user} applied a configuration: {one.change} {one.kind} {one.name}"
+            team = one.name if one.kind == "teams" else ""
+            events.append(tx, "config.applied", message, caller.now_s, team=team)
+        return reply(Page(items=changes))
+
+    return caller.change("config.apply", ALL.name, do)
+
+
+@router.post("/policy/check", **says(Foreseen, takes=Config))
+def policy_check(caller: Asking, config: Wanted) -> Response:
+    """What would change if this document were applied now: documents and sizes of jobs. Changes nothing."""
+    changes, wanted = _checked(caller, config)
+    with caller.reading() as tx:
+        now = snapshot(tx, caller.now_s)
+        then = snapshot(tx, caller.now_s, wanted)
+    controller = caller.controller
+    teams = {job.name: job.spec.team for job in now.snapshot.jobs}
+    moved = moves(controller.plan(now.snapshot), controller.plan(then.snapshot), teams, controller)
+    return response(reply(Foreseen(documents=changes, jobs=moved)))
+
+
+def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
+    """The differences, and what there would be.
+
+    Raises:
+        BadField: it could not be applied.
+    """
+    caller.must("documents.write", ALL)
+    with caller.reading() as tx:
+        standing = documents.config(tx)
+    wanted = merged(standing, config)
+    check(wanted)
+    return diff(standing, config), wanted
+
+
+def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) -> tuple[Moved, ...]:
+    """Jobs that would have another size under the other plan, and why."""
+    before = {one.job: sum(one.workers.values()) for one in now.decisions}
+    return tuple(
+        Moved(
+            job=one.job,
+            team=teams[one.job],
+            before=before[one.job],
+            after=after,
+            sentences=controller.words(one),
+        )
+        for one in then.decisions
+        if (after := _size(one)) != before[one.job]
+    )
+
+
+def _size(decision: Decision) -> int:
+    return sum(decision.workers.values())

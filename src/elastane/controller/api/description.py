@@ -1,0 +1,104 @@
+"""The OpenAPI description: FastAPI's own, with the bodies and answers that `bodies` keeps from it."""
+
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from elastane.api.wire import Problem
+
+MARK = "x-msgspec"
+REF = "#/components/schemas/{name}"
+PROBLEM = {
+    "description": "It was not done; says why.",
+    "content": {"application/problem+json": {"schema": {"$ref": REF.format(name="Problem")}}},
+}
+ABOUT = """The controller of an Elastane cluster. Send `Authorization: Bearer ela_...`.
+
+Requests that change something may carry an `Idempotency-Key`: repeated with the same key they are done once,
+and the first answer is given again. What has an `ETag` can be changed with `If-Match`, so that nobody
+overwrites what they have not seen. Whatever goes wrong is an `application/problem+json` that says what
+happened, what it means and what to do. What a token may not see does not exist for it."""
+
+
+def says(
+    kind: Any,  # noqa: ANN401 - any type that msgspec can describe
+    *,
+    takes: Any = None,  # noqa: ANN401
+    optional: bool = False,
+    status: HTTPStatus = HTTPStatus.OK,
+    also: HTTPStatus | None = None,
+    media: str = "application/json",
+    or_as: str = "",
+) -> dict[str, Any]:
+    """Arguments of a route: what it answers with, and what its body must be.
+
+    Args:
+        kind: type of the answer; None: it has no body.
+        takes: type of the request's body; None: it has none.
+        optional: the body may be left out.
+        status: of a good answer.
+        also: of a good answer of the same type: something was new.
+        media: type of the answer's content.
+        or_as: of its content if the request asks for another; that is text.
+    """
+    content = {} if kind is None else {"content": {media: {"schema": _mark(kind)}}}
+    if or_as:
+        content["content"][or_as] = {"schema": _mark(str)}
+    extra: dict[str, Any] = {}
+    if takes is not None:
+        extra["requestBody"] = {
+            "required": not optional,
+            "content": {"application/json": {"schema": _mark(takes)}},
+        }
+    good = {int(one): {"description": one.phrase, **content} for one in (status, also) if one is not None}
+    return {
+        "status_code": status,
+        "responses": {**good, "default": PROBLEM},
+        "openapi_extra": extra,
+    }
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The description as JSON; made once."""
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title="Elastane",
+            version=version("elastane"),
+            description=ABOUT,
+            routes=app.routes,
+            openapi_version="3.1.0",
+        )
+        shapes, components = msgspec.json.schema_components([Problem, *_kinds.values()], ref_template=REF)
+        _resolve(schema["paths"], dict(zip(_kinds, shapes[1:], strict=True)))
+        for path in schema["paths"].values():
+            for operation in path.values():
+                # FastAPI's own shape of a wrong parameter, which is a Problem here.
+                operation["responses"].pop("422", None)
+        schema.setdefault("components", {})["schemas"] = components
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+_kinds: dict[str, Any] = {}
+
+
+def _mark(kind: Any) -> dict[str, str]:  # noqa: ANN401
+    """A place for the schema of a type: FastAPI copies the description through models that take only JSON."""
+    _kinds[repr(kind)] = kind
+    return {MARK: repr(kind)}
+
+
+def _resolve(node: Any, shapes: dict[str, dict[str, Any]]) -> None:  # noqa: ANN401
+    """Puts schemas where the marks are."""
+    if isinstance(node, dict):
+        if MARK in node:
+            node.update(shapes[node.pop(MARK)])
+            return
+        node = list(node.values())
+    if isinstance(node, list):
+        for inner in node:
+            _resolve(inner, shapes)

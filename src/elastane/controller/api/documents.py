@@ -1,0 +1,159 @@
+"""What operators declare: cohorts, teams with quotas, priorities, pools, reservations, triggers, rules."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Response
+from sqlalchemy import Connection
+
+from elastane.api.errors import BadField
+from elastane.api.rules import Rules
+from elastane.api.wire import Change, Page
+from elastane.controller.access.roles import Target, within
+from elastane.controller.api.bodies import body, reply, response
+from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.description import says
+from elastane.controller.api.parameters import Name
+from elastane.controller.api.problems import missing
+from elastane.controller.declared import (
+    KINDS,
+    NAMED,
+    ONE,
+    Document,
+    Kind,
+    Named,
+    check,
+    diff,
+    having,
+    lacking,
+    plain,
+)
+from elastane.controller.store import documents, events
+from elastane.controller.store.replies import Reply
+
+router = APIRouter(prefix="/v1", tags=["what operators declare"])
+
+SINGULAR: dict[Kind, str] = {
+    "cohorts": "cohort",
+    "teams": "team",
+    "priorities": "priority class",
+    "pools": "pool",
+    "reservations": "reservation",
+    "triggers": "trigger",
+    "rules": "the rules of",
+}
+
+
+def _target(kind: Kind, name: str) -> Target:
+    """A team is its own to see; everything else is everybody's."""
+    return Target(name=f"{SINGULAR[kind]} {name}", team=name if kind == "teams" else "")
+
+
+def _put(caller: Caller, kind: Kind, name: str, document: Document) -> Response:
+    def do(tx: Connection) -> Reply:
+        caller.must("documents.write", _target(kind, name))
+        found = documents.find(tx, kind, name)
+        caller.expect(found.version if found else 0)
+        check(having(documents.config(tx), kind, document))
+        if found and found.value == document:
+            return reply(document, version=found.version)
+        change = Change(kind=kind, name=name, change="change" if found else "add", after=plain(document))
+        documents.write(tx, (change,), caller.now_s)
+        _tell(tx, caller, kind, name, "changed" if found else "added")
+        status = HTTPStatus.OK if found else HTTPStatus.CREATED
+        return reply(document, status=status, version=found.version + 1 if found else 1)
+
+    return caller.change(f"{kind}.put", f"{SINGULAR[kind]} {name}", do)
+
+
+def _tell(tx: Connection, caller: Caller, kind: Kind, name: str, what: str) -> None:
+    message = f"{caller.principal.user} {what} {SINGULAR[kind]} {name}"
+    events.append(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
+
+
+def _install(kind: Kind) -> None:
+    """The four routes of one kind of documents."""
+    noun, shape = SINGULAR[kind], KINDS[kind]
+
+    def list_all(caller: Asking) -> Response:
+        caller.must("documents.read", Target(name=kind))
+        with caller.reading() as tx:
+            found = getattr(documents.config(tx), kind)
+        operator = caller.principal.role == "operator"
+        items = tuple(
+            one for one in found if operator or kind != "teams" or within(caller.principal, one.name)
+        )
+        return response(reply(Page(items=items)))
+
+    def get(caller: Asking, name: Name) -> Response:
+        with caller.reading() as tx:
+            caller.must("documents.read", _target(kind, name))
+            found = documents.find(tx, kind, name)
+        if found is None:
+            raise missing(f"{noun} {name}")
+        return response(reply(found.value, version=found.version))
+
+    def put(caller: Asking, name: Name, document: Annotated[Named, body(shape)]) -> Response:
+        if document.name != name:
+            raise BadField(
+                "name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
+            )
+        return _put(caller, kind, name, document)
+
+    def delete(caller: Asking, name: Name) -> Response:
+        def do(tx: Connection) -> Reply:
+            caller.must("documents.write", _target(kind, name))
+            found = documents.find(tx, kind, name)
+            if found is None:
+                raise missing(f"{noun} {name}")
+            caller.expect(found.version)
+            standing = documents.config(tx)
+            wanted = lacking(standing, kind, name)
+            check(wanted)
+            documents.write(tx, diff(standing, wanted), caller.now_s)
+            _tell(tx, caller, kind, name, "removed")
+            return Reply(status=HTTPStatus.NO_CONTENT)
+
+        return caller.change(f"{kind}.delete", f"{noun} {name}", do)
+
+    one = f"/{kind}/{{name}}"
+    listed: Any = Page[shape]  # type: ignore[valid-type]
+    router.add_api_route(
+        f"/{kind}", list_all, summary=f"All {kind}", operation_id=f"list_{kind}", **says(listed)
+    )
+    router.add_api_route(one, get, summary=f"One {noun}", operation_id=f"get_{kind}", **says(shape))
+    router.add_api_route(
+        one,
+        put,
+        methods=["PUT"],
+        summary=f"Declare a {noun}",
+        operation_id=f"put_{kind}",
+        **says(shape, takes=shape, also=HTTPStatus.CREATED),
+    )
+    router.add_api_route(
+        one,
+        delete,
+        methods=["DELETE"],
+        summary=f"Remove a {noun}",
+        operation_id=f"delete_{kind}",
+        **says(None, status=HTTPStatus.NO_CONTENT),
+    )
+
+
+for _kind in NAMED:
+    _install(_kind)
+
+
+@router.get("/rules", **says(Rules))
+def get_rules(caller: Asking) -> Response:
+    """How eager the scheduler is."""
+    caller.must("documents.read", Target(name="rules"))
+    with caller.reading() as tx:
+        found = documents.find(tx, "rules", ONE)
+    return response(reply(found.value if found else Rules(), version=found.version if found else 0))
+
+
+@router.put("/rules", **says(Rules, takes=Rules, also=HTTPStatus.CREATED))
+def put_rules(caller: Asking, rules: Annotated[Rules, body(Rules)]) -> Response:
+    """Sets how eager the scheduler is."""
+    return _put(caller, "rules", ONE, rules)

@@ -1,0 +1,223 @@
+"""Jobs: submit, list, describe, scale, pause, resume, cancel, priorities; events, logs, explanations."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+from sqlalchemy import Connection
+
+from elastane.api.jobs import JobSpec
+from elastane.api.wire import Event, Explained, Job, JobSummary, Page, Reprioritise, Scale, State
+from elastane.controller.access.roles import Action, Target
+from elastane.controller.api.bodies import body, reply, response
+from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.description import says
+from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, read
+from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
+from elastane.controller.api.problems import missing
+from elastane.controller.store import deciding, documents, events, jobs
+from elastane.controller.store.replies import Reply
+from elastane.controller.submission import check
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+
+def target_of(job: Job) -> Target:
+    return Target(name=f"job {job.name}", team=job.team, user=job.user)
+
+
+def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> Job:
+    """The job, if the caller may do this with it.
+
+    Raises:
+        Refusal: there is none, or none that they may see.
+        NotAllowed: they may see it, but not do this.
+    """
+    job = jobs.find(tx, name)
+    if job is None:
+        raise missing(f"job {name}")
+    caller.must(action, target_of(job))
+    return job
+
+
+@router.post("", **says(Job, takes=JobSpec, status=HTTPStatus.CREATED))
+def submit(caller: Asking, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
+    """A new job. It starts as soon as its minimum fits."""
+
+    def do(tx: Connection) -> Reply:
+        caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
+        check(spec, _priorities(tx))
+        job = jobs.submit(tx, spec, caller.principal.user, caller.now_s)
+        message = f"{caller.principal.user} submitted {job.name}"
+        events.append(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
+        return reply(job, status=HTTPStatus.CREATED, version=job.version)
+
+    return caller.change("job.submit", f"job {spec.name}", do, spec.team)
+
+
+@router.get("", **says(Page[JobSummary]))
+def list_jobs(
+    caller: Asking,
+    *,
+    team: NameFilter = "",
+    state: Annotated[list[State] | None, Query(max_length=6)] = None,
+    user: UserFilter = "",
+    queue: NameFilter = "",
+    prefix: PrefixFilter = "",
+    after: After = None,
+    limit: Limit = 100,
+) -> Response:
+    """Jobs that the token may see, newest first."""
+    filters = jobs.Filters(
+        teams=caller.teams, team=team, states=tuple(state or ()), user=user, queue=queue, prefix=prefix
+    )
+    with caller.reading() as tx:
+        caller.must("job.read", Target(name="jobs", team=caller.principal.team))
+        return response(reply(jobs.page(tx, filters, after=after, limit=limit)))
+
+
+@router.get("/{job}", **says(Job))
+def describe(caller: Asking, job: Name) -> Response:
+    """All that is known about a job."""
+    with caller.reading() as tx:
+        found = allowed_job(tx, caller, job, "job.read")
+    return response(reply(found, version=found.version))
+
+
+def _priorities(tx: Connection) -> set[str]:
+    return {one.name for one in documents.config(tx).priorities or ()}
+
+
+def _respecified(
+    caller: Caller, name: str, kind: str, message: str, changed: Callable[[JobSpec], JobSpec]
+) -> Response:
+    def do(tx: Connection) -> Reply:
+        before = allowed_job(tx, caller, name, "job.change")
+        caller.expect(before.version)
+        jobs.living(name, before.state)
+        spec = changed(before.spec)
+        if spec == before.spec:
+            return reply(before, version=before.version)
+        check(spec, _priorities(tx))
+        after = jobs.respecify(tx, name, spec)
+        said = f"{caller.principal.user} {message} {name}"
+        events.append(tx, f"job.{kind}", said, caller.now_s, team=after.team, job=name)
+        return reply(after, version=after.version)
+
+    return caller.change(f"job.{kind}", f"job {name}", do)
+
+
+@router.post("/{job}/scale", **says(Job, takes=Scale))
+def scale(caller: Asking, job: Name, wanted: Annotated[Scale, body(Scale)]) -> Response:
+    """Other limits for a job's size, followed while it runs."""
+
+    def changed(spec: JobSpec) -> JobSpec:
+        policy = spec.elastic_policy
+        least = policy.min_replicas if wanted.min_replicas is None else wanted.min_replicas
+        most = policy.max_replicas if wanted.max_replicas is None else wanted.max_replicas
+        policy = msgspec.structs.replace(policy, min_replicas=least, max_replicas=most)
+        return msgspec.structs.replace(spec, elastic_policy=policy)
+
+    return _respecified(caller, job, "scaled", "scaled", changed)
+
+
+@router.post("/{job}/priority", **says(Job, takes=Reprioritise))
+def reprioritise(caller: Asking, job: Name, wanted: Annotated[Reprioritise, body(Reprioritise)]) -> Response:
+    """Another priority class."""
+    return _respecified(
+        caller,
+        job,
+        "reprioritised",
+        "changed the priority of",
+        lambda spec: msgspec.structs.replace(spec, priority_class=wanted.priority_class),
+    )
+
+
+def _suspended(spec: JobSpec, suspend: bool) -> JobSpec:
+    return msgspec.structs.replace(spec, run_policy=msgspec.structs.replace(spec.run_policy, suspend=suspend))
+
+
+@router.post("/{job}/pause", **says(Job))
+def pause(caller: Asking, job: Name) -> Response:
+    """Stops a job with a checkpoint and gives its devices to others, until it is resumed."""
+    return _respecified(caller, job, "paused", "paused", lambda spec: _suspended(spec, suspend=True))
+
+
+@router.post("/{job}/resume", **says(Job))
+def resume(caller: Asking, job: Name) -> Response:
+    """Lets a paused job go on from its checkpoint."""
+    return _respecified(caller, job, "resumed", "resumed", lambda spec: _suspended(spec, suspend=False))
+
+
+@router.post("/{job}/cancel", **says(Job))
+def cancel(caller: Asking, job: Name) -> Response:
+    """Ends a job for good. Its run directory stays."""
+
+    def do(tx: Connection) -> Reply:
+        before = allowed_job(tx, caller, job, "job.change")
+        caller.expect(before.version)
+        after = jobs.cancel(tx, job, caller.now_s)
+        if after.version != before.version:
+            message = f"{caller.principal.user} cancelled {job}"
+            events.append(tx, "job.cancelled", message, caller.now_s, team=after.team, job=job)
+        return reply(after, version=after.version)
+
+    return caller.change("job.cancelled", f"job {job}", do)
+
+
+@router.get("/{job}/explain", **says(Explained))
+def explain(caller: Asking, job: Name, limit: Limit = 20) -> Response:
+    """Why the job has the size it has, what it waits for, and the decisions that led there."""
+    with caller.reading() as tx:
+        found = allowed_job(tx, caller, job, "job.read")
+        decided = deciding.newest(tx, job, limit)
+    return response(
+        reply(
+            Explained(
+                job=job,
+                state=found.state,
+                wanted=found.wanted,
+                workers=found.workers,
+                explanation=found.explained,
+                decisions=decided.items,
+            )
+        )
+    )
+
+
+@router.get("/{job}/events", **says(Page[Event]))
+def events_of(caller: Asking, job: Name, after: After = None, limit: Limit = 100) -> Response:
+    """What has happened to the job, oldest first. To be told as it happens, see /v1/watch."""
+    with caller.reading() as tx:
+        allowed_job(tx, caller, job, "job.read")
+        found = events.after(tx, after or 0, limit + 1, job=job)
+    items = found[:limit]
+    return response(reply(Page(items=items, after=str(items[-1].id) if len(found) > limit else "")))
+
+
+@router.get("/{job}/logs", **says(str, media="text/plain; charset=utf-8"))
+def logs(
+    caller: Asking,
+    job: Name,
+    process: Annotated[
+        str, Query(pattern=PROCESS, description="agent, coordinator, spares or worker-N.")
+    ] = "worker-0",
+    offset: Annotated[
+        int, Query(ge=-(2**50), le=2**50, description="First byte; negative: from the end.")
+    ] = -DEFAULT_BYTES,
+    limit: Annotated[int, Query(ge=1, le=MOST_BYTES, description="At most so many bytes.")] = MOST_BYTES,
+) -> Response:
+    """A part of a log, as it is. The header Elastane-Next-Offset says where the next part begins."""
+    with caller.reading() as tx:
+        allowed_job(tx, caller, job, "job.read")
+        run_dir = jobs.run_dir(tx, job)
+    part = read(run_dir, process, offset, limit)
+    if part is None:
+        raise missing(f"log of {process} of job {job}")
+    return Response(
+        part.data,
+        media_type="text/plain; charset=utf-8",
+        headers={"Elastane-Next-Offset": str(part.following), "X-Content-Type-Options": "nosniff"},
+    )

@@ -1,0 +1,60 @@
+"""Reading the logs of a run, whatever its job has made of the directory.
+
+The run directory belongs to the job, the controller may read more than the job's owner: so no link is
+followed and nothing but a regular file is opened.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+PROCESS = r"^(agent|coordinator|spares|worker-\d{1,9})$"
+MOST_BYTES = 1 << 20
+DEFAULT_BYTES = 1 << 16
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Some bytes of a log, and the offset of the byte after them."""
+
+    data: bytes
+    following: int
+
+
+def read(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
+    """A stretch of a log.
+
+    Args:
+        run_dir: of the job; empty: it never began.
+        process: matches `PROCESS`.
+        offset: of the first byte; negative: counted from the end.
+        limit: at most so many bytes.
+
+    Returns:
+        None: there is no such log.
+    """
+    if not run_dir:
+        return None
+    try:
+        logs = os.open(Path(run_dir) / "logs", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        # Not blocking: a pipe in the place of the log would never be opened.
+        fd = os.open(
+            f"{process}.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=logs
+        )
+    except OSError:
+        return None
+    finally:
+        os.close(logs)
+    with open(fd, "rb") as file:  # noqa: PTH123 - of a descriptor
+        found = os.fstat(fd)
+        # A second name of somebody else's file looks like a file of one's own.
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            return None
+        begin = max(0, found.st_size + offset) if offset < 0 else min(offset, found.st_size)
+        file.seek(begin)
+        data = file.read(limit)
+        return Part(data, begin + len(data))

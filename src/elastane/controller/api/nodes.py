@@ -1,0 +1,63 @@
+"""Nodes: list, drain, give up, use again."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from sqlalchemy import Connection
+
+from elastane.api.wire import Node, NodeChange, NodeWanted, Page
+from elastane.controller.access.roles import Target
+from elastane.controller.api.bodies import body, reply, response
+from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.description import says
+from elastane.controller.api.parameters import Name
+from elastane.controller.api.problems import missing
+from elastane.controller.store import events, nodes
+from elastane.controller.store.replies import Reply
+
+router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+Why = Annotated[NodeChange, body(NodeChange, empty=NodeChange())]
+
+
+@router.get("", **says(Page[Node]))
+def list_nodes(caller: Asking) -> Response:
+    """All nodes that engines have seen."""
+    caller.must("nodes.read", Target(name="nodes"))
+    with caller.reading() as tx:
+        return response(reply(Page(items=nodes.every(tx))))
+
+
+@router.post("/{node}/drain", **says(Node, takes=NodeChange, optional=True))
+def drain(caller: Asking, node: Name, change: Why) -> Response:
+    """Jobs leave the node without losing a step; nothing new is placed there."""
+    return _want(caller, node, "drain", change.why)
+
+
+@router.post("/{node}/fail", **says(Node, takes=NodeChange, optional=True))
+def fail(caller: Asking, node: Name, change: Why) -> Response:
+    """The node's devices count as gone at once."""
+    return _want(caller, node, "failed", change.why)
+
+
+@router.post("/{node}/use", **says(Node))
+def use(caller: Asking, node: Name) -> Response:
+    """The node may be used again."""
+    return _want(caller, node, "use", "")
+
+
+def _want(caller: Caller, name: str, wanted: NodeWanted, why: str) -> Response:
+    def do(tx: Connection) -> Reply:
+        caller.must("nodes.write", Target(name=f"node {name}"))
+        before = nodes.find(tx, name)
+        if before is None:
+            raise missing(f"node {name}")
+        caller.expect(before.version)
+        if (before.wanted, before.why) == (wanted, why):
+            return reply(before, version=before.version)
+        after = nodes.want(tx, name, wanted, why)
+        message = f"{caller.principal.user}: {wanted} node {name}" + (f", {why}" if why else "")
+        events.append(tx, f"node.{wanted}", message, caller.now_s)
+        return reply(after, version=after.version)
+
+    return caller.change(f"node.{wanted}", f"node {name}", do)

@@ -1,0 +1,76 @@
+"""What others know and we do not: capacity, notices, metrics."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+from sqlalchemy import Connection
+
+from elastane.api.errors import BadField
+from elastane.api.reading import check_name
+from elastane.api.wire import Capacity, Metric, Notice, Report
+from elastane.controller.access.roles import Target
+from elastane.controller.api.bodies import body
+from elastane.controller.api.caller import Asking
+from elastane.controller.api.description import says
+from elastane.controller.api.problems import missing
+from elastane.controller.store import documents, events, nodes, reports
+from elastane.controller.store.replies import Reply
+
+router = APIRouter(prefix="/v1/reports", tags=["reports from outside"])
+LONGEST_S = 366 * 24 * 3600.0
+
+
+@router.post("", **says(None, takes=Report, status=HTTPStatus.NO_CONTENT))
+def report(caller: Asking, said: Annotated[Report, body(Report)]) -> Response:
+    """A pool's capacity, the end of a node, or a metric that triggers watch. The newest word counts."""
+    about = _about(said)
+
+    def do(tx: Connection) -> Reply:
+        caller.must("reports.write", Target(name=about))
+        match said:
+            case Notice(node=node, in_s=in_s):
+                known = nodes.find(tx, node)
+                if known is None:
+                    raise missing(f"node {node}")
+                gone_at_s = caller.now_s + in_s
+                if known.wanted == "use":
+                    nodes.want(tx, node, "drain", "will be taken away", gone_at_s)
+                    message = f"node {node} will be taken away in {in_s:g} s"
+                    events.append(tx, "node.notice", message, caller.now_s)
+            case Capacity(pool=pool):
+                if documents.find(tx, "pools", pool) is None:
+                    raise missing(f"pool {pool}")
+                reports.write(tx, said, caller.now_s)
+            case Metric():
+                reports.write(tx, said, caller.now_s)
+        return Reply(status=HTTPStatus.NO_CONTENT)
+
+    return caller.change("report", about, do)
+
+
+def _about(said: Report) -> str:
+    """What a report is about, once its numbers make sense.
+
+    Raises:
+        BadField: they do not.
+    """
+    match said:
+        case Notice(node=node, in_s=in_s):
+            check_name("node", node)
+            _bounded("inS", in_s)
+            return f"node {node}"
+        case Capacity(pool=pool, devices=devices, valid_s=valid_s):
+            check_name("pool", pool)
+            _bounded("devices", devices, most=1e9)
+            _bounded("validS", valid_s)
+            return f"pool {pool}"
+        case Metric(metric=metric, valid_s=valid_s):
+            check_name("metric", metric)
+            _bounded("validS", valid_s)
+            return f"metric {metric}"
+
+
+def _bounded(field: str, value: float, most: float = LONGEST_S) -> None:
+    if not 0 <= value <= most:
+        raise BadField(field, f"{value:g} is not between 0 and {most:g}", do="write a number that is")

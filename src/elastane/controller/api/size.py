@@ -1,0 +1,52 @@
+"""Bodies have a limit, so that nobody fills the controller's memory."""
+
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from elastane.controller.api.problems import answer, problem
+
+
+class TooLarge(Exception):
+    pass
+
+
+class SizeLimit:
+    """Middleware: refuses a body of more than so many bytes, announced or not."""
+
+    def __init__(self, app: ASGIApp, largest: int) -> None:
+        self._app = app
+        self._largest = largest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > self._largest:
+            await self._refuse(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._largest:
+                raise TooLarge
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        except TooLarge:
+            # Bodies are read before anything is answered, so that an answer can still be given.
+            await self._refuse(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = problem(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has more than {self._largest} bytes",
+            means="nothing was done",
+            do="send less; data and scripts do not travel through the controller",
+        )
+        await answer(refusal)(scope, receive, send)

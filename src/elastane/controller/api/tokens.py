@@ -1,0 +1,99 @@
+"""Tokens: made, listed, revoked. A secret is told once, when it is made."""
+
+import re
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Path, Response
+from sqlalchemy import Connection
+
+from elastane.api.errors import BadField
+from elastane.api.reading import check_name
+from elastane.api.wire import MadeToken, NewToken, Page, Role, Token
+from elastane.controller.access.roles import EVERY_TEAM, Target
+from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.api.bodies import body, reply, response
+from elastane.controller.api.caller import Asking
+from elastane.controller.api.description import says
+from elastane.controller.api.parameters import USER
+from elastane.controller.api.problems import missing
+from elastane.controller.store import tokens
+from elastane.controller.store.replies import Reply
+
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
+OF_THE_CLUSTER: tuple[Role, ...] = ("operator", "reporter")
+LONGEST_S = 10 * 366 * 24 * 3600.0
+
+
+@router.post("", **says(MadeToken, takes=NewToken, status=HTTPStatus.CREATED))
+def make(caller: Asking, new: Annotated[NewToken, body(NewToken)]) -> Response:
+    """A new token. Its secret is in this answer and nowhere else; a repeated request is not told it again."""
+    _check(new)
+    secret = new_secret()
+    whom = f"team {new.team}" if new.team else f"token of {new.user}"
+    target = Target(name=whom, team=new.team, role=new.role)
+    made: list[Token] = []
+
+    def do(tx: Connection) -> Reply:
+        caller.must("tokens.write", target)
+        token = tokens.add(tx, new_id(), digest_of(secret), new, caller.now_s)
+        made.append(token)
+        # What is kept for a repeated request must not hold the secret.
+        return reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
+
+    answer = caller.change("token.make", f"{new.role} token of {new.user}", do, new.team)
+    if made:
+        answer.body = msgspec.json.encode(MadeToken(secret=secret, token=made[0]))
+        answer.headers["content-length"] = str(len(answer.body))
+    answer.headers["cache-control"] = "no-store"
+    return answer
+
+
+@router.get("", **says(Page[Token]))
+def list_tokens(caller: Asking) -> Response:
+    """Tokens, without their secrets; of one's own team, an operator's of all."""
+    caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
+    with caller.reading() as tx:
+        return response(reply(Page(items=tokens.every(tx, caller.teams))))
+
+
+@router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
+def revoke(caller: Asking, token: Annotated[str, Path(pattern=r"^tok-[0-9a-f]{12}$")]) -> Response:
+    """From now on the token counts no more."""
+
+    def do(tx: Connection) -> Reply:
+        found = tokens.find(tx, token)
+        if found is None:
+            raise missing(f"token {token}")
+        caller.must("tokens.write", Target(name=f"token {token}", team=found.team, role=found.role))
+        tokens.revoke(tx, token, caller.now_s)
+        return Reply(status=HTTPStatus.NO_CONTENT)
+
+    return caller.change("token.revoke", f"token {token}", do)
+
+
+def _check(new: NewToken) -> None:
+    """Whether such a token makes sense.
+
+    Raises:
+        BadField: it does not.
+    """
+    if not re.fullmatch(USER, new.user):
+        raise BadField(
+            "user",
+            f"{new.user!r} is not a user",
+            do="letters, digits, '.', '_', '@', '+', '-', at most 100",
+        )
+    if new.role in OF_THE_CLUSTER and new.team:
+        raise BadField("team", f"the role {new.role} belongs to no team", do="leave the team out")
+    if new.role not in OF_THE_CLUSTER and new.team != EVERY_TEAM:
+        if not new.team:
+            raise BadField(
+                "team", f"a {new.role} is one in some team", do=f"name it, or {EVERY_TEAM} for all"
+            )
+        check_name("team", new.team)
+    if new.valid_s is not None and not 0 < new.valid_s <= LONGEST_S:
+        raise BadField(
+            "validS", f"{new.valid_s:g} is not between 0 and {LONGEST_S:g}", do="seconds; or leave it out"
+        )

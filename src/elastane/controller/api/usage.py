@@ -1,0 +1,51 @@
+"""Who used what, and what it cost; for people, and for spreadsheets."""
+
+import csv
+import io
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from elastane.api.wire import Usage, UsageRow
+from elastane.controller.access.roles import Target
+from elastane.controller.api.bodies import reply, response
+from elastane.controller.api.caller import Asking
+from elastane.controller.api.description import says
+from elastane.controller.store.accounting import By, used
+
+router = APIRouter(prefix="/v1/usage", tags=["usage"])
+MONTH_S = 30 * 24 * 3600.0
+
+Moment = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970.")]
+Columns = Annotated[list[By] | None, Query(max_length=4, description="Group by these; repeat for several.")]
+
+
+@router.get("", **says(Usage, or_as="text/csv; charset=utf-8"))
+def usage(
+    caller: Asking,
+    by: Columns = None,
+    begin: Annotated[Moment, Query(alias="from")] = None,
+    until: Moment = None,
+    form: Annotated[Literal["json", "csv"], Query(alias="format")] = "json",
+) -> Response:
+    """Device-seconds and cost; by default of the last 30 days, by team. Running jobs count up to now."""
+    caller.must("usage.read", Target(name="usage", team=caller.principal.team))
+    until_s = caller.now_s if until is None else min(until, caller.now_s)
+    from_s = until_s - MONTH_S if begin is None else begin
+    columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
+    with caller.reading() as tx:
+        found = Usage(from_s=from_s, until_s=until_s, rows=used(tx, columns, from_s, until_s, caller.teams))
+    if form == "json":
+        return response(reply(found))
+    return Response(table(columns, found.rows), media_type="text/csv; charset=utf-8")
+
+
+def table(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
+    """Usage as RFC 4180 has it, with a heading."""
+    out = io.StringIO()
+    numbers = ("owned_device_s", "borrowed_device_s", "spot_device_s", "cost")
+    writer = csv.DictWriter(out, (*by, *numbers), extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(msgspec.structs.asdict(row) for row in rows)
+    return out.getvalue()

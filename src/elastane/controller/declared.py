@@ -1,0 +1,149 @@
+"""What operators declare, as one value: is it consistent, and how do two differ? Pure."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, get_args
+
+import msgspec
+
+from elastane.api.cluster import Snapshot
+from elastane.api.cluster_checks import check_cluster
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Team
+from elastane.api.reading import at_least, check_name, invalid, unique
+from elastane.api.reservations import Reservation
+from elastane.api.rules import Rules
+from elastane.api.wire import Change, Config, Trigger
+
+Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]
+NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservations", "triggers")
+"""Kinds of which there are many; of rules there is one set, called `ONE`."""
+ONE = "cluster"
+
+Named: TypeAlias = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
+Document: TypeAlias = Named | Rules
+KINDS: dict[Kind, type[Document]] = {
+    "cohorts": Cohort,
+    "teams": Team,
+    "priorities": PriorityClass,
+    "pools": Pool,
+    "reservations": Reservation,
+    "triggers": Trigger,
+    "rules": Rules,
+}
+assert tuple(KINDS) == get_args(Kind)  # noqa: S101 - one list, read by types and by people
+
+
+def config_of(documents: Iterable[tuple[Kind, Document]]) -> Config:
+    """All documents as one, every kind present; sorted by name."""
+    found: dict[str, list[Document]] = {kind: [] for kind in NAMED}
+    rules = Rules()
+    for kind, document in documents:
+        if isinstance(document, Rules):
+            rules = document
+        else:
+            found[kind].append(document)
+    return msgspec.convert(
+        {kind: tuple(sorted(some, key=name_of)) for kind, some in found.items()} | {"rules": rules}, Config
+    )
+
+
+def documents_of(config: Config) -> dict[tuple[Kind, str], Document]:
+    """Each document of those kinds that the configuration speaks of, by kind and name."""
+    found: dict[tuple[Kind, str], Document] = {}
+    for kind in NAMED:
+        for document in getattr(config, kind) or ():
+            found[kind, name_of(document)] = document
+    if config.rules is not None:
+        found["rules", ONE] = config.rules
+    return found
+
+
+def name_of(document: Document) -> str:
+    return ONE if isinstance(document, Rules) else document.name
+
+
+def merged(standing: Config, wanted: Config) -> Config:
+    """What there would be if ``wanted`` were applied: the kinds it speaks of are as it says, others stay."""
+    kinds = {kind: getattr(wanted, kind) for kind in KINDS if getattr(wanted, kind) is not None}
+    return msgspec.structs.replace(standing, **kinds)
+
+
+def having(standing: Config, kind: Kind, document: Document) -> Config:
+    """The configuration with this document in it, in place of the one with its name."""
+    if isinstance(document, Rules):
+        return msgspec.structs.replace(standing, rules=document)
+    return _replaced(standing, kind, document.name, (document,))
+
+
+def lacking(standing: Config, kind: Kind, name: str) -> Config:
+    """The configuration without this document."""
+    return _replaced(standing, kind, name, ())
+
+
+def _replaced(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]) -> Config:
+    others = tuple(one for one in getattr(standing, kind) or () if name_of(one) != name)
+    return msgspec.structs.replace(standing, **{kind: tuple(sorted((*others, *new), key=name_of))})
+
+
+def diff(standing: Config, wanted: Config) -> tuple[Change, ...]:
+    """What applying ``wanted`` would add, change and remove, in the order of kinds and names."""
+    before, after = documents_of(standing), documents_of(merged(standing, wanted))
+    changes = []
+    for kind, name in sorted(
+        before.keys() | after.keys(), key=lambda key: (tuple(KINDS).index(key[0]), key[1])
+    ):
+        old, new = before.get((kind, name)), after.get((kind, name))
+        if old != new:
+            changes.append(
+                Change(
+                    kind=kind,
+                    name=name,
+                    change="add" if old is None else "remove" if new is None else "change",
+                    before=None if old is None else plain(old),
+                    after=None if new is None else plain(new),
+                )
+            )
+    return tuple(changes)
+
+
+def plain(document: Document) -> dict[str, Any]:
+    """A document as JSON has it."""
+    whole: dict[str, Any] = msgspec.to_builtins(document)
+    return whole
+
+
+# -- consistency -------------------------------------------------------------------------------------------
+
+
+def check(config: Config) -> None:
+    """Whether the numbers make sense, every name that is mentioned is there, and the quotas are a tree.
+
+    Raises:
+        BadField: the first thing that is wrong, with its place.
+    """
+    check_cluster(
+        Snapshot(
+            now_s=0.0,
+            pools=config.pools or (),
+            teams=config.teams or (),
+            cohorts=config.cohorts or (),
+            priorities=config.priorities or (),
+            reservations=config.reservations or (),
+            rules=config.rules or Rules(),
+        )
+    )
+    for one in config.priorities or ():
+        check_name("priorities", one.name)
+    pools = [pool.name for pool in config.pools or ()]
+    unique("triggers", (one.name for one in config.triggers or ()))
+    for trigger in config.triggers or ():
+        check_name("triggers", trigger.name)
+        at_least(f"triggers.{trigger.name}.limit", trigger.limit, 0)
+        if trigger.pool not in pools:
+            known = ", ".join(pools) or "there is none"
+            raise invalid(
+                f"triggers.{trigger.name}.pool",
+                f"there is no pool {trigger.pool!r}",
+                f"write one of: {known}",
+            )

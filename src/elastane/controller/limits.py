@@ -1,0 +1,62 @@
+"""How many devices a pool really has: what is declared, less what the world says. Pure."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from elastane.api.pools import Pool
+from elastane.api.wire import Capacity, Metric, Node, Trigger
+
+
+def limited(
+    pools: Iterable[Pool],
+    nodes: Iterable[Node],
+    capacities: Iterable[Capacity],
+    metrics: Iterable[Metric],
+    triggers: Iterable[Trigger],
+) -> tuple[Pool, ...]:
+    """The pools as a plan should see them.
+
+    A pool with nodes has the devices of its nodes, less the failed ones, those of drained nodes leaving; one
+    without has what is declared. A reported capacity and every trigger that fires are upper bounds.
+
+    Args:
+        pools: as declared.
+        nodes: as known.
+        capacities: reports that are still valid.
+        metrics: likewise, at most one of each name.
+        triggers: as declared.
+    """
+    present: dict[str, int] = {}
+    leaving: dict[str, int] = {}
+    for node in nodes:
+        present[node.pool] = present.get(node.pool, 0) + (node.devices if node.wanted != "failed" else 0)
+        leaving[node.pool] = leaving.get(node.pool, 0) + (node.devices if node.wanted == "drain" else 0)
+    bounds: dict[str, int] = {}
+    for capacity in capacities:
+        _bound(bounds, capacity.pool, capacity.devices)
+    values = {metric.metric: metric.value for metric in metrics}
+    for trigger in triggers:
+        if fires(trigger, values.get(trigger.metric)):
+            _bound(bounds, trigger.pool, trigger.limit)
+    result = []
+    for pool in pools:
+        devices = present.get(pool.name, pool.devices)
+        going = leaving.get(pool.name, pool.leaving)
+        # Devices beyond a bound are still there until their jobs have left them.
+        staying = min(devices - going, bounds.get(pool.name, devices))
+        result.append(msgspec.structs.replace(pool, devices=devices, leaving=devices - staying))
+    return tuple(result)
+
+
+def fires(trigger: Trigger, value: float | None) -> bool:
+    """Whether a metric of this value sets the limit; one that nobody has reported sets none."""
+    if value is None:
+        return False
+    return (trigger.above is not None and value > trigger.above) or (
+        trigger.below is not None and value < trigger.below
+    )
+
+
+def _bound(bounds: dict[str, int], pool: str, devices: int) -> None:
+    bounds[pool] = min(bounds.get(pool, devices), devices)

@@ -1,0 +1,10 @@
+"""``python -m elastane.controller.openapi`` prints the description of the API."""
+
+import json
+import sys
+
+from elastane.controller.api.app import description
+
+if __name__ == "__main__":
+    json.dump(description(), sys.stdout, indent=1, sort_keys=True)
+    sys.stdout.write("\n")

@@ -1,0 +1,72 @@
+"""Device-seconds and their cost, by whatever they are grouped by."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import Connection, case, func, select
+
+from elastane.api.wire import UsageRow
+from elastane.controller.store import rows
+from elastane.controller.store.tables import jobs, usage
+
+By: TypeAlias = Literal["team", "user", "job", "pool"]
+
+
+def used(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> tuple[UsageRow, ...]:
+    """What was used between two moments, including what is being used.
+
+    Args:
+        tx: a transaction.
+        by: columns to group by; the others are empty.
+        from_s: beginning.
+        until_s: end; not in the future.
+        teams: whose usage may be seen; None: everybody's.
+    """
+    sums: dict[tuple[str, ...], dict[str, float]] = {}
+    for key, terms, device_s, cost in (
+        *_ended(tx, by, from_s, until_s, teams),
+        *_open(tx, by, from_s, until_s, teams),
+    ):
+        row = sums.setdefault(key, {})
+        row[f"{terms}_device_s"] = row.get(f"{terms}_device_s", 0.0) + device_s
+        row["cost"] = row.get("cost", 0.0) + cost
+    return tuple(_row(dict(zip(by, key, strict=True)), sums[key]) for key in sorted(sums))
+
+
+def _row(key: dict[Any, Any], sums: dict[str, Any]) -> UsageRow:
+    return UsageRow(**key, **sums)
+
+
+def _ended(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
+    begin = case((usage.c.from_s < from_s, from_s), else_=usage.c.from_s)
+    end = case((usage.c.until_s > until_s, until_s), else_=usage.c.until_s)
+    device_s = usage.c.devices * (end - begin)
+    groups = [usage.c[name] for name in by]
+    query = (
+        select(*groups, usage.c.terms, func.sum(device_s), func.sum(device_s * usage.c.price / 3600))
+        .where(usage.c.until_s > from_s, usage.c.from_s < until_s)
+        .group_by(*groups, usage.c.terms)
+    )
+    if teams is not None:
+        query = query.where(usage.c.team.in_(teams))
+    for *key, terms, seconds, cost in tx.execute(query):
+        yield tuple(key), terms, seconds, cost
+
+
+def _open(
+    tx: Connection, by: tuple[By, ...], from_s: float, until_s: float, teams: tuple[str, ...] | None
+) -> Iterable[tuple[tuple[str, ...], str, float, float]]:
+    columns = (jobs.c.name, jobs.c.team, jobs.c.user, jobs.c.using, jobs.c.using_since_s)
+    query = select(*columns).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
+    if teams is not None:
+        query = query.where(jobs.c.team.in_(teams))
+    found: Iterable[Any] = tx.execute(query)
+    for row in found:
+        for interval in rows.intervals(row, until_s):
+            terms, device_s, cost = rows.clipped(interval, from_s, until_s)
+            if device_s:
+                yield tuple(interval[name] for name in by), terms, device_s, cost

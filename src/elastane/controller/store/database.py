@@ -1,0 +1,179 @@
+"""The store: one database, opened at start, and the transactions on it.
+
+All who write do so one after the other: in SQLite by ``BEGIN IMMEDIATE``, in PostgreSQL by a lock on the row
+of `tables.turns`. So numbers of events are committed in their order, and a watcher that has seen number 7
+will never be shown a 6.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select, update
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from elastane.api.errors import BadInput
+from elastane.controller.store.failures import translated
+from elastane.controller.store.migrating import migrate
+from elastane.controller.store.tables import turns
+
+BUSY_S = 10
+CONNECTIONS = 24
+ONLY = 1
+
+
+class Store:
+    """The database of a controller.
+
+    Args:
+        url: ``sqlite:///path`` or ``postgresql://user@host/database``; a bare path is SQLite.
+
+    Raises:
+        BadInput: not a URL that can be used.
+        StoreError: the database cannot be reached, or has a newer schema.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = _parsed(url)
+        self.where = parsed.render_as_string(hide_password=True)
+        self.engine = _engine(parsed)
+        self._one_writer = threading.Lock()
+        self.commits = 0
+        """Grows with every change of anything, so that a watcher need not ask the database."""
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
+            migrate(self.engine)
+            with self.writing() as tx:
+                if tx.execute(select(turns.c.change)).one_or_none() is None:
+                    tx.execute(insert(turns).values(id=ONLY, change=0))
+        except DBAPIError as error:
+            raise translated(error, self.where) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one moment and changes nothing.
+
+        Raises:
+            StoreError: the database refuses.
+        """
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                yield connection
+        except DBAPIError as error:
+            raise translated(error, self.where) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that nobody else writes beside; all of it happens, or nothing.
+
+        Raises:
+            StoreFull: no room for it.
+            StoreBusy: somebody else has written for longer than ten seconds.
+            StoreError: the database refuses.
+        """
+        try:
+            # Threads of this process queue here rather than in SQLite, which would have them poll.
+            with self._one_writer, self.engine.connect() as plain:
+                connection = plain.execution_options(elastane_writes=True)
+                with connection.begin():
+                    connection.execute(select(turns.c.change).with_for_update())
+                    yield connection
+            self.commits += 1
+        except DBAPIError as error:
+            raise translated(error, self.where) from error
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def change(tx: Connection) -> int:
+    """Number of the last change of anything that a plan depends on."""
+    found: int = tx.execute(select(turns.c.change)).scalar_one()
+    return found
+
+
+def changed(tx: Connection) -> int:
+    """Counts a change that a plan depends on; returns its number."""
+    counted = update(turns).values(change=turns.c.change + 1).returning(turns.c.change)
+    found: int = tx.execute(counted).scalar_one()
+    return found
+
+
+def _parsed(url: str) -> URL:
+    if "://" not in url:
+        url = f"sqlite:///{url}"
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise BadInput(
+            f"{url!r} is not the URL of a database", do="sqlite:///PATH or postgresql://USER@HOST/NAME"
+        ) from error
+    if parsed.get_backend_name() == "sqlite":
+        if parsed.database in {None, "", ":memory:"}:
+            raise BadInput(
+                "a store in memory would not survive its controller", do="name a file: sqlite:///PATH"
+            )
+        return parsed.set(drivername="sqlite+pysqlite")
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    raise BadInput(
+        f"{parsed.get_backend_name()} is not a database that a store can be in",
+        do="sqlite:///PATH or postgresql://USER@HOST/NAME",
+    )
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        Path(url.database or "").expanduser().parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(
+            url, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, connect_args={"timeout": BUSY_S}
+        )
+        event.listen(engine, "connect", _tuned)
+        event.listen(engine, "begin", _begun)
+        return engine
+    try:
+        engine = create_engine(
+            url,
+            pool_size=CONNECTIONS,
+            max_overflow=CONNECTIONS,
+            pool_pre_ping=True,
+            connect_args={"options": f"-c lock_timeout={BUSY_S * 1000}"},
+        )
+    except (ImportError, NoSuchModuleError) as error:
+        raise BadInput(
+            f"no driver for PostgreSQL is installed ({error})", do="pip install 'elastane[postgres]'"
+        ) from error
+    event.listen(engine, "begin", _begun_in_postgres)
+    return engine
+
+
+def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    # The driver must not begin transactions by itself: it would begin them as readers.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    # FULL: what was answered survives a loss of power, not only the end of this process.
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()
+
+
+def _begun(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("elastane_writes")
+    connection.exec_driver_sql(f"PRAGMA query_only={'OFF' if writes else 'ON'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _begun_in_postgres(connection: Connection) -> None:
+    # Repeatable read: several tables show one moment.
+    if not connection.get_execution_options().get("elastane_writes"):
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")

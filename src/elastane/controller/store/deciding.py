@@ -1,0 +1,99 @@
+"""Decisions: the only place where devices change hands."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import Connection, insert, select
+
+from elastane.api.plans import Decision
+from elastane.api.wire import Decided, Explanation, Grant, Page, State
+from elastane.controller.store import jobs
+from elastane.controller.store.database import change, changed
+from elastane.controller.store.rows import text_of
+from elastane.controller.store.tables import decisions
+
+CHANGES = ("start", "grow", "shrink", "move", "preempt")
+
+
+class Worded(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision, and its reason in sentences."""
+
+    decision: Decision
+    sentences: tuple[str, ...]
+
+
+class Outdated(Exception):
+    """Something that the plan depended on has changed since; nothing was decided."""
+
+
+def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -> int:
+    """Writes the grants of a plan with their reasons, or nothing.
+
+    A plan at rest, whose decisions are what is there with reasons that are there, writes nothing at all.
+
+    Args:
+        tx: a transaction that writes.
+        worded: a decision for each job.
+        at: number of the change that the plan's snapshot was made at.
+        now_s: the time.
+
+    Returns:
+        Number of the change that these decisions are; ``at``, if no size changes.
+
+    Raises:
+        Outdated: there has been another change since.
+    """
+    if change(tx) != at:
+        raise Outdated
+    sizes = [one for one in worded if one.decision.action in CHANGES]
+    reasons = [one for one in worded if one.decision.action not in CHANGES]
+    known = jobs.explanations(tx) if reasons else {}
+    for one in reasons:
+        if known[one.decision.job].sentences != one.sentences:
+            jobs.explain(tx, one.decision.job, Explanation(sentences=one.sentences, decided_s=now_s))
+    if not sizes:
+        return at
+    number = changed(tx)
+    for one in sizes:
+        decision = one.decision
+        given = Grant(
+            workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0
+        )
+        explained = Explanation(sentences=one.sentences, decided_s=now_s)
+        jobs.grant(tx, decision.job, given, _state(decision), explained, now_s=now_s)
+        tx.execute(
+            insert(decisions).values(
+                time_s=now_s,
+                change=number,
+                job=decision.job,
+                decision=text_of(decision),
+                sentences=text_of(one.sentences),
+            )
+        )
+    return number
+
+
+def _state(decision: Decision) -> State:
+    """A job that gives everything back still runs until its workers have been seen gone."""
+    return "running" if decision.workers or decision.drain else "queued"
+
+
+def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[Decided]:
+    """A job's decisions, newest first."""
+    query = select(decisions).where(decisions.c.job == job).order_by(decisions.c.id.desc()).limit(limit + 1)
+    if before is not None:
+        query = query.where(decisions.c.id < before)
+    found = []
+    for row in tx.execute(query):
+        decision = msgspec.json.decode(row.decision, type=Decision)
+        found.append(
+            Decided(
+                id=row.id,
+                time_s=row.time_s,
+                action=decision.action,
+                workers=decision.workers,
+                sentences=msgspec.json.decode(row.sentences, type=tuple[str, ...]),
+            )
+        )
+    items = tuple(found[:limit])
+    return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")

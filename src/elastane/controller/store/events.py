@@ -1,0 +1,75 @@
+"""What has happened, for people who watch."""
+
+import msgspec
+from sqlalchemy import Connection, func, insert, or_, select
+
+from elastane.api.wire import Event
+from elastane.controller.store.tables import events
+
+
+def append(
+    tx: Connection,
+    kind: str,
+    message: str,
+    now_s: float,
+    *,
+    team: str = "",
+    job: str = "",
+    detail: dict[str, str | int | float | bool | None] | None = None,
+) -> None:
+    """One more; ``kind`` is a noun and what happened to it: ``job.submitted``, ``node.drained``."""
+    tx.execute(
+        insert(events).values(
+            time_s=now_s,
+            kind=kind,
+            team=team or None,
+            job=job or None,
+            message=message,
+            detail=msgspec.json.encode(detail or {}).decode(),
+        )
+    )
+
+
+def after(
+    tx: Connection,
+    number: int,
+    limit: int,
+    *,
+    teams: tuple[str, ...] | None = None,
+    public: bool = True,
+    job: str = "",
+) -> tuple[Event, ...]:
+    """Those with a higher number, oldest first.
+
+    Args:
+        tx: a transaction.
+        number: of the last one that was already seen.
+        limit: at most so many.
+        teams: whose events may be seen; None: everybody's.
+        public: also those that belong to no team.
+        job: only those of this job; empty: all.
+    """
+    query = select(events).where(events.c.id > number).order_by(events.c.id).limit(limit)
+    if job:
+        query = query.where(events.c.job == job)
+    if teams is not None:
+        mine = events.c.team.in_(teams)
+        query = query.where(or_(mine, events.c.team.is_(None)) if public else mine)
+    return tuple(
+        Event(
+            id=row.id,
+            time_s=row.time_s,
+            kind=row.kind,
+            team=row.team or "",
+            job=row.job or "",
+            message=row.message,
+            detail=msgspec.json.decode(row.detail),
+        )
+        for row in tx.execute(query)
+    )
+
+
+def newest(tx: Connection) -> int:
+    """Number of the last one; 0: there is none."""
+    found: int = tx.execute(select(func.coalesce(func.max(events.c.id), 0))).scalar_one()
+    return found

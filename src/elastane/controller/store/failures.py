@@ -1,0 +1,70 @@
+"""What can go wrong with a database, in our words.
+
+StoreError
+├── StoreFull      no room: the transaction was undone, nothing of it remains, what was there before is whole
+├── StoreBusy      somebody else held the database for too long
+└── StoreNewer     written by a newer version of Elastane
+"""
+
+import sqlite3
+
+from sqlalchemy.exc import DBAPIError
+
+from elastane.api.errors import ElastaneError
+
+SQLITE_BUSY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT"}
+POSTGRES_FULL = {"53100"}
+POSTGRES_BUSY = {"55P03", "40001", "40P01", "53300", "57P03"}
+
+
+class StoreError(ElastaneError):
+    exit_code = 1
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class StoreBusy(StoreError):
+    pass
+
+
+class StoreNewer(StoreError):
+    pass
+
+
+def translated(error: DBAPIError, where: str) -> StoreError:
+    """The database's complaint in our words.
+
+    Args:
+        error: as SQLAlchemy raised it.
+        where: the store, without its password.
+    """
+    name, state = _codes(error.orig)
+    said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
+    if name == "SQLITE_FULL" or state in POSTGRES_FULL:
+        return StoreFull(
+            f"the disk under the store {where} is full ({said})",
+            means="the change was not made; nothing that was stored before is lost, and jobs go on training",
+            do="free some space, then try again",
+        )
+    if name in SQLITE_BUSY or state in POSTGRES_BUSY:
+        return StoreBusy(
+            f"the store {where} is busy ({said})",
+            means="the change was not made: something else has held the database for too long",
+            do="try again; if it stays so, look for another process that has the database open",
+        )
+    return StoreError(
+        f"the store {where} refuses ({said})",
+        means="the change was not made; jobs go on training, but nothing can be decided",
+        do="see that the database runs, can be reached and may be written",
+    )
+
+
+def _codes(original: BaseException | None) -> tuple[str, str]:
+    """SQLite's name of the error and PostgreSQL's SQLSTATE; empty where there is none."""
+    if isinstance(original, sqlite3.Error):
+        # Extended codes begin with the name of the primary one.
+        name: str = getattr(original, "sqlite_errorname", "")
+        return ("SQLITE_BUSY" if name.startswith("SQLITE_BUSY") else name), ""
+    return "", getattr(original, "sqlstate", None) or ""

@@ -1,0 +1,213 @@
+"""The first schema."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+APPEND_ONLY = ("events", "decisions", "usage", "audit")
+
+
+def upgrade() -> None:
+    op.create_table(
+        "audit",
+        sa.Column(
+            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.Column("token", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("allowed", sa.Integer(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_audit_team_id"), "audit", ["team", "id"], unique=False)
+    op.create_table(
+        "decisions",
+        sa.Column(
+            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.Column("change", sa.BigInteger(), nullable=False),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("decision", sa.Text(), nullable=False),
+        sa.Column("sentences", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_decisions")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_decisions_job_id"), "decisions", ["job", "id"], unique=False)
+    op.create_table(
+        "documents",
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("changed_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "name", name=op.f("pk_documents")),
+    )
+    op.create_table(
+        "events",
+        sa.Column(
+            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=True),
+        sa.Column("job", sa.Text(), nullable=True),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_events_job_id"), "events", ["job", "id"], unique=False)
+    op.create_index(op.f("ix_events_team_id"), "events", ["team", "id"], unique=False)
+    op.create_table(
+        "jobs",
+        sa.Column(
+            "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("queue", sa.Text(), nullable=False),
+        sa.Column("priority_class", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("wanted", sa.Text(), nullable=False),
+        sa.Column("workers", sa.BigInteger(), nullable=False),
+        sa.Column("step", sa.BigInteger(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.Column("spec", sa.Text(), nullable=False),
+        sa.Column("granted", sa.Text(), nullable=False),
+        sa.Column("observed", sa.Text(), nullable=False),
+        sa.Column("explained", sa.Text(), nullable=False),
+        sa.Column("run_dir", sa.Text(), nullable=False),
+        sa.Column("life", sa.Integer(), nullable=False),
+        sa.Column("crashes", sa.Integer(), nullable=False),
+        sa.Column("resizes", sa.Integer(), nullable=False),
+        sa.Column("preemptions", sa.Integer(), nullable=False),
+        sa.Column("submitted_s", sa.Float(), nullable=False),
+        sa.Column("started_s", sa.Float(), nullable=True),
+        sa.Column("resized_s", sa.Float(), nullable=True),
+        sa.Column("ended_s", sa.Float(), nullable=True),
+        sa.Column("retry_at_s", sa.Float(), nullable=False),
+        sa.Column("using", sa.Text(), nullable=False),
+        sa.Column("using_since_s", sa.Float(), nullable=False),
+        sa.Column("spent", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name=op.f("pk_jobs")),
+        sa.UniqueConstraint("name", name=op.f("uq_jobs_name")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "ix_jobs_alive",
+        "jobs",
+        ["number"],
+        unique=False,
+        sqlite_where=sa.text("ended_s IS NULL"),
+        postgresql_where=sa.text("ended_s IS NULL"),
+    )
+    op.create_index(op.f("ix_jobs_state_number"), "jobs", ["state", "number"], unique=False)
+    op.create_index(op.f("ix_jobs_team_number"), "jobs", ["team", "number"], unique=False)
+    op.create_index(op.f("ix_jobs_user_number"), "jobs", ["user", "number"], unique=False)
+    op.create_table(
+        "nodes",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("devices", sa.BigInteger(), nullable=False),
+        sa.Column("wanted", sa.Text(), nullable=False),
+        sa.Column("why", sa.Text(), nullable=False),
+        sa.Column("gone_at_s", sa.Float(), nullable=True),
+        sa.Column("heard_s", sa.Float(), nullable=False),
+        sa.Column("version", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_nodes")),
+    )
+    op.create_table(
+        "reports",
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("about", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("reported_s", sa.Float(), nullable=False),
+        sa.Column("valid_until_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("kind", "about", name=op.f("pk_reports")),
+        comment="What others say about the world; the newest word about each thing.",
+    )
+    op.create_table(
+        "tokens",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("role", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("note", sa.Text(), nullable=False),
+        sa.Column("created_s", sa.Float(), nullable=False),
+        sa.Column("expires_s", sa.Float(), nullable=True),
+        sa.Column("revoked_s", sa.Float(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
+        sa.UniqueConstraint("digest", name=op.f("uq_tokens_digest")),
+    )
+    op.create_table(
+        "turns",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("change", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_turns")),
+        comment="One row. Whoever writes locks it; `change` grows with everything that a plan depends on.",
+    )
+    op.create_table(
+        "usage",
+        sa.Column(
+            "id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
+        ),
+        sa.Column("job", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), nullable=False),
+        sa.Column("user", sa.Text(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("terms", sa.Text(), nullable=False),
+        sa.Column("devices", sa.BigInteger(), nullable=False),
+        sa.Column("price", sa.Float(), nullable=False),
+        sa.Column("from_s", sa.Float(), nullable=False),
+        sa.Column("until_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_usage")),
+        sqlite_autoincrement=True,
+    )
+    op.create_index(op.f("ix_usage_team_until_s"), "usage", ["team", "until_s"], unique=False)
+    op.create_index(op.f("ix_usage_until_s"), "usage", ["until_s"], unique=False)
+    op.create_table(
+        "replies",
+        sa.Column("token", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(), nullable=False),
+        sa.Column("status", sa.Integer(), nullable=False),
+        sa.Column("etag", sa.Text(), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["token"], ["tokens.id"], name=op.f("fk_replies_token")),
+        sa.PrimaryKeyConstraint("token", "key", name=op.f("pk_replies")),
+        comment="The first answer to each idempotency key.",
+    )
+    op.create_index(op.f("ix_replies_time_s"), "replies", ["time_s"], unique=False)
+    _append_only()
+
+
+def _append_only() -> None:
+    """The database itself refuses to change or delete what has been written down."""
+    if op.get_context().dialect.name == "sqlite":
+        for table in APPEND_ONLY:
+            for verb in ("UPDATE", "DELETE"):
+                op.execute(
+                    f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
+                    f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+                )
+        return
+    op.execute(
+        "CREATE FUNCTION append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
+    )
+    for table in APPEND_ONLY:
+        op.execute(
+            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
+            "FOR EACH STATEMENT EXECUTE FUNCTION append_only()"
+        )

@@ -1,0 +1,1 @@
+"""One file a migration; never changed once released."""

@@ -1,0 +1,53 @@
+"""Nodes: seen by engines, drained and given up by people and by notices."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from elastane.api.wire import Node, NodeWanted
+from elastane.controller.store.database import changed
+from elastane.controller.store.tables import nodes
+
+COLUMNS = [nodes.c[name] for name in Node.__struct_fields__]
+
+
+def find(tx: Connection, name: str) -> Node | None:
+    row = tx.execute(select(*COLUMNS).where(nodes.c.name == name)).one_or_none()
+    return _node(row) if row else None
+
+
+def every(tx: Connection) -> tuple[Node, ...]:
+    """All, by name."""
+    return tuple(_node(row) for row in tx.execute(select(*COLUMNS).order_by(nodes.c.name)))
+
+
+def seen(tx: Connection, name: str, pool: str, devices: int, now_s: float) -> None:
+    """An engine has seen a node; what people want of it stays as it was."""
+    here = nodes.c.name == name
+    before = tx.execute(select(nodes.c.pool, nodes.c.devices).where(here)).one_or_none()
+    if before is None:
+        tx.execute(
+            insert(nodes).values(
+                name=name, pool=pool, devices=devices, wanted="use", why="", heard_s=now_s, version=1
+            )
+        )
+    else:
+        tx.execute(update(nodes).where(here).values(pool=pool, devices=devices, heard_s=now_s))
+    if before is None or (before.pool, before.devices) != (pool, devices):
+        changed(tx)
+
+
+def want(tx: Connection, name: str, wanted: NodeWanted, why: str, gone_at_s: float | None = None) -> Node:
+    """Uses, drains or gives up a node that is known."""
+    row = tx.execute(
+        update(nodes)
+        .where(nodes.c.name == name)
+        .values(wanted=wanted, why=why, gone_at_s=gone_at_s, version=nodes.c.version + 1)
+        .returning(*COLUMNS)
+    ).one()
+    changed(tx)
+    return _node(row)
+
+
+def _node(row: Row[Any]) -> Node:
+    return Node(**{name: getattr(row, name) for name in Node.__struct_fields__})

@@ -1,0 +1,181 @@
+"""Rows as frozen values, and back. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row
+
+from elastane.api.cluster import Draining, Holding, JobState
+from elastane.api.jobs import JobSpec
+from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
+
+_spec = msgspec.json.Decoder(JobSpec)
+_grant = msgspec.json.Decoder(Grant)
+_observed = msgspec.json.Decoder(Observed)
+_explanation = msgspec.json.Decoder(Explanation)
+_uses = msgspec.json.Decoder(tuple[Use, ...])
+
+
+def text_of(value: object) -> str:
+    """A value as JSON, equal for equal values."""
+    return msgspec.json.encode(value, order="deterministic").decode()
+
+
+def summary_of(row: Row[Any]) -> JobSummary:
+    return JobSummary(**_summary(row))
+
+
+def job_of(row: Row[Any]) -> Job:
+    return Job(
+        **_summary(row),
+        version=row.version,
+        spec=_spec.decode(row.spec),
+        grant=_grant.decode(row.granted),
+        observed=_observed.decode(row.observed),
+        explained=_explanation.decode(row.explained),
+        life=row.life,
+        crashes=row.crashes,
+        resizes=row.resizes,
+        preemptions=row.preemptions,
+        resized_s=_moment(row.resized_s),
+        retry_at_s=float(row.retry_at_s),
+        spent=float(row.spent),
+    )
+
+
+def _moment(seconds: float | None) -> float | None:
+    # What SQLite has just written it returns as an integer where it can, what it has read as a float.
+    return None if seconds is None else float(seconds)
+
+
+def _summary(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "number": row.number,
+        "name": row.name,
+        "team": row.team,
+        "user": row.user,
+        "queue": row.queue,
+        "priority_class": row.priority_class,
+        "state": row.state,
+        "wanted": row.wanted,
+        "workers": row.workers,
+        "step": row.step,
+        "submitted_s": float(row.submitted_s),
+        "started_s": _moment(row.started_s),
+        "ended_s": _moment(row.ended_s),
+    }
+
+
+def wanted_by(spec: JobSpec) -> Wanted:
+    """What a job's spec says, unless somebody has cancelled it."""
+    return "pause" if spec.run_policy.suspend else "run"
+
+
+def of_spec(spec: JobSpec) -> dict[str, Any]:
+    """The columns that follow from a spec."""
+    return {
+        "name": spec.name,
+        "team": spec.team,
+        "queue": spec.queue,
+        "priority_class": spec.priority_class,
+        "spec": text_of(spec),
+    }
+
+
+def state_of(row: Row[Any], now_s: float) -> JobState:
+    """A job as the scheduler sees it.
+
+    A job uses the larger of its grant and what was seen: workers beyond the grant drain, and hold their
+    devices until they have been seen gone.
+    """
+    grant, observed = _grant.decode(row.granted), _observed.decode(row.observed)
+    holds, draining = [], []
+    for pool in sorted(grant.workers.keys() | observed.held.keys()):
+        granted = grant.workers.get(pool, 0)
+        held = observed.held.get(pool)
+        seen, leaving = (held.workers, held.leaving) if held else (0, 0)
+        beyond = max(0, seen - granted)
+        if beyond:
+            # Those on nodes that go away are asked to leave first.
+            draining.append(
+                Draining(
+                    pool=pool,
+                    workers=beyond,
+                    deadline_s=grant.drain_until_s,
+                    leaving=min(beyond, leaving),
+                )
+            )
+        if granted:
+            holds.append(
+                Holding(
+                    pool=pool,
+                    workers=granted,
+                    leaving=min(granted, max(0, leaving - beyond)),
+                    starting=max(0, granted - seen),
+                )
+            )
+    return JobState(
+        number=row.number,
+        spec=_wanted_spec(row),
+        submitted_s=row.submitted_s,
+        holds=tuple(holds),
+        draining=tuple(draining),
+        started_s=row.started_s,
+        resized_s=row.resized_s,
+        starting_since_s=observed.starting_since_s,
+        faulty_since_s=observed.faulty_since_s,
+        retry_at_s=float(row.retry_at_s),
+        speeds=observed.speeds,
+        resize_s=observed.resize_s,
+        unsaved_s=observed.unsaved_s,
+        remaining=observed.remaining,
+        spent=row.spent + cost(_uses.decode(row.using), now_s - row.using_since_s),
+    )
+
+
+def _wanted_spec(row: Row[Any]) -> JobSpec:
+    spec = _spec.decode(row.spec)
+    if row.wanted == "cancel" and not spec.run_policy.suspend:
+        # To the scheduler a job that is being cancelled wants nothing, as a paused one.
+        return msgspec.structs.replace(
+            spec, run_policy=msgspec.structs.replace(spec.run_policy, suspend=True)
+        )
+    return spec
+
+
+def uses_of(row: Row[Any]) -> tuple[Use, ...]:
+    return _uses.decode(row.using)
+
+
+def cost(uses: tuple[Use, ...], seconds: float) -> float:
+    """Of these devices for so long, in the currency of their prices, which are by the hour."""
+    return sum(use.devices * use.price for use in uses) * max(0.0, seconds) / 3600
+
+
+def intervals(row: Row[Any], until_s: float) -> list[dict[str, Any]]:
+    """The rows of usage that end now, because what a job uses changes."""
+    if until_s <= row.using_since_s:
+        return []
+    return [
+        {
+            "job": row.name,
+            "team": row.team,
+            "user": row.user,
+            "pool": use.pool,
+            "terms": use.terms,
+            "devices": use.devices,
+            "price": use.price,
+            "from_s": row.using_since_s,
+            "until_s": until_s,
+        }
+        for use in uses_of(row)
+        if use.devices
+    ]
+
+
+def clipped(row: Mapping[str, Any], from_s: float, until_s: float) -> tuple[Terms, float, float]:
+    """Terms, device-seconds and cost of that part of an interval of usage that lies between two moments."""
+    seconds = max(0.0, min(row["until_s"], until_s) - max(row["from_s"], from_s))
+    device_s = row["devices"] * seconds
+    return row["terms"], device_s, device_s * row["price"] / 3600

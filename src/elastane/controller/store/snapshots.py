@@ -1,0 +1,65 @@
+"""The whole cluster at one moment, for a plan."""
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from elastane.api.cluster import Snapshot
+from elastane.api.rules import Rules
+from elastane.api.wire import Config
+from elastane.controller.limits import limited
+from elastane.controller.store import documents, nodes, reports
+from elastane.controller.store.database import change
+from elastane.controller.store.rows import state_of
+from elastane.controller.store.tables import jobs
+
+COLUMNS = [
+    jobs.c[name]
+    for name in (
+        "number",
+        "spec",
+        "wanted",
+        "granted",
+        "observed",
+        "submitted_s",
+        "started_s",
+        "resized_s",
+        "retry_at_s",
+        "using",
+        "using_since_s",
+        "spent",
+    )
+]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A snapshot, and the number of the last change in it."""
+
+    change: int
+    snapshot: Snapshot
+
+
+def snapshot(tx: Connection, now_s: float, config: Config | None = None) -> Taken:
+    """Everything that a plan depends on; jobs that have ended are not in it.
+
+    Args:
+        tx: a transaction.
+        now_s: the time.
+        config: what would be declared; None: what is.
+    """
+    config = documents.config(tx) if config is None else config
+    capacities, metrics = reports.valid(tx, now_s)
+    pools = limited(config.pools or (), nodes.every(tx), capacities, metrics, config.triggers or ())
+    rows = tx.execute(select(*COLUMNS).where(jobs.c.ended_s.is_(None)).order_by(jobs.c.number))
+    return Taken(
+        change(tx),
+        Snapshot(
+            now_s=now_s,
+            pools=pools,
+            teams=config.teams or (),
+            cohorts=config.cohorts or (),
+            priorities=config.priorities or (),
+            reservations=config.reservations or (),
+            rules=config.rules or Rules(),
+            jobs=tuple(state_of(row, now_s) for row in rows),
+        ),
+    )

@@ -1,0 +1,77 @@
+"""Tokens at rest: never the secret, only its digest."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from elastane.api.wire import NewToken, Token
+from elastane.controller.store.tables import tokens
+
+
+def add(tx: Connection, id_: str, digest: bytes, new: NewToken, now_s: float) -> Token:
+    """Keeps a token.
+
+    Args:
+        tx: a transaction that writes.
+        id_: what people call it.
+        digest: SHA-256 of its secret, 32 bytes.
+        new: what it is.
+        now_s: the time.
+    """
+    row = tx.execute(
+        insert(tokens)
+        .values(
+            id=id_,
+            digest=digest,
+            user=new.user,
+            role=new.role,
+            team=new.team,
+            note=new.note,
+            created_s=now_s,
+            expires_s=None if new.valid_s is None else now_s + new.valid_s,
+        )
+        .returning(tokens)
+    ).one()
+    return _token(row)
+
+
+def with_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
+    """The token with this secret, if it counts at this time."""
+    row = tx.execute(select(tokens).where(tokens.c.digest == digest)).one_or_none()
+    if row is None or row.revoked_s is not None or (row.expires_s is not None and row.expires_s <= now_s):
+        return None
+    return _token(row)
+
+
+def find(tx: Connection, id_: str) -> Token | None:
+    row = tx.execute(select(tokens).where(tokens.c.id == id_)).one_or_none()
+    return _token(row) if row else None
+
+
+def every(tx: Connection, teams: tuple[str, ...] | None) -> tuple[Token, ...]:
+    """Oldest first; None: of all teams and of none."""
+    query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
+    if teams is not None:
+        query = query.where(tokens.c.team.in_(teams))
+    return tuple(_token(row) for row in tx.execute(query))
+
+
+def revoke(tx: Connection, id_: str, now_s: float) -> None:
+    """From now on it counts no more; a token that was revoked before stays as it is."""
+    tx.execute(
+        update(tokens).where(tokens.c.id == id_).values(revoked_s=func.coalesce(tokens.c.revoked_s, now_s))
+    )
+
+
+def operators(tx: Connection, now_s: float) -> int:
+    """How many tokens of operators count."""
+    query = select(func.count()).where(
+        tokens.c.role == "operator",
+        tokens.c.revoked_s.is_(None),
+        tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s),
+    )
+    return tx.execute(query).scalar_one()
+
+
+def _token(row: Row[Any]) -> Token:
+    return Token(**{name: getattr(row, name) for name in Token.__struct_fields__})

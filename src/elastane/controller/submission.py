@@ -1,0 +1,37 @@
+"""Whether a job can be taken in: what its spec says by itself, and beside what the cluster has. Pure."""
+
+import re
+from collections.abc import Container
+
+from elastane.api.job_checks import checked
+from elastane.api.jobs import JobSpec
+from elastane.api.reading import check_name, invalid
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_WORKERS = 1_000_000
+
+
+def check(spec: JobSpec, priorities: Container[str]) -> None:
+    """Whether this job could ever be started.
+
+    Args:
+        spec: as submitted, or as it would be after a change.
+        priorities: names of the priority classes that there are.
+
+    Raises:
+        BadField: the first thing that is wrong.
+    """
+    checked(spec)
+    if spec.queue:
+        check_name("queue", spec.queue)
+    if spec.elastic_policy.max_replicas > MOST_WORKERS:
+        raise invalid("elasticPolicy.maxReplicas", f"is more than {MOST_WORKERS}", "write a smaller number")
+    for name in spec.env:
+        if not VARIABLE.fullmatch(name):
+            raise invalid(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
+    if spec.priority_class and spec.priority_class not in priorities:
+        raise invalid(
+            "priorityClass",
+            f"there is no class {spec.priority_class!r}",
+            "write one that `elastane priority list` shows, or leave it out",
+        )

@@ -1,0 +1,234 @@
+"""Stores on both databases, and an API over them without a network."""
+
+import asyncio
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import psycopg
+import pytest
+import uvicorn
+
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.plans import Plan
+from elastane.api.wire import NewToken
+from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.api.app import application
+from elastane.controller.api.context import Controller
+from elastane.controller.store import tokens
+from elastane.controller.store.database import Store
+
+NOW_S = 1_800_000_000.0
+
+
+def postgres_programs() -> Path | None:
+    """Where Debian's package ``postgresql`` has them, or wherever ``initdb`` is found."""
+    found = shutil.which("initdb")
+    if found:
+        return Path(found).resolve().parent
+    return max(
+        Path("/usr/lib/postgresql").glob("*/bin"), default=None, key=lambda path: int(path.parent.name)
+    )
+
+
+@contextmanager
+def postgres_server():
+    """A PostgreSQL of one's own: no network, an unprivileged user, gone afterwards. Yields the URL's head."""
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
+    # PostgreSQL refuses to be root.
+    owner = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid} if os.geteuid() == 0 else {}
+    where = Path(tempfile.mkdtemp(prefix="elastane-postgres-"))
+    if owner:
+        os.chown(where, pwd.getpwnam("nobody").pw_uid, owner["group"])
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+    quiet = {"stdout": subprocess.DEVNULL, "cwd": where, "env": environment, **owner}
+    subprocess.run(
+        [
+            programs / "initdb",
+            "-D",
+            where / "data",
+            "-U",
+            "elastane",
+            "-A",
+            "trust",
+            "--no-sync",
+            "-E",
+            "UTF8",
+        ],
+        check=True,
+        **quiet,
+    )
+    options = (
+        f"-c listen_addresses='' -c unix_socket_directories='{where}' -c fsync=off -c max_connections=200"
+    )
+    try:
+        subprocess.run(
+            [programs / "pg_ctl", "-D", where / "data", "-l", where / "log", "-o", options, "-w", "start"],
+            check=True,
+            **quiet,
+        )
+        yield lambda name: f"postgresql://elastane@/{name}?host={where}"
+        subprocess.run(
+            [programs / "pg_ctl", "-D", where / "data", "-m", "immediate", "stop"], check=True, **quiet
+        )
+    finally:
+        shutil.rmtree(where, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    with postgres_server() as url:
+        yield url
+
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    url = request.getfixturevalue("postgres")
+    name = f"test{next(numbers)}"
+    with psycopg.connect(url("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return url(name)
+
+
+@pytest.fixture
+def store(store_url):
+    opened = Store(store_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def sqlite_store(tmp_path):
+    opened = Store(f"sqlite:///{tmp_path}/store.db")
+    yield opened
+    opened.close()
+
+
+def spec(name="train", team="vision", **kwargs):
+    policy = kwargs.pop("elastic_policy", ElasticPolicy(min_replicas=1, max_replicas=4))
+    return JobSpec(name=name, team=team, script="train.py", elastic_policy=policy, **kwargs)
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self):
+        self.now_s = NOW_S
+
+    def __call__(self):
+        return self.now_s
+
+
+class Api:
+    """The API as its users see it, one token a user, without a network."""
+
+    def __init__(self, store, plan=lambda _: Plan(), words=lambda _: (), **settings):
+        self.store = store
+        self.clock = Clock()
+        self.woken = 0
+        self.controller = Controller(
+            store, wake=self._wake, plan=plan, words=words, clock=self.clock, **settings
+        )
+        self.app = application(self.controller)
+
+    def _wake(self):
+        self.woken += 1
+
+    def token(self, role="submitter", team="vision", user="ada"):
+        secret = new_secret()
+        new = NewToken(user=user, role=role, team="" if role in {"operator", "reporter"} else team)
+        with self.store.writing() as tx:
+            tokens.add(tx, new_id(), digest_of(secret), new, self.clock.now_s)
+        return secret
+
+    def user(self, role="submitter", team="vision", user="ada"):
+        return User(self, self.token(role, team, user))
+
+    def with_secret(self, secret):
+        return User(self, secret)
+
+
+class User:
+    def __init__(self, api, token):
+        self.api = api
+        self.token = token
+
+    def ask(self, method, path, body=None, *, raw=None, **headers):
+        """The answer; anything that the application raises is raised here."""
+        content = raw if raw is not None else msgspec.json.encode(body) if body is not None else None
+        auth = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+
+        async def asked():
+            transport = httpx.ASGITransport(app=self.api.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://cluster") as client:
+                return await client.request(method, f"/v1{path}", content=content, headers=auth | named)
+
+        return asyncio.run(asked())
+
+    def get(self, path, **headers):
+        return self.ask("GET", path, **headers)
+
+    def post(self, path, body=None, **headers):
+        return self.ask("POST", path, body, **headers)
+
+    def put(self, path, body=None, **headers):
+        return self.ask("PUT", path, body, **headers)
+
+    def delete(self, path, **headers):
+        return self.ask("DELETE", path, **headers)
+
+
+@pytest.fixture
+def api(sqlite_store):
+    return Api(sqlite_store)
+
+
+@pytest.fixture(scope="session")
+def make_spec():
+    return spec
+
+
+@pytest.fixture(scope="session")
+def api_over():
+    return Api
+
+
+@contextmanager
+def _served(api, port=0):
+    """The API over a real socket; yields its URL."""
+    server = uvicorn.Server(
+        uvicorn.Config(api.app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=2)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        api.app.state.closing.set()
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def served():
+    return _served

@@ -1,0 +1,149 @@
+"""Kills a process that writes into a store, again and again, at random moments, and looks at what is left.
+
+``python crashing.py URL ROUNDS SEED``; ends with 1 and says what is wrong, with the round and the seed.
+"""
+
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+
+import msgspec
+from sqlalchemy import func, select, text
+
+from elastane.api.jobs import JobSpec
+from elastane.api.plans import Decision, MinimumFits
+from elastane.api.wire import Held, Observed, Use
+from elastane.controller.store import audit, events, jobs, rows, tables
+from elastane.controller.store.database import Store, change
+from elastane.controller.store.deciding import Worded, decide
+
+ID = "tok-1"
+LONGEST_S = 0.05
+
+
+def write_for_ever(url, prefix, seed, acknowledged):
+    """One transaction after the other, of every kind; tells the pipe what was promised."""
+    store, drawn = Store(url), random.Random(seed)  # noqa: S311 - repeatable
+    os.write(acknowledged, b"open\n")
+    names = []
+    for number in itertools.count():
+        now_s = time.time()
+        with store.writing() as tx:
+            if not names or drawn.random() < 0.4:
+                verb, name = "submit", f"{prefix}-{number}"
+                jobs.submit(tx, JobSpec(name=name, team="t", script="x.py"), "ada", now_s)
+                names.append(name)
+            else:
+                verb, name = drawn.choice(["grant", "finish"]), drawn.choice(names)
+                if verb == "grant":
+                    workers = drawn.randint(0, 4)
+                    one = Decision(
+                        job=name,
+                        action="grow",
+                        workers={"p": workers} if workers else {},
+                        why=(MinimumFits(node=""),),
+                    )
+                    decide(tx, [Worded(decision=one, sentences=("so",))], at=change(tx), now_s=now_s)
+                    jobs.use(tx, name, (Use(pool="p", terms="owned", devices=workers),), now_s)
+                else:
+                    observed = Observed(held={"p": Held(workers=1)})
+                    jobs.observe(tx, [jobs.Seen(job=name, observed=observed, state="finished")], now_s)
+                    names.remove(name)
+            events.append(tx, f"job.{verb}", name, now_s, team="t", job=name)
+            audit.append(
+                tx,
+                token=ID,
+                user="ada",
+                action=verb,
+                target=name,
+                team="t",
+                allowed=True,
+                detail="",
+                now_s=now_s,
+            )
+        os.write(acknowledged, f"{verb} {name}\n".encode())
+
+
+def look(url, promised, changes):
+    """What must hold whatever happened; returns the number of the last change.
+
+    Raises:
+        AssertionError: it does not.
+    """
+    store = Store(url)
+    with store.reading() as tx:
+        if store.engine.dialect.name == "sqlite":
+            assert tx.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
+        told = [f"{one.kind.removeprefix('job.')} {one.job}" for one in events.after(tx, 0, 1_000_000)]
+        lines = tx.execute(select(tables.audit.c.action, tables.audit.c.target).order_by(tables.audit.c.id))
+        audited = [f"{action} {target}" for action, target in lines]
+        assert told == audited, "an event without its line in the audit log, or the other way round"
+        missing = set(promised) - set(told)
+        assert not missing, f"promised and lost: {missing}"
+        submitted = [one.removeprefix("submit ") for one in told if one.startswith("submit ")]
+        found = tx.execute(select(tables.jobs)).all()
+        assert sorted(submitted) == sorted(row.name for row in found), "a job lost, or there twice"
+        assert change(tx) == len(told), "a change that was not counted, or counted without being made"
+        assert change(tx) >= changes, "the count of changes went back"
+        last = dict(
+            tx.execute(
+                select(tables.decisions.c.job, tables.decisions.c.decision).where(
+                    tables.decisions.c.id.in_(
+                        select(func.max(tables.decisions.c.id)).group_by(tables.decisions.c.job)
+                    )
+                )
+            ).all()
+        )
+        for row in found:
+            job = rows.job_of(row)
+            decided = msgspec.json.decode(last[job.name], type=Decision).workers if job.name in last else {}
+            expected = {} if job.state == "finished" else decided
+            assert job.grant.workers == expected, f"{job.name} has what nobody decided"
+            assert job.workers == sum(expected.values())
+            intervals = tx.execute(
+                select(tables.usage).where(tables.usage.c.job == job.name).order_by(tables.usage.c.from_s)
+            ).all()
+            for one, following in itertools.pairwise(intervals):
+                assert one.until_s <= following.from_s, f"usage of {job.name} was counted twice"
+            assert not intervals or intervals[-1].until_s <= row.using_since_s
+        number = change(tx)
+    store.close()
+    return number
+
+
+def main(url, rounds, seed):
+    drawn = random.Random(seed)  # noqa: S311 - repeatable
+    promised, changes = [], 0
+    Store(url).close()
+    for round_ in range(rounds):
+        mine, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(mine)
+            try:
+                write_for_ever(url, f"r{round_}", drawn.random(), theirs)
+            finally:
+                os._exit(1)
+        os.close(theirs)
+        pipe = os.fdopen(mine)
+        # Some are killed while they open the store, the others in one of their first transactions.
+        heard = [pipe.readline() for _ in range(drawn.choice([0, 1, 2, 4, 8, 16]))]
+        time.sleep(drawn.uniform(0, LONGEST_S))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WTERMSIG(status) == signal.SIGKILL, f"round {round_}: the writer ended by itself"
+        with pipe:
+            told = "".join([*heard, pipe.read()]).splitlines()
+            promised += [line for line in told if line != "open"]
+        try:
+            changes = look(url, promised, changes)
+        except AssertionError as wrong:
+            sys.exit(f"round {round_} of seed {seed}: {wrong}")
+    sys.stdout.write(f"{rounds} kills, {changes} changes, {len(promised)} of them promised\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

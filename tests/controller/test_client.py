@@ -1,0 +1,158 @@
+"""The Python client against the API over a real socket."""
+
+import socket
+import threading
+
+import pytest
+
+from elastane.api.pools import Pool
+from elastane.api.quotas import Quota, Team
+from elastane.api.rules import Rules
+from elastane.api.wire import Capacity, Config, NewToken
+from elastane.client.cluster import Cluster, NotThere, Refused, Unreachable
+from elastane.controller.store import events, nodes
+
+NOW_S = 1_800_000_000.0
+
+
+@pytest.fixture
+def url(api, served):
+    with served(api) as at:
+        yield at
+
+
+@pytest.fixture
+def operator(api, url):
+    with Cluster(url, api.token("operator"), timeout_s=5) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ada(api, url):
+    with Cluster(url, api.token(), timeout_s=5) as cluster:
+        yield cluster
+
+
+def test_a_job_lives_its_life(ada, make_spec):
+    assert ada.submit(make_spec(), key="k") == ada.submit(make_spec(), key="k")
+    assert ada.scale("train", max_replicas=6).spec.elastic_policy.max_replicas == 6
+    assert ada.pause("train").state == "paused"
+    assert ada.resume("train").state == "queued"
+    assert ada.explain("train").workers == 0
+    assert ada.cancel("train").state == "cancelled"
+    assert [one.kind for one in ada.events("train")] == [
+        "job.submitted",
+        "job.scaled",
+        "job.paused",
+        "job.resumed",
+        "job.cancelled",
+    ]
+
+
+def test_lists_are_fetched_page_by_page(ada, make_spec):
+    for number in range(120):
+        ada.submit(make_spec(f"job-{number}"))
+    assert [one.name for one in ada.jobs()] == [f"job-{number}" for number in range(119, -1, -1)]
+    assert [one.name for one in ada.jobs(prefix="job-7", states=("queued",))][-1] == "job-7"
+
+
+def test_a_refusal_says_which_field_and_what_to_do(ada, make_spec):
+    with pytest.raises(Refused) as refused:
+        ada.submit(make_spec(priority_class="none-such"))
+    assert refused.value.problem.field == "priorityClass"
+    assert "elastane priority" in str(refused.value)
+    with pytest.raises(NotThere):
+        ada.job("nowhere")
+
+
+def test_operators_declare_compare_and_account(operator, sqlite_store):
+    operator.declare(Pool(name="h100", device="h100", devices=8))
+    operator.declare(Team(name="vision"))
+    operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=4))
+    operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=6))
+    assert operator.document(Team, "vision").quotas == (Quota(pool="h100", nominal_quota=6),)
+    assert [one.name for one in operator.declared(Pool)] == ["h100"]
+    operator.set_rules(Rules(cooldown_s=1))
+    assert operator.rules().cooldown_s == 1
+    assert [one.change for one in operator.diff(Config(teams=()))] == ["remove"]
+    assert [one.name for one in operator.apply(Config(teams=()))] == ["vision"]
+    assert operator.declared(Team) == ()
+    with sqlite_store.writing() as tx:
+        nodes.seen(tx, "n1", "h100", 8, NOW_S)
+    assert operator.set_node("n1", "drain", "new disk").why == "new disk"
+    assert operator.set_node("n1", "use").wanted == "use"
+    assert [one.name for one in operator.nodes()] == ["n1"]
+    operator.report(Capacity(pool="h100", devices=2))
+    assert operator.usage("team").rows == ()
+    assert operator.usage_csv("team", "pool").startswith("team,pool,owned_device_s")
+    operator.undeclare(Pool, "h100")
+    assert next(operator.audit()).action == "pools.delete"
+    assert operator.version().api == "v1"
+
+
+def test_tokens_are_made_used_and_revoked(operator, url):
+    made = operator.make_token(NewToken(user="bob", role="viewer", team="vision"))
+    with Cluster(url, made.secret) as bob:
+        assert list(bob.jobs()) == []
+        operator.revoke_token(made.token.id)
+        with pytest.raises(Refused, match="no token that counts"):
+            list(bob.jobs())
+    assert made.token.id in {one.id for one in operator.tokens()}
+
+
+def test_a_watcher_is_told_from_where_it_left_off(ada, api, sqlite_store, make_spec):
+    ada.submit(make_spec())
+    ada.pause("train")
+    ada.submit(make_spec("other"))
+    stream = ada.watch(job="train", after=0)
+    assert [next(stream).kind, next(stream).kind] == ["job.submitted", "job.paused"]
+
+    def happen():
+        with sqlite_store.writing() as tx:
+            events.append(tx, "job.grown", "it grew", NOW_S, team="vision", job="train")
+
+    threading.Timer(0.1, happen).start()
+    assert next(stream).message == "it grew"
+    stream.close()
+
+
+def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_store):
+    with sqlite_store.writing() as tx:
+        events.append(tx, "job.submitted", "theirs", NOW_S, team="speech", job="x")
+        events.append(tx, "node.drain", "everybody's", NOW_S)
+        events.append(tx, "job.submitted", "ours", NOW_S, team="vision", job="y")
+    stream = ada.watch(after=0)
+    assert [next(stream).message for _ in range(2)] == ["everybody's", "ours"]
+    stream.close()
+
+
+def test_a_client_outlives_a_controller_that_is_restarted(api, api_over, sqlite_store, served, make_spec):
+    secret = api.token()
+    with served(api) as url:
+        port = int(url.rsplit(":", 1)[1])
+        ada = Cluster(url, secret, timeout_s=30)
+        ada.submit(make_spec())
+    again = api_over(sqlite_store)
+    ended = threading.Event()
+
+    def later():
+        with served(again, port):
+            ended.wait()
+
+    restart = threading.Timer(0.5, later)
+    restart.start()
+    assert ada.pause("train").state == "paused"
+    ada.close()
+    ended.set()
+    restart.join()
+
+
+def test_a_controller_that_is_away_is_named():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
+        with (
+            Cluster(f"http://127.0.0.1:{port}", "ela_x", timeout_s=0.5) as cluster,
+            pytest.raises(Unreachable, match=str(port)),
+        ):
+            cluster.version()

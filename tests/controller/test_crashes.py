@@ -1,0 +1,77 @@
+"""The store after its writer was killed, and while its disk is full."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elastane.controller.store import events, jobs
+from elastane.controller.store.database import Store, change
+from elastane.controller.store.failures import StoreFull
+
+NOW_S = 1_800_000_000.0
+ROUNDS = 30
+SIZE = 4 << 20
+
+
+def test_whenever_its_writer_is_killed_the_store_holds_what_it_promised_and_no_halves(store_url):
+    seed = int.from_bytes(os.urandom(4), "little")
+    script = Path(__file__).with_name("crashing.py")
+    ended = subprocess.run(
+        [sys.executable, str(script), store_url, str(ROUNDS), str(seed)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert ended.returncode == 0, f"seed {seed}: {ended.stderr}"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    where = tmp_path / "small"
+    where.mkdir()
+    mounting = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(where)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if mounting.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounting.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_over):
+    store = Store(f"sqlite:///{small_disk}/store.db")
+    api = api_over(store)
+    ada = api.user()
+    (small_disk / "ballast").write_bytes(bytes(1 << 20))
+    written = 0
+
+    def write_until_refused():
+        nonlocal written
+        while True:
+            with store.writing() as tx:
+                jobs.submit(tx, make_spec(f"job-{written}", env={"BALLAST": "x" * 20_000}), "ada", NOW_S)
+                events.append(tx, "job.submitted", "x" * 20_000, NOW_S)
+            written += 1
+
+    with pytest.raises(StoreFull, match="disk under the store"):
+        write_until_refused()
+    refused = ada.post("/jobs", make_spec("one-more", env={"BALLAST": "x" * 100_000}))
+    assert refused.status_code == 507
+    assert "free some space" in refused.json()["do"]
+    assert ada.get("/jobs?limit=1").status_code == 200
+    (small_disk / "ballast").unlink()
+    assert ada.post("/jobs", make_spec("one-more")).status_code == 201
+    store.close()
+    again = Store(f"sqlite:///{small_disk}/store.db")
+    with again.reading() as tx:
+        assert len(jobs.alive(tx)) == written + 1
+        assert change(tx) == written + 1
+        assert events.newest(tx) == written + 1
+    again.close()

@@ -1,0 +1,78 @@
+"""Whatever its description allows, and what it does not: no failure of the controller, no hang, no leak."""
+
+import itertools
+import re
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import (
+    content_type_conformance,
+    not_a_server_error,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from elastane.api.pools import Pool
+from elastane.api.quotas import Team
+from elastane.api.wire import Config
+from elastane.controller.access.rates import Rate
+from elastane.controller.api.app import description
+from elastane.controller.api.context import Settings
+from elastane.controller.declared import config_of, diff
+from elastane.controller.store import documents, jobs, nodes
+from elastane.controller.store.database import Store
+
+NOW_S = 1_800_000_000.0
+EXAMPLES = 5
+HANG_S = 20
+THEIRS = "other-team"
+UNHURRIED = Settings(per_token=Rate(per_s=1e6, burst=10**6), per_address=Rate(per_s=1e6, burst=10**6))
+INSIDES = re.compile(r'Traceback|sqlalchemy|sqlite|File "/')
+
+turns = itertools.count()
+schema = schemathesis.openapi.from_dict(description())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, api_over, make_spec, served):
+    """A cluster of two teams: its URL, and the tokens of an operator and of an admin of one of them."""
+    store = Store(f"sqlite:///{tmp_path_factory.mktemp('fuzz')}/store.db")
+    api = api_over(store, settings=UNHURRIED)
+    config = Config(
+        pools=(Pool(name="h100", device="h100", devices=8),), teams=(Team(name="vision"), Team(name=THEIRS))
+    )
+    with store.writing() as tx:
+        documents.write(tx, diff(config_of([]), config), NOW_S)
+        nodes.seen(tx, "n1", "h100", 8, NOW_S)
+        jobs.submit(tx, make_spec("mine"), "ada", NOW_S)
+        jobs.submit(tx, make_spec("theirs", team=THEIRS), "eve", NOW_S)
+    with served(api) as url:
+        yield url, api.token("operator"), api.token("team-admin", "vision")
+    store.close()
+
+
+# A stream of events never ends; tests of its own watch it.
+@schema.exclude(path="/v1/watch").parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+def test_nothing_that_is_sent_breaks_it_or_tells_what_it_must_not(case, cluster):
+    url, operator, admin = cluster
+    # In turn: half of what is sent comes from somebody who may not see the other team.
+    token = operator if next(turns) % 2 else admin
+    answer = case.call(
+        base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=HANG_S, allow_redirects=False
+    )
+    case.validate_response(
+        answer,
+        checks=[
+            not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ],
+    )
+    said = answer.content.decode()
+    assert not INSIDES.search(said)
+    assert operator not in said
+    if token == admin and answer.status_code < 400:
+        assert THEIRS not in said

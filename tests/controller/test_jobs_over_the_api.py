@@ -1,0 +1,190 @@
+"""Jobs as users of the API see them."""
+
+import msgspec
+
+from elastane.api.wire import Explained, Job, JobSummary, Page
+
+
+def job(answer):
+    return msgspec.json.decode(answer.content, type=Job)
+
+
+def test_a_job_is_submitted_described_and_listed(api, make_spec):
+    ada = api.user()
+    submitted = ada.post("/jobs", make_spec())
+    assert submitted.status_code == 201
+    assert submitted.headers["ETag"] == '"1"'
+    assert ada.get("/jobs/train").content == submitted.content
+    assert job(submitted).spec == make_spec()
+    assert (job(submitted).state, job(submitted).user) == ("queued", "ada")
+    page = msgspec.json.decode(ada.get("/jobs").content, type=Page[JobSummary])
+    assert [one.name for one in page.items] == ["train"]
+    assert api.woken == 1
+
+
+def test_pages_follow_each_other_and_meet_every_job_once(api, make_spec):
+    ada = api.user()
+    for number in range(7):
+        ada.post("/jobs", make_spec(f"job-{number}"))
+    seen, after = [], ""
+    while True:
+        answer = ada.get(f"/jobs?limit=3{after}")
+        page = msgspec.json.decode(answer.content, type=Page[JobSummary])
+        seen += [one.name for one in page.items]
+        if not page.after:
+            break
+        after = f"&after={page.after}"
+    assert seen == [f"job-{number}" for number in range(6, -1, -1)]
+
+
+def test_lists_are_filtered(api, make_spec):
+    ada = api.user()
+    for name in ("a-1", "a-2", "b-1"):
+        ada.post("/jobs", make_spec(name, queue=name[0]))
+    ada.post("/jobs/a-1/cancel")
+
+    def names(query):
+        return [one["name"] for one in ada.get(f"/jobs?{query}").json()["items"]]
+
+    assert names("prefix=a-") == ["a-2", "a-1"]
+    assert names("state=cancelled") == ["a-1"]
+    assert names("state=queued&state=cancelled&queue=a") == ["a-2", "a-1"]
+    assert names("user=bob") == []
+    assert names("prefix=a_") == []
+
+
+def test_a_repeated_submit_is_one_job_and_the_same_answer(api, make_spec):
+    ada = api.user()
+    first = ada.post("/jobs", make_spec(), Idempotency_Key="k1")
+    again = ada.post("/jobs", make_spec(), Idempotency_Key="k1")
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert len(ada.get("/jobs").json()["items"]) == 1
+
+
+def test_a_key_stands_for_one_request_of_one_token(api, make_spec):
+    ada, bob = api.user(), api.user(user="bob")
+    ada.post("/jobs", make_spec(), Idempotency_Key="k1")
+    other = ada.post("/jobs", make_spec("other"), Idempotency_Key="k1")
+    assert other.status_code == 422
+    assert "another request" in other.json()["detail"]
+    assert bob.post("/jobs", make_spec("other"), Idempotency_Key="k1").status_code == 201
+
+
+def test_a_request_that_failed_may_be_repeated_with_its_key(api, make_spec):
+    ada = api.user()
+    assert ada.post("/jobs/train/pause", Idempotency_Key="k1").status_code == 404
+    ada.post("/jobs", make_spec())
+    assert ada.post("/jobs/train/pause", Idempotency_Key="k1").status_code == 200
+
+
+def test_a_name_is_given_once(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    answer = ada.post("/jobs", make_spec())
+    assert answer.status_code == 409
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert "train-2" in answer.json()["do"]
+
+
+def test_wrong_specs_are_refused_with_the_name_of_the_field(api):
+    ada = api.user()
+
+    def refused(**changes):
+        body = {"name": "train", "team": "vision", "script": "t.py"} | changes
+        answer = ada.post("/jobs", body)
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["detail"]
+        return answer.json()["field"]
+
+    assert refused(name="Not a name") == "name"
+    assert refused(name="train\n") == "name"
+    assert refused(elasticPolicy={"minReplicas": 0}) == "elasticPolicy.minReplicas"
+    assert refused(elasticPolicy={"minReplicas": 3, "maxReplicas": 2}) == "elasticPolicy.maxReplicas"
+    assert refused(elasticPolicy={"minReplicas": "3"}) == "elasticPolicy.minReplicas"
+    assert refused(elasticPolicy={"replicaDiscreteValues": [2, 1]}) == "elasticPolicy.replicaDiscreteValues"
+    assert refused(command=["rm"]) == "command"
+    assert refused(env={"A B": "1"}) == "env.A B"
+    assert refused(env={"A": "\0"}) == "env.A"
+    assert refused(priorityClass="highest") == "priorityClass"
+    assert refused(colour="red") == "colour"
+    assert refused(budget=-1) == "budget"
+    assert refused(resourcesPerWorker={"devices": 10**30}) == "resourcesPerWorker.devices"
+
+
+def test_what_is_no_json_is_refused(api):
+    ada = api.user()
+    for raw in (b"", b"{", b"\xff", b'{"name": "\\ud800"}', b"[" * 100_000):
+        assert ada.ask("POST", "/jobs", raw=raw).status_code == 400
+
+
+def test_a_body_that_is_too_large_is_refused_announced_or_not(api):
+    ada = api.user()
+    large = b" " * (5 << 20)
+    assert ada.ask("POST", "/jobs", raw=large).status_code == 413
+
+    async def dribbled():
+        for _ in range(6):
+            yield b" " * (1 << 20)
+
+    assert ada.ask("POST", "/jobs", raw=dribbled()).status_code == 413
+    assert ada.ask("POST", "/jobs", raw=b"{}", Content_Length="-1").status_code == 413
+
+
+def test_scale_pause_resume_and_priority_change_what_is_wanted(api, make_spec):
+    operator, ada = api.user("operator"), api.user()
+    operator.put("/priorities/high", {"name": "high", "value": 10})
+    ada.post("/jobs", make_spec())
+    scaled = job(ada.post("/jobs/train/scale", {"maxReplicas": 8}))
+    assert (scaled.spec.elastic_policy.min_replicas, scaled.spec.elastic_policy.max_replicas) == (1, 8)
+    paused = job(ada.post("/jobs/train/pause"))
+    assert (paused.wanted, paused.state) == ("pause", "paused")
+    resumed = job(ada.post("/jobs/train/resume"))
+    assert (resumed.wanted, resumed.state) == ("run", "queued")
+    assert job(ada.post("/jobs/train/priority", {"priorityClass": "high"})).priority_class == "high"
+    wrong = ada.post("/jobs/train/scale", {"maxReplicas": 0})
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "elasticPolicy.maxReplicas")
+
+
+def test_pausing_twice_is_pausing_once(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    first = ada.post("/jobs/train/pause")
+    assert ada.post("/jobs/train/pause").content == first.content
+
+
+def test_a_job_that_holds_nothing_is_cancelled_at_once_and_stays_so(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    cancelled = job(ada.post("/jobs/train/cancel"))
+    assert (cancelled.state, cancelled.wanted) == ("cancelled", "cancel")
+    assert job(ada.post("/jobs/train/cancel")) == cancelled
+    assert ada.post("/jobs/train/resume").status_code == 409
+
+
+def test_a_change_meant_for_another_version_is_refused(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    ada.post("/jobs/train/pause")
+    stale = ada.post("/jobs/train/cancel", If_Match='"1"')
+    assert stale.status_code == 412
+    assert job(ada.get("/jobs/train")).wanted == "pause"
+    assert ada.post("/jobs/train/cancel", If_Match='"2"').status_code == 200
+
+
+def test_events_tell_what_was_done_in_order(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    ada.post("/jobs/train/scale", {"maxReplicas": 5})
+    ada.post("/jobs/train/cancel")
+    first = ada.get("/jobs/train/events?limit=2").json()
+    rest = ada.get(f"/jobs/train/events?after={first['after']}").json()
+    kinds = [one["kind"] for one in first["items"] + rest["items"]]
+    assert kinds == ["job.submitted", "job.scaled", "job.cancelled"]
+
+
+def test_a_job_that_nobody_has_decided_about_explains_itself_with_nothing(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    explained = msgspec.json.decode(ada.get("/jobs/train/explain").content, type=Explained)
+    assert (explained.workers, explained.decisions) == (0, ())

@@ -1,0 +1,225 @@
+"""What operators do: declare, apply, foresee, drain, report, account."""
+
+import csv
+import io
+
+import msgspec
+import pytest
+
+from elastane.api.plans import Decision, MinimumFits, Plan
+from elastane.api.wire import Change, Config, Foreseen, Page, Use
+from elastane.controller.store import jobs, nodes, snapshots
+
+POOL = {"name": "h100", "device": "h100", "devices": 16}
+
+
+@pytest.fixture
+def operator(api):
+    return api.user("operator", user="olga")
+
+
+def test_a_document_has_a_version_that_guards_it(operator):
+    created = operator.put("/pools/h100", POOL)
+    assert (created.status_code, created.headers["ETag"]) == (201, '"1"')
+    changed = operator.put("/pools/h100", POOL | {"devices": 8}, If_Match='"1"')
+    assert (changed.status_code, changed.headers["ETag"]) == (200, '"2"')
+    assert operator.put("/pools/h100", POOL, If_Match='"1"').status_code == 412
+    assert operator.get("/pools/h100").json()["devices"] == 8
+    same = operator.put("/pools/h100", POOL | {"devices": 8})
+    assert same.headers["ETag"] == '"2"'
+
+
+def test_what_others_stand_on_is_not_removed(operator):
+    operator.put("/pools/h100", POOL)
+    quota = {"pool": "h100", "nominalQuota": 8}
+    assert operator.put("/teams/vision", {"name": "vision", "quotas": [quota]}).status_code == 201
+    refused = operator.delete("/pools/h100")
+    assert (refused.status_code, refused.json()["field"]) == (422, "teams.vision.quotas.h100.pool")
+    assert operator.delete("/teams/vision").status_code == 204
+    assert operator.delete("/pools/h100").status_code == 204
+    assert operator.get("/pools/h100").status_code == 404
+
+
+def test_a_document_is_called_what_its_path_says(operator):
+    answer = operator.put("/pools/other", POOL)
+    assert (answer.status_code, answer.json()["field"]) == (422, "name")
+
+
+def test_rules_are_there_before_anybody_sets_them(operator):
+    rules = operator.get("/rules").json()
+    assert operator.put("/rules", rules | {"cooldownS": 5}).status_code == 201
+    assert operator.get("/rules").json()["cooldownS"] == 5
+    assert operator.put("/rules", {"cooldownS": -1}).status_code == 422
+
+
+CONFIG = {
+    "version": 1,
+    "cohorts": [{"name": "research"}],
+    "teams": [{"name": "vision", "cohort": "research"}],
+    "priorities": [{"name": "high", "value": 10}],
+    "pools": [POOL],
+    "reservations": [
+        {
+            "name": "inference",
+            "pool": "h100",
+            "devices": 4,
+            "when": {"type": "weekly", "start": "09:00:00", "end": "18:00:00", "zone": "Europe/Berlin"},
+        }
+    ],
+}
+
+
+def test_a_configuration_is_compared_applied_and_read_back(operator, api):
+    compared = msgspec.json.decode(operator.post("/config/diff", CONFIG).content)
+    applied = msgspec.json.decode(operator.post("/config/apply", CONFIG).content)
+    assert applied == compared
+    assert {one["change"] for one in applied["items"]} == {"add"}
+    assert len(applied["items"]) == 5
+    assert operator.post("/config/diff", CONFIG).json()["items"] == []
+    whole = msgspec.json.decode(operator.get("/config").content, type=Config)
+    assert operator.post("/config/diff", whole).json()["items"] == []
+
+
+def test_applying_removes_what_a_kind_no_longer_lists_and_leaves_other_kinds(operator):
+    operator.post("/config/apply", CONFIG)
+    answer = operator.post("/config/apply", {"teams": []})
+    (change,) = msgspec.json.decode(answer.content)["items"]
+    assert (change["kind"], change["name"], change["change"]) == ("teams", "vision", "remove")
+    assert operator.get("/pools/h100").status_code == 200
+
+
+def test_a_configuration_that_contradicts_itself_changes_nothing(operator):
+    operator.post("/config/apply", CONFIG)
+    refused = operator.post("/config/apply", {"teams": [{"name": "new"}], "pools": []})
+    assert refused.status_code == 422
+    assert operator.get("/teams/new").status_code == 404
+    assert operator.get("/teams/vision").status_code == 200
+
+
+def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_over, make_spec):
+    def plan(snapshot):
+        devices = sum(pool.devices for pool in snapshot.pools)
+        why = (MinimumFits(node=""),)
+        return Plan(
+            decisions=tuple(
+                Decision(job=job.name, action="start", workers={"h100": min(devices, 4)}, why=why)
+                for job in snapshot.jobs
+            )
+        )
+
+    api = api_over(sqlite_store, plan=plan, words=lambda decision: (f"{decision.job} fits",))
+    operator = api.user("operator")
+    operator.put("/pools/h100", POOL)
+    api.user().post("/jobs", make_spec())
+    smaller = {"pools": [POOL | {"devices": 2}]}
+    foreseen = msgspec.json.decode(operator.post("/policy/check", smaller).content, type=Foreseen)
+    assert [(one.job, one.before, one.after, one.sentences) for one in foreseen.jobs] == [
+        ("train", 4, 2, ("train fits",))
+    ]
+    assert [(one.kind, one.change) for one in foreseen.documents] == [("pools", "change")]
+    assert operator.get("/pools/h100").json()["devices"] == 16
+
+
+def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
+    operator.put("/pools/h100", POOL)
+    with sqlite_store.writing() as tx:
+        nodes.seen(tx, "n1", "h100", 8, api.clock())
+        nodes.seen(tx, "n2", "h100", 8, api.clock())
+
+    def devices():
+        with sqlite_store.reading() as tx:
+            (pool,) = snapshots.snapshot(tx, api.clock()).snapshot.pools
+        return pool.devices, pool.leaving
+
+    assert devices() == (16, 0)
+    assert operator.post("/nodes/n1/drain", {"why": "new disk"}).json()["why"] == "new disk"
+    assert devices() == (16, 8)
+    assert operator.post("/nodes/n1/fail").json()["wanted"] == "failed"
+    assert devices() == (8, 0)
+    assert operator.post("/nodes/n1/use").json()["wanted"] == "use"
+    assert devices() == (16, 0)
+    assert operator.post("/nodes/n9/drain").status_code == 404
+    assert api.user("team-admin").post("/nodes/n1/drain").status_code == 403
+
+
+def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sqlite_store):
+    operator.put("/pools/h100", POOL)
+    operator.put(
+        "/triggers/busy",
+        {"name": "busy", "metric": "inference_qps", "above": 100, "pool": "h100", "limit": 4},
+    )
+    with sqlite_store.writing() as tx:
+        nodes.seen(tx, "n1", "h100", 16, api.clock())
+    reporter = api.user("reporter", user="meter")
+
+    def staying():
+        with sqlite_store.reading() as tx:
+            (pool,) = snapshots.snapshot(tx, api.clock()).snapshot.pools
+        return pool.devices - pool.leaving
+
+    def report(**said):
+        assert reporter.post("/reports", said).status_code == 204
+
+    assert staying() == 16
+    report(kind="capacity", pool="h100", devices=10, validS=60)
+    assert staying() == 10
+    report(kind="metric", metric="inference_qps", value=150, validS=30)
+    assert staying() == 4
+    report(kind="metric", metric="inference_qps", value=50, validS=30)
+    assert staying() == 10
+    api.clock.now_s += 61
+    assert staying() == 16
+    report(kind="notice", node="n1", inS=120)
+    assert staying() == 0
+    (node,) = operator.get("/nodes").json()["items"]
+    assert node["goneAtS"] == api.clock() + 120
+    assert reporter.post("/reports", {"kind": "notice", "node": "n9", "inS": 1}).status_code == 404
+    assert reporter.post("/reports", {"kind": "capacity", "pool": "h100", "devices": -1}).status_code == 422
+    assert reporter.get("/jobs").status_code == 403
+    assert api.user().post("/reports", {"kind": "notice", "node": "n1", "inS": 1}).status_code == 403
+
+
+def test_usage_is_what_was_held_times_how_long(operator, api, sqlite_store, make_spec):
+    api.user().post("/jobs", make_spec("a"))
+    api.user(team="speech", user="bob").post("/jobs", make_spec("b", team="speech"))
+
+    def use(job, *uses):
+        with sqlite_store.writing() as tx:
+            jobs.use(tx, job, uses, api.clock())
+
+    begin = api.clock()
+    use("a", Use(pool="h100", terms="owned", devices=4, price=3.6))
+    use("b", Use(pool="h100", terms="borrowed", devices=2, price=3.6))
+    api.clock.now_s += 100
+    use("a", Use(pool="h100", terms="owned", devices=4), Use(pool="spot", terms="spot", devices=8))
+    api.clock.now_s += 50
+    use("b")
+
+    rows = operator.get("/usage?by=team").json()["rows"]
+    by_team = {row["team"]: row for row in rows}
+    assert by_team["vision"]["ownedDeviceS"] == pytest.approx(600)
+    assert by_team["vision"]["spotDeviceS"] == pytest.approx(400)
+    assert by_team["vision"]["cost"] == pytest.approx(4 * 100 * 3.6 / 3600)
+    assert by_team["speech"]["borrowedDeviceS"] == pytest.approx(300)
+
+    part = operator.get(f"/usage?by=pool&by=job&from={begin + 90}&until={begin + 110}").json()["rows"]
+    assert {(row["pool"], row["job"]): row["ownedDeviceS"] for row in part if "ownedDeviceS" in row} == {
+        ("h100", "a"): pytest.approx(80)
+    }
+    table = list(csv.DictReader(io.StringIO(api.user().get("/usage?format=csv&by=user").text)))
+    assert [(row["user"], float(row["owned_device_s"])) for row in table] == [("ada", pytest.approx(600))]
+
+
+def test_every_change_wakes_the_loop_and_reading_does_not(operator, api):
+    operator.put("/pools/h100", POOL)
+    assert api.woken == 1
+    operator.get("/pools")
+    operator.put("/pools/h100", {"name": "nonsense"})
+    assert api.woken == 1
+
+
+def test_changes_decode_with_what_was_before_and_after(operator):
+    operator.put("/pools/h100", POOL)
+    answer = operator.post("/config/diff", {"pools": [POOL | {"devices": 1}]})
+    (change,) = msgspec.json.decode(answer.content, type=Page[Change]).items
+    assert (change.before["devices"], change.after["devices"]) == (16, 1)

@@ -1,0 +1,70 @@
+"""The store and the scheduler together: what is asked for becomes a plan, the plan a decision."""
+
+import msgspec
+import pytest
+
+from elastane.api.jobs import ElasticPolicy
+from elastane.api.wire import Foreseen, Job
+from elastane.controller.store import snapshots
+from elastane.controller.store.database import change
+from elastane.controller.store.deciding import Worded, decide
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+POOL = {"name": "h100", "device": "h100", "devices": 4}
+
+
+@pytest.fixture
+def planned(store, api_over):
+    """A cluster on each database that plans with the real scheduler."""
+    return api_over(store, plan=plan, words=explain)
+
+
+def turn(api):
+    """One turn of the loop, without an engine."""
+    with api.store.reading() as tx:
+        taken = snapshots.snapshot(tx, api.clock())
+    worded = [Worded(decision=one, sentences=explain(one)) for one in plan(taken.snapshot).decisions]
+    with api.store.writing() as tx:
+        decide(tx, worded, at=taken.change, now_s=api.clock())
+
+
+def test_a_submitted_job_is_granted_what_fits_and_says_why(planned, make_spec):
+    operator, ada = planned.user("operator"), planned.user()
+    operator.put("/pools/h100", POOL)
+    policy = ElasticPolicy(min_replicas=2, max_replicas=8)
+    ada.post("/jobs", make_spec(elastic_policy=policy))
+    ada.post("/jobs", make_spec("later", elastic_policy=policy))
+    turn(planned)
+    jobs = [msgspec.json.decode(ada.get(f"/jobs/{name}").content, type=Job) for name in ("train", "later")]
+    assert sum(job.workers for job in jobs) <= POOL["devices"]
+    assert jobs[0].workers >= 2
+    explained = ada.get("/jobs/train/explain").json()
+    assert explained["workers"] == jobs[0].workers
+    assert explained["decisions"][0]["sentences"]
+    assert explained["explanation"]["sentences"]
+
+
+def test_a_policy_check_says_what_the_real_scheduler_would_do(planned, make_spec):
+    operator, ada = planned.user("operator"), planned.user()
+    operator.put("/pools/h100", POOL)
+    ada.post("/jobs", make_spec(elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=2)))
+    wanted = {"pools": [POOL | {"devices": 1}]}
+    foreseen = msgspec.json.decode(operator.post("/policy/check", wanted).content, type=Foreseen)
+    assert [(one.job, one.before, one.after) for one in foreseen.jobs] == [("train", 2, 0)]
+    assert foreseen.jobs[0].sentences
+
+
+def test_a_turn_that_changes_nothing_decides_nothing_new(planned, make_spec):
+    operator, ada = planned.user("operator"), planned.user()
+    operator.put("/pools/h100", POOL)
+    ada.post("/jobs", make_spec())
+    turn(planned)
+    turn(planned)
+    before = ada.get("/jobs/train/explain").content
+    with planned.store.reading() as tx:
+        at = change(tx)
+    turn(planned)
+    assert ada.get("/jobs/train/explain").content == before
+    with planned.store.reading() as tx:
+        assert change(tx) == at

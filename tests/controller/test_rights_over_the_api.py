@@ -1,0 +1,166 @@
+"""What a token may see and do; what it may not see does not exist for it."""
+
+import pytest
+
+JOB_READS = ("", "/explain", "/events", "/logs")
+JOB_CHANGES = ("/pause", "/resume", "/cancel")
+
+
+def test_without_a_token_that_counts_nothing_is_told(api):
+    for token in ("", "nonsense", "ela_" + "x" * 43):
+        from_nowhere = api.with_secret(token)
+        for path in ("/jobs", "/jobs/train", "/teams", "/config", "/usage", "/audit", "/watch"):
+            answer = from_nowhere.get(path)
+            assert answer.status_code in {401, 429}
+            assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_health_and_version_need_no_token(api):
+    nobody = api.with_secret("")
+    assert nobody.get("/health").json() == {"status": "ok"}
+    assert nobody.get("/version").json()["api"] == "v1"
+
+
+def test_a_job_of_another_team_is_as_one_that_never_was(api, make_spec):
+    api.user().post("/jobs", make_spec())
+    for role in ("viewer", "submitter", "team-admin"):
+        stranger = api.user(role, team="speech", user="eve")
+        for path in JOB_READS:
+            foreign, absent = stranger.get(f"/jobs/train{path}"), stranger.get(f"/jobs/nowhere{path}")
+            assert foreign.status_code == absent.status_code == 404
+            assert foreign.text.replace("train", "nowhere") == absent.text
+        for path in JOB_CHANGES:
+            assert stranger.post(f"/jobs/train{path}").status_code == 404
+        assert stranger.post("/jobs/train/scale", {"maxReplicas": 1}).status_code == 404
+        assert stranger.get("/jobs").json()["items"] == []
+        assert stranger.get("/jobs?team=vision").json()["items"] == []
+        assert stranger.get("/watch?job=train").status_code == 404
+    assert api.user().get("/jobs/train").json()["wanted"] == "run"
+
+
+def test_nobody_submits_for_another_team(api, make_spec):
+    stranger = api.user(team="speech", user="eve")
+    assert stranger.post("/jobs", make_spec()).status_code == 404
+    assert api.user("operator").get("/jobs").json()["items"] == []
+
+
+def test_a_viewer_sees_and_a_colleague_does_not_change(api, make_spec):
+    api.user().post("/jobs", make_spec())
+    for user in (api.user("viewer", user="vic"), api.user("submitter", user="sam")):
+        assert user.get("/jobs/train").status_code == 200
+        answer = user.post("/jobs/train/cancel")
+        assert answer.status_code == 403
+        assert answer.json()["do"]
+    assert api.user("viewer").post("/jobs", make_spec("other")).status_code == 403
+    assert api.user("team-admin", user="ann").post("/jobs/train/cancel").status_code == 200
+
+
+def test_usage_of_another_team_is_not_counted(api):
+    rows = api.user("viewer", team="speech").get("/usage?by=team&by=job").json()["rows"]
+    assert rows == []
+    assert api.user("reporter").get("/usage").status_code == 403
+
+
+def test_a_team_sees_itself_and_no_other(api):
+    operator = api.user("operator")
+    for team in ("vision", "speech"):
+        assert operator.put(f"/teams/{team}", {"name": team}).status_code == 201
+    ada = api.user()
+    assert [one["name"] for one in ada.get("/teams").json()["items"]] == ["vision"]
+    assert ada.get("/teams/vision").status_code == 200
+    assert ada.get("/teams/speech").status_code == 404
+    assert ada.put("/teams/vision", {"name": "vision", "weight": 9}).status_code == 403
+    assert ada.put("/teams/speech", {"name": "speech"}).status_code == 404
+
+
+def test_a_secret_is_told_once_and_kept_nowhere(api, sqlite_store):
+    operator = api.user("operator")
+    new = {"user": "bob", "role": "submitter", "team": "vision"}
+    made = operator.post("/tokens", new, Idempotency_Key="k")
+    secret = made.json()["secret"]
+    assert secret.startswith("ela_")
+    assert operator.post("/tokens", new, Idempotency_Key="k").json()["secret"] == ""
+    assert secret not in operator.get("/tokens").text + operator.get("/audit").text
+    with sqlite_store.engine.connect() as connection:
+        dump = "\n".join(connection.connection.iterdump())
+    assert secret not in dump
+    bob = api.with_secret(secret)
+    assert bob.get("/jobs").status_code == 200
+
+
+def test_a_revoked_token_and_one_that_has_ended_count_no_more(api):
+    operator = api.user("operator")
+    made = operator.post("/tokens", {"user": "bob", "role": "viewer", "team": "vision", "validS": 60}).json()
+    bob = api.with_secret(made["secret"])
+    assert bob.get("/jobs").status_code == 200
+    api.clock.now_s += 61
+    assert bob.get("/jobs").status_code == 401
+    made = operator.post("/tokens", {"user": "bob", "role": "viewer", "team": "vision"}).json()
+    bob = api.with_secret(made["secret"])
+    assert operator.delete(f"/tokens/{made['token']['id']}").status_code == 204
+    assert bob.get("/jobs").status_code == 401
+
+
+def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
+    admin = api.user("team-admin", user="ann")
+    assert admin.post("/tokens", {"user": "b", "role": "viewer", "team": "vision"}).status_code == 201
+    assert admin.post("/tokens", {"user": "b", "role": "viewer", "team": "speech"}).status_code == 404
+    assert admin.post("/tokens", {"user": "b", "role": "viewer", "team": "*"}).status_code == 404
+    assert admin.post("/tokens", {"user": "b", "role": "operator"}).status_code == 403
+    assert {one["team"] for one in admin.get("/tokens").json()["items"]} == {"vision"}
+    operators = api.user("operator").get("/tokens").json()["items"]
+    foreign = next(one["id"] for one in operators if one["role"] == "operator")
+    assert admin.delete(f"/tokens/{foreign}").status_code in {403, 404}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"user": "b", "role": "operator", "team": "vision"}, "team"),
+        ({"user": "b", "role": "viewer"}, "team"),
+        ({"user": "=cmd()", "role": "viewer", "team": "vision"}, "user"),
+        ({"user": "b", "role": "king", "team": "vision"}, "role"),
+        ({"user": "b", "role": "viewer", "team": "vision", "validS": 0}, "validS"),
+    ],
+)
+def test_tokens_that_make_no_sense_are_refused(api, body, field):
+    answer = api.user("operator").post("/tokens", body)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_the_audit_log_tells_who_did_what_and_who_was_not_allowed(api, make_spec):
+    api.user(user="ada").post("/jobs", make_spec())
+    api.user("viewer", user="vic").post("/jobs/train/cancel")
+    api.user("submitter", team="speech", user="eve").get("/jobs/train")
+    lines = api.user("operator").get("/audit").json()["items"]
+    told = [(one["user"], one["action"], one["target"], one["allowed"]) for one in lines]
+    assert told == [
+        ("eve", "job.read", "job train", False),
+        ("vic", "job.change", "job train", False),
+        ("ada", "job.submit", "job train", True),
+    ]
+    team = api.user("team-admin", team="speech").get("/audit").json()["items"]
+    assert all(one["team"] == "speech" for one in team)
+    assert api.user().get("/audit").status_code == 403
+
+
+def test_whoever_asks_too_often_waits_and_others_do_not(api, make_spec):
+    eager, calm = api.user(), api.user(user="bob")
+    answers = [eager.get("/version").status_code for _ in range(3)]
+    assert answers == [200, 200, 200]
+    burst = api.controller.settings.per_token.burst
+    statuses = [eager.get("/pools").status_code for _ in range(burst + 1)]
+    assert statuses == [200] * burst + [429]
+    assert calm.get("/pools").status_code == 200
+    waiting = eager.get("/pools")
+    assert int(waiting.headers["Retry-After"]) >= 1
+    api.clock.now_s += 1
+    assert eager.get("/pools").status_code == 200
+
+
+def test_whoever_guesses_tokens_is_slowed_down_and_good_tokens_are_not(api):
+    guesser, ada = api.with_secret("ela_guess"), api.user()
+    burst = api.controller.settings.per_address.burst
+    statuses = [guesser.get("/pools").status_code for _ in range(burst + 1)]
+    assert statuses == [401] * burst + [429]
+    assert ada.get("/pools").status_code == 200

@@ -1,0 +1,312 @@
+"""The store, on both databases."""
+
+import threading
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from elastane.api.errors import BadInput
+from elastane.api.plans import Decision, MinimumFits
+from elastane.api.wire import Held, Observed, Use
+from elastane.controller.store import accounting, deciding, documents, events, jobs, nodes, replies, snapshots
+from elastane.controller.store.database import Store, change
+from elastane.controller.store.deciding import Outdated, Worded, decide
+from elastane.controller.store.failures import StoreError, StoreNewer
+from elastane.controller.store.tables import metadata
+
+NOW_S = 1_800_000_000.0
+
+
+def decision(job, workers, drain=0):
+    return Worded(
+        decision=Decision(
+            job=job,
+            action="start" if workers else "preempt",
+            workers={"h100": workers} if workers else {},
+            drain={"h100": drain} if drain else {},
+            drain_s=60.0,
+            why=(MinimumFits(node=""),),
+        ),
+        sentences=("its minimum fits",),
+    )
+
+
+def submit(store, spec):
+    with store.writing() as tx:
+        return jobs.submit(tx, spec, "ada", NOW_S)
+
+
+def grant(store, job, workers, drain=0):
+    with store.writing() as tx:
+        decide(tx, [decision(job, workers, drain)], at=change(tx), now_s=NOW_S)
+
+
+def see(store, job, workers, **kwargs):
+    held = {"h100": Held(workers=workers)} if workers else {}
+    with store.writing() as tx:
+        jobs.observe(tx, [jobs.Seen(job=job, observed=Observed(held=held), **kwargs)], NOW_S)
+
+
+def taken(store):
+    with store.reading() as tx:
+        return snapshots.snapshot(tx, NOW_S)
+
+
+def test_the_migrations_make_exactly_the_tables_that_the_code_reads(store):
+    with store.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_spec):
+    job = submit(store, make_spec())
+    store.close()
+    again = Store(store_url)
+    with again.reading() as tx:
+        assert jobs.find(tx, "train") == job
+        assert change(tx) == 1
+    again.close()
+
+
+def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
+    with store.writing() as tx:
+        tx.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreNewer, match="9999"):
+        Store(store_url)
+
+
+@pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
+@pytest.mark.parametrize("verb", ["UPDATE {} SET id = id + 1", "DELETE FROM {}"])
+def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_spec, table, verb):
+    submit(store, make_spec())
+    grant(store, "train", 1)
+    with store.writing() as tx:
+        events.append(tx, "job.submitted", "it was", NOW_S)
+        jobs.use(tx, "train", (Use(pool="h100", terms="owned", devices=1),), NOW_S)
+        jobs.use(tx, "train", (), NOW_S + 1)
+        tx.execute(
+            text(
+                'INSERT INTO audit (time_s, token, "user", action, target, team, allowed, detail)'
+                " VALUES (1, 't', 'u', 'a', 'x', '', 1, '')"
+            )
+        )
+    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
+        tx.execute(text(verb.format(table)))
+
+
+def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
+    def fail():
+        with store.writing() as tx:
+            jobs.submit(tx, make_spec(), "ada", NOW_S)
+            events.append(tx, "job.submitted", "it was", NOW_S)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with store.reading() as tx:
+        assert jobs.find(tx, "train") is None
+        assert events.newest(tx) == 0
+        assert change(tx) == 0
+
+
+def test_a_taken_name_spoils_nothing_else_of_the_transaction(store, make_spec):
+    with store.writing() as tx:
+        jobs.submit(tx, make_spec(), "ada", NOW_S)
+        with pytest.raises(jobs.NameTaken):
+            jobs.submit(tx, make_spec(), "bob", NOW_S)
+        jobs.submit(tx, make_spec("other"), "bob", NOW_S)
+    with store.reading() as tx:
+        assert [job.user for job in jobs.alive(tx)] == ["ada", "bob"]
+
+
+def test_a_plan_that_is_outdated_decides_nothing(store, make_spec):
+    submit(store, make_spec())
+    at = taken(store).change
+    submit(store, make_spec("other"))
+    with pytest.raises(Outdated), store.writing() as tx:
+        decide(tx, [decision("train", 2)], at=at, now_s=NOW_S)
+    assert taken(store).snapshot.jobs[0].holds == ()
+
+
+def test_of_two_who_decide_at_once_one_succeeds(store, make_spec):
+    submit(store, make_spec())
+    at = taken(store).change
+    gate, outcomes = threading.Barrier(2), []
+
+    def decided(workers):
+        gate.wait()
+        try:
+            with store.writing() as tx:
+                decide(tx, [decision("train", workers)], at=at, now_s=NOW_S)
+            outcomes.append(workers)
+        except Outdated:
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=decided, args=(workers,)) for workers in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count(None) == 1
+    (job,) = taken(store).snapshot.jobs
+    assert job.workers in outcomes
+
+
+def test_a_grant_is_explained_and_counted(store, make_spec):
+    submit(store, make_spec())
+    grant(store, "train", 1)
+    grant(store, "train", 3)
+    grant(store, "train", 0, drain=3)
+    with store.reading() as tx:
+        job = jobs.find(tx, "train")
+        decided = deciding.newest(tx, "train", 10).items
+    assert (job.resizes, job.preemptions, job.started_s) == (1, 1, NOW_S)
+    assert job.explained.sentences == ("its minimum fits",)
+    assert [sum(one.workers.values()) for one in decided] == [0, 3, 1]
+
+
+def test_reasons_alone_are_no_decision(store, make_spec):
+    submit(store, make_spec())
+    kept = Decision(job="train", action="wait", why=(MinimumFits(node=""),))
+    with store.writing() as tx:
+        decide(tx, [Worded(decision=kept, sentences=("no room",))], at=change(tx), now_s=NOW_S)
+    with store.reading() as tx:
+        assert jobs.find(tx, "train").explained.sentences == ("no room",)
+        assert deciding.newest(tx, "train", 10).items == ()
+
+
+def test_devices_are_held_until_they_were_seen_gone(store, make_spec):
+    submit(store, make_spec())
+    grant(store, "train", 4)
+    (job,) = taken(store).snapshot.jobs
+    assert [(one.workers, one.starting) for one in job.holds] == [(4, 4)]
+    see(store, "train", 4, state="running")
+    grant(store, "train", 1, drain=3)
+    (job,) = taken(store).snapshot.jobs
+    assert [(one.workers, one.starting) for one in job.holds] == [(1, 0)]
+    assert [(one.workers, one.deadline_s) for one in job.draining] == [(3, NOW_S + 60)]
+    see(store, "train", 1)
+    (job,) = taken(store).snapshot.jobs
+    assert job.draining == ()
+
+
+def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
+    submit(store, make_spec())
+    grant(store, "train", 2)
+    with store.writing() as tx:
+        jobs.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
+    see(store, "train", 2, state="finished")
+    assert taken(store).snapshot.jobs == ()
+    with store.reading() as tx:
+        job = jobs.find(tx, "train")
+        assert accounting.used(tx, ("job",), 0, NOW_S + 1000, None) == ()
+    assert (job.state, job.workers, job.grant.workers, job.observed.held) == ("finished", 0, {}, {})
+
+
+def test_a_cancelled_job_that_holds_devices_is_suspended_until_they_are_gone(store, make_spec):
+    submit(store, make_spec())
+    grant(store, "train", 2)
+    with store.writing() as tx:
+        assert jobs.cancel(tx, "train", NOW_S).state == "running"
+    (job,) = taken(store).snapshot.jobs
+    assert job.spec.run_policy.suspend
+    with store.reading() as tx:
+        assert not jobs.find(tx, "train").spec.run_policy.suspend
+
+
+def test_watchers_see_events_in_the_order_of_their_numbers(store):
+    """Many write at once; whoever reads what came after the last number never misses one."""
+    done, seen = threading.Event(), []
+
+    def write(name):
+        for number in range(20):
+            with store.writing() as tx:
+                events.append(tx, "note", f"{name}-{number}", NOW_S)
+
+    def watch():
+        last = 0
+        while True:
+            over = done.is_set()
+            with store.reading() as tx:
+                found = events.after(tx, last, 1000)
+            seen.extend(one.id for one in found)
+            last = seen[-1] if seen else 0
+            if over:
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    done.set()
+    watcher.join()
+    assert len(seen) == 80
+    assert seen == sorted(set(seen))
+
+
+def test_answers_to_keys_are_forgotten_after_a_week(store, api_over):
+    api_over(store).token()
+    with store.writing() as tx:
+        (token,) = tx.execute(text("SELECT id FROM tokens")).scalars()
+        first = replies.Reply(status=201, body=b"{}", etag='"1"')
+        replies.keep(tx, token, "k", b"digest", first, now_s=NOW_S)
+        assert replies.find(tx, token, "k") == replies.Kept(b"digest", first)
+        replies.keep(tx, token, "other", b"digest", first, now_s=NOW_S + replies.KEPT_S + 1)
+        assert replies.find(tx, token, "k") is None
+
+
+def test_a_node_that_was_drained_stays_so_when_it_is_seen_again(store):
+    with store.writing() as tx:
+        nodes.seen(tx, "n1", "h100", 8, NOW_S)
+        nodes.want(tx, "n1", "drain", "new disk")
+        before = change(tx)
+        nodes.seen(tx, "n1", "h100", 8, NOW_S + 1)
+        assert change(tx) == before
+        nodes.seen(tx, "n1", "h100", 7, NOW_S + 2)
+        assert change(tx) == before + 1
+        (node,) = nodes.every(tx)
+    assert (node.wanted, node.devices, node.heard_s) == ("drain", 7, NOW_S + 2)
+
+
+def test_readers_see_one_moment(store, make_spec):
+    submit(store, make_spec())
+    with store.reading() as tx:
+        before = change(tx)
+        submit(store, make_spec("other"))
+        assert change(tx) == before
+        assert len(jobs.alive(tx)) == 1
+
+
+def test_a_reader_cannot_write(store, make_spec):
+    with pytest.raises(StoreError, match=r"read-?only"), store.reading() as tx:
+        jobs.submit(tx, make_spec(), "ada", NOW_S)
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///:memory:", "nonsense://"])
+def test_databases_that_will_not_do_are_refused(url):
+    with pytest.raises(BadInput):
+        Store(url)
+
+
+def test_an_unreachable_database_is_named_without_its_password():
+    with pytest.raises(StoreError) as refused:
+        Store("postgresql://ela:hunter2@127.0.0.1:1/none")
+    assert "127.0.0.1" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_documents_count_their_versions(store):
+    with store.reading() as tx:
+        assert documents.find(tx, "pools", "h100") is None
+
+
+def test_errors_of_the_database_are_not_swallowed(store):
+    with pytest.raises(StoreError) as refused, store.reading() as tx:
+        tx.execute(text("SELECT * FROM nowhere"))
+    assert isinstance(refused.value.__cause__, DBAPIError)

@@ -1,0 +1,129 @@
+"""Configurations: what a difference says is what applying it does."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.errors import BadField
+from elastane.api.pools import Pool
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.wire import Capacity, Config, Metric, Node, Trigger
+from elastane.controller.declared import KINDS, check, config_of, diff, documents_of, merged
+from elastane.controller.limits import limited
+
+names = st.sampled_from(["a", "b", "c", "d"])
+teams = st.builds(Team, name=names, weight=st.sampled_from([1.0, 2.0]))
+pools = st.builds(Pool, name=names, device=st.just("h100"), devices=st.integers(0, 3))
+configs = st.builds(
+    Config,
+    teams=st.none() | st.lists(teams, unique_by=lambda one: one.name).map(tuple),
+    pools=st.none() | st.lists(pools, unique_by=lambda one: one.name).map(tuple),
+)
+
+
+def applied(standing, changes):
+    documents = documents_of(standing)
+    for one in changes:
+        if one.after is None:
+            del documents[one.kind, one.name]
+        else:
+            documents[one.kind, one.name] = msgspec.convert(one.after, KINDS[one.kind])
+    return config_of((kind, document) for (kind, _), document in documents.items())
+
+
+@given(configs, configs)
+def test_the_changes_of_a_difference_make_one_of_the_other(some, other):
+    standing = config_of((kind, document) for (kind, _), document in documents_of(some).items())
+    result = applied(standing, diff(standing, other))
+    assert documents_of(result) == documents_of(merged(standing, other))
+    assert diff(result, other) == ()
+
+
+@given(configs)
+def test_a_configuration_differs_from_itself_in_nothing(config):
+    standing = config_of((kind, document) for (kind, _), document in documents_of(config).items())
+    assert diff(standing, standing) == ()
+    assert diff(standing, Config()) == ()
+
+
+@given(st.dictionaries(names, names | st.just("")))
+def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
+    def rooted(name):
+        seen = set()
+        while name:
+            if name in seen or name not in parents:
+                return False
+            seen.add(name)
+            name = parents[name]
+        return True
+
+    config = Config(cohorts=tuple(Cohort(name=name, parent=parent) for name, parent in parents.items()))
+    if all(rooted(name) for name in parents):
+        check(config)
+    else:
+        with pytest.raises(BadField):
+            check(config)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (Config(teams=(Team(name="t", cohort="gone"),)), "teams.t.cohort"),
+        (Config(teams=(Team(name="t", quotas=(Quota(pool="gone"),)),)), "teams.t.quotas.gone.pool"),
+        (Config(teams=(Team(name="t"),), cohorts=(Cohort(name="t"),)), "teams and cohorts"),
+        (Config(teams=(Team(name="t"), Team(name="t"))), "teams and cohorts"),
+        (Config(pools=(Pool(name="-p", device="x", devices=1),)), "pools"),
+        (Config(pools=(Pool(name="p", device="x", devices=-1),)), "pools.p.devices"),
+        (Config(triggers=(Trigger(name="t", metric="m", pool="gone", limit=1),)), "triggers.t.pool"),
+    ],
+)
+def test_what_is_wrong_is_named(config, field):
+    with pytest.raises(BadField) as wrong:
+        check(config)
+    assert wrong.value.field == field
+
+
+def pool(**kwargs):
+    return Pool(name="p", device="h100", **kwargs)
+
+
+def node(name, devices, wanted="use"):
+    return Node(
+        name=name, pool="p", devices=devices, wanted=wanted, why="", gone_at_s=None, heard_s=0.0, version=1
+    )
+
+
+def test_devices_are_those_of_the_nodes_that_are_there():
+    nodes = (node("a", 8), node("b", 8, "drain"), node("c", 8, "failed"))
+    (found,) = limited((pool(devices=100),), nodes, (), (), ())
+    assert (found.devices, found.leaving) == (16, 8)
+
+
+def test_a_capacity_and_a_trigger_take_devices_away_as_leaving():
+    capacity = Capacity(pool="p", devices=6)
+    trigger = Trigger(name="t", metric="inference_qps", above=100, pool="p", limit=4)
+    metric = Metric(metric="inference_qps", value=101)
+    assert limited((pool(devices=8),), (), (capacity,), (), (trigger,))[0].leaving == 2
+    assert limited((pool(devices=8),), (), (capacity,), (metric,), (trigger,))[0].leaving == 4
+
+
+@given(
+    st.integers(0, 20),
+    st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["use", "drain", "failed"])), max_size=4),
+    st.none() | st.integers(0, 30),
+    st.none() | st.floats(-10, 10),
+)
+def test_a_limited_pool_never_leaves_more_than_it_has_or_than_was_said(devices, nodes, capacity, metric):
+    trigger = Trigger(name="t", metric="m", above=5, below=-5, pool="p", limit=3)
+    (found,) = limited(
+        (pool(devices=devices),),
+        [node(str(number), *one) for number, one in enumerate(nodes)],
+        [] if capacity is None else [Capacity(pool="p", devices=capacity)],
+        [] if metric is None else [Metric(metric="m", value=metric)],
+        [trigger],
+    )
+    assert 0 <= found.leaving <= found.devices
+    staying = found.devices - found.leaving
+    assert capacity is None or staying <= capacity
+    assert metric is None or -5 <= metric <= 5 or staying <= 3

@@ -1,0 +1,106 @@
+"""Who may do what, for every role, action and target."""
+
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.wire import Role
+from elastane.controller.access.roles import (
+    EVERY_TEAM,
+    READS,
+    Action,
+    Allowed,
+    Denied,
+    Principal,
+    Target,
+    may,
+    teams_of,
+)
+
+ID = "tok-1"
+names = st.sampled_from(["vision", "speech", "robots"])
+actions = st.sampled_from(get_args(Action))
+roles = st.sampled_from(get_args(Role))
+
+
+@st.composite
+def principals(draw, role=roles):
+    drawn = draw(role)
+    team = "" if drawn in {"operator", "reporter"} else draw(names | st.just(EVERY_TEAM))
+    return Principal(token=ID, user=draw(st.sampled_from(["ada", "bob"])), role=drawn, team=team)
+
+
+targets = st.builds(
+    Target,
+    name=st.just("job x"),
+    team=names | st.just("") | st.just(EVERY_TEAM),
+    user=st.sampled_from(["", "ada", "bob"]),
+    role=st.none() | roles,
+)
+
+
+@given(principals(), actions, targets)
+def test_what_belongs_to_another_team_is_neither_touched_nor_seen(principal, action, target):
+    if principal.role == "operator" or not target.team or principal.team in {target.team, EVERY_TEAM}:
+        return
+    assert may(principal, action, target) == Denied(f"{target.name} belongs to another team", visible=False)
+
+
+@given(principals(), actions, targets)
+def test_a_viewer_changes_nothing(principal, action, target):
+    if principal.role == "viewer" and may(principal, action, target) == Allowed():
+        assert action in READS
+
+
+@given(principals(), actions, targets)
+def test_a_reporter_only_reports(principal, action, target):
+    if principal.role == "reporter":
+        assert (may(principal, action, target) == Allowed()) == (
+            action == "reports.write" and not target.team
+        )
+
+
+@given(principals(role=st.just("submitter")), targets)
+def test_a_submitter_changes_the_jobs_of_their_own_user_only(principal, target):
+    if may(principal, "job.change", target) == Allowed():
+        assert target.user == principal.user
+
+
+@given(principals(), targets)
+def test_nobody_but_an_operator_gives_a_role_beyond_their_own_team(principal, target):
+    if principal.role == "operator" or may(principal, "tokens.write", target) != Allowed():
+        return
+    assert principal.role == "team-admin"
+    assert target.role not in {"operator", "reporter"}
+    assert target.team
+    assert principal.team in {target.team, EVERY_TEAM}
+
+
+@given(principals(), actions, targets)
+def test_only_operators_change_what_belongs_to_the_cluster(principal, action, target):
+    if target.team or principal.role in {"operator", "reporter"}:
+        return
+    if may(principal, action, target) == Allowed():
+        assert action == "documents.read"
+
+
+@given(principals(), targets)
+def test_one_lists_exactly_the_teams_whose_jobs_one_may_read(principal, target):
+    if target.team in {"", EVERY_TEAM}:
+        return
+    teams = teams_of(principal)
+    listed = teams is None or target.team in teams
+    allowed = may(principal, "job.read", target) == Allowed()
+    assert listed == allowed
+
+
+@given(principals(), actions, targets)
+def test_what_is_denied_says_why_and_is_hidden_from_those_who_may_not_read_it(principal, action, target):
+    match may(principal, action, target):
+        case Denied(reason, visible):
+            assert reason
+            if visible and target.team:
+                assert may(principal, "job.read", target) == Allowed()
+        case Allowed():
+            pass

@@ -1,0 +1,243 @@
+"""Every reason a plan gives is true, checked against the snapshot without the scheduler's own arithmetic."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+from hypothesis import given, settings
+
+from elastane.api import plans
+from elastane.api.reservations import Once, Reservation
+from elastane.scheduler.calendar import times
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, replace
+from .scheduler_strategies import empty_cluster
+from .test_scheduler_safety import happen, histories
+
+
+def named(kind):
+    """``gives_way`` of ``GivesWay``."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+class Truth:
+    """What a reason claims, asked of the snapshot it was given for."""
+
+    def __init__(self, before, made):
+        self.before, self.decisions = before, by_job(made)
+        self.states = {state.name: state for state in before.jobs}
+        self.pools = {pool.name: pool for pool in before.pools}
+
+    def check(self, decision, why):
+        state = self.states[decision.job]
+        getattr(self, named(type(why)))(decision, state, why)
+
+    def priority(self, state):
+        values = {one.name: one.value for one in self.before.priorities}
+        return values.get(state.spec.priority_class, 0)
+
+    def above(self, team):
+        parents = {one.name: one.parent for one in self.before.cohorts}
+        parents |= {one.name: one.cohort for one in self.before.teams}
+        path = [team]
+        while path[-1]:
+            path.append(parents.get(path[-1], ""))
+        return path
+
+    def taken_by_calendar(self, pool):
+        now_s = self.before.now_s
+        return max(
+            (
+                one.devices
+                for one in self.before.reservations
+                if one.pool == pool and any(times(one, now_s, now_s + one.announced_ahead_s))
+            ),
+            default=0,
+        )
+
+    def granted(self, pool):
+        return sum(
+            (one.workers - one.leaving) * state.spec.resources_per_worker.devices
+            for state in self.before.jobs
+            for one in state.holds
+            if one.pool == pool
+        )
+
+    def new(self, decision):
+        """Workers by pool that the job does not have now."""
+        held = {one.pool: one.workers for one in self.states[decision.job].holds}
+        return {p: n - held.get(p, 0) + decision.drain.get(p, 0) for p, n in decision.workers.items()}
+
+    # -- more
+
+    def minimum_fits(self, decision, state, why):
+        assert state.workers < state.spec.elastic_policy.min_replicas
+        assert legal(state.spec.elastic_policy, sum(decision.workers.values()))
+        assert why.node in self.above(state.spec.team)
+
+    def worth_more(self, decision, state, why):
+        assert sum(decision.workers.values()) > state.workers
+        assert why.speedup > 1
+        assert why.node in self.above(state.spec.team)
+        assert any(self.new(decision).values())
+
+    # -- less
+
+    def gives_way(self, decision, state, why):
+        winner, theirs = self.states[why.job], self.decisions[why.job]
+        assert winner is not state
+        assert any(one.pool == why.pool and one.workers > one.leaving for one in state.holds)
+        mine, other = self.priority(state), self.priority(winner)
+        devices = winner.spec.resources_per_worker.devices
+        assert theirs.entitled * devices >= why.devices > 0
+        match why.because:
+            case "owner":
+                assert winner.spec.team != state.spec.team
+                assert self.owned_above(winner, state, why.pool) > 0
+            case "minimum":
+                assert decision.entitled >= state.spec.elastic_policy.min_replicas or other > mine
+            case "priority":
+                assert other > mine
+            case "deadline":
+                assert winner.spec.deadline is not None or winner.spec.target.by is not None
+                assert other == mine
+            case "fairness":
+                assert winner.spec.team != state.spec.team
+                assert other == mine
+            case "goodput":
+                assert other == mine
+
+    def owned_above(self, winner, loser, pool):
+        """What the winner's team and the cohorts it does not share with the loser own of the pool."""
+        nodes = Nodes(self.before, pool, max(0, capacity(self.before, pool) - self.taken_by_calendar(pool)))
+        shared = self.above(loser.spec.team)
+        return max(nodes.quota(node) for node in self.above(winner.spec.team) if node not in shared)
+
+    def nodes_leave(self, decision, state, why):
+        assert {one.pool: one.leaving for one in state.holds}[why.pool] == why.workers > 0
+        assert decision.drain[why.pool] >= why.workers
+
+    def capacity_gone(self, decision, state, why):
+        assert self.granted(why.pool) - capacity(self.before, why.pool) == why.devices > 0
+
+    def reserved(self, decision, state, why):
+        one = next(one for one in self.before.reservations if one.name == why.reservation)
+        assert (one.pool, one.devices) == (why.pool, why.devices)
+        assert why.at_s <= self.before.now_s + one.announced_ahead_s
+        assert self.granted(why.pool) > capacity(self.before, why.pool) - self.taken_by_calendar(why.pool)
+
+    def quota_reached(self, decision, state, why):
+        nodes = Nodes(
+            self.before, why.pool, max(0, capacity(self.before, why.pool) - self.taken_by_calendar(why.pool))
+        )
+        kept = nodes.quota(why.node) - nodes.lent(why.node)
+        assert kept + nodes.lent(why.node) + nodes.borrow[why.node] == why.limit
+        assert why.node in self.above(state.spec.team)
+
+    def size_not_legal(self, decision, state, why):
+        assert not legal(state.spec.elastic_policy, why.workers)
+        assert state.workers >= why.workers
+
+    # -- nothing
+
+    def no_such_pool(self, decision, state, why):
+        wanted = state.spec.resources_per_worker
+        for pool in self.before.pools:
+            assert (wanted.kinds and pool.device not in wanted.kinds) or (pool.spot and not state.spec.spot)
+
+    def never_fits(self, decision, state, why):
+        devices = state.spec.resources_per_worker.devices
+        least = state.spec.elastic_policy.min_replicas
+        if state.spec.elastic_policy.replica_discrete_values:
+            least = state.spec.elastic_policy.replica_discrete_values[0]
+        assert why.need == least * devices > why.most
+
+    def no_room(self, decision, state, why):
+        assert why.room < why.need
+        if not decision.entitled and decision.action == "wait":
+            assert (
+                why.need == state.spec.elastic_policy.min_replicas * state.spec.resources_per_worker.devices
+            )
+        if why.held_for:
+            holder = self.states[why.held_for]
+            assert not holder.holds
+            assert self.priority(holder) >= self.priority(state)
+            assert self.before.now_s - holder.submitted_s >= self.before.rules.patience_s
+        if why.node:
+            assert why.node in self.above(state.spec.team)
+
+    def drains(self, decision, state, why):
+        assert decision.entitled > sum(decision.workers.values())
+
+    def own_drain(self, decision, state, why):
+        assert sum(one.workers - one.leaving for one in state.draining) == why.workers > 0
+
+    # -- not more
+
+    def at_maximum(self, decision, state, why):
+        policy = state.spec.elastic_policy
+        assert why.workers == decision.entitled or decision.entitled < why.workers
+        assert legal(policy, why.workers)
+        assert why.workers == policy.max_replicas - (
+            0
+            if policy.replica_discrete_values
+            else (policy.max_replicas - policy.min_replicas) % policy.replica_increment_step
+        )
+
+    def not_worth(self, decision, state, why):
+        assert why.efficiency < self.before.rules.worth
+        assert why.workers > decision.entitled
+
+    def resize_too_dear(self, decision, state, why):
+        assert (why.cost_s, why.horizon_s) == (state.resize_s, self.before.rules.horizon_s)
+        assert state.workers > 0
+
+    def cooling_down(self, decision, state, why):
+        assert state.resized_s + self.before.rules.cooldown_s == why.until_s > self.before.now_s
+
+
+def checked(before, made):
+    truth = Truth(before, made)
+    for decision in made.decisions:
+        for why in (*decision.why, *([] if decision.ceiling is None else [decision.ceiling])):
+            truth.check(decision, why)
+        assert all(sentence.endswith(".") for sentence in explain(decision))
+
+
+@given(histories)
+@settings(max_examples=300, deadline=None)
+def test_every_reason_is_true(history):
+    seed, events = history
+    rng = dice(seed)
+    cluster = Cluster(empty_cluster(rng), rng, late_leavers=rng.random() < 0.5)
+    if rng.random() < 0.3:
+        pool = cluster.snapshot.pools[0]
+        start = datetime.fromtimestamp(0, UTC) + timedelta(seconds=rng.randint(0, 4000))
+        one = Reservation(
+            name="inference",
+            pool=pool.name,
+            devices=rng.randint(1, pool.devices),
+            when=Once(start=start, end=start + timedelta(seconds=2000)),
+        )
+        cluster.snapshot = replace(cluster.snapshot, reservations=(one,))
+    for number, event in enumerate(events):
+        happen(cluster, event, number, rng)
+        made = plan(cluster.snapshot)
+        checked(cluster.snapshot, made)
+        cluster.obey(made)
+        cluster.pass_time(rng.choice([1.0, 30.0, 400.0]))
+
+
+def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
+    elsewhere = {
+        plans.DidNotArrive,
+        plans.Suspended,
+        plans.RetryLater,
+        plans.BudgetSpent,
+        plans.AwaitsRepair,
+        plans.TargetMet,
+        plans.BudgetAllows,
+    }
+    assert {kind for kind in get_args(plans.Why) if not hasattr(Truth, named(kind))} == elsewhere
