@@ -1,8 +1,8 @@
 """Each sample of each epoch counts once, whatever the dataset, the batch and the history of the members.
 
 Members compute what the protocol deals them, generation after generation; some die with their share half
-done, and what they leave is dealt to the others; some steps are done again from the last commit, as after a
-resume. Only what has committed goes into the ledger, and the ledger alone is then judged.
+done, and what they leave is dealt to the others. Now and then everything is gone and the run goes on from the
+state after an earlier step, with the ledger put back to it. The ledger alone is judged in the end.
 """
 
 from dataclasses import dataclass, field
@@ -49,10 +49,11 @@ def pinned(length, virtual_ranks, microbatch, steps, seed):
 
 @dataclass
 class History:
-    """What happens in each step: who is there, who of them dies in it, and whether it is then done again."""
+    """Who is there in a step, who of them dies in it, and how far a run has to go back after it."""
 
     chance: Random
     virtual_ranks: int
+    resumes: int = 3
     worker: int = 0
     members: list[int] = field(default_factory=list)
 
@@ -71,6 +72,14 @@ class History:
             missing = deal_missing(self.virtual_ranks, claims, alive)
             shares = {worker: claims[worker] | members_of(missing.get(worker, ())) for worker in self.members}
         return shares
+
+    def resumed_from(self, step):
+        """The step whose state the run goes on from: the one just made, or that of an earlier checkpoint."""
+        if not self.resumes or self.chance.random() > 0.2:
+            return step
+        self.resumes -= 1
+        self.members = []
+        return self.chance.randint(0, step)
 
     def _change(self):
         most = min(4, self.virtual_ranks)
@@ -108,7 +117,8 @@ def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, ch
     batch = virtual_ranks * microbatch
     steps = epochs * steps_per_epoch(length, batch)
     history, ledger, weight = History(chance, virtual_ranks), [], 0.0
-    for step in range(1, steps + 1):
+    while len(ledger) < steps:
+        step = len(ledger) + 1
         dealt = step_samples(step, length, batch)
         leaves = {}
         for worker, ranks in history.shares().items():
@@ -127,6 +137,7 @@ def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, ch
         assert outcome.filled == -(-dealt.count // microbatch)
         samples = Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
         ledger.append(line_of(step, outcome, samples))
+        del ledger[history.resumed_from(step) :]
     verdict = verify(pinned(length, virtual_ranks, microbatch, steps, seed), ledger, RULES, finished=True)
     assert verdict.problems == ()
     assert [(e.once, e.never, e.repeated, e.finished) for e in verdict.epochs] == [
@@ -142,30 +153,33 @@ def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, ch
 )
 def test_a_stream_of_uneven_shards(lengths, microbatch, epochs, chance):
     size = len(lengths)
-    history, ledger, outcome = History(chance, size), [], None
-    seen = {epoch: [] for epoch in range(epochs)}
+    history, ledger = History(chance, size), []
+    kept = [{}]  # where streams stand after each step, as checkpoints have it
     while True:
-        before = outcome.cursors if outcome else {}
+        before = kept[-1]
         begun = cursors.next_places(before, size)
         if begun[0].epoch == epochs and all(place.position == 0 for place in begun):
             break
-        # A step that is done again, after a resume or by other hands, begins at the same cursors.
-        for _ in range(history.chance.randint(1, 2)):
-            leaves = {}
-            for worker, ranks in history.shares().items():
-                for rank in ranks:
-                    leaves[rank] = drawn(rank, worker, begun[rank], lengths[rank], microbatch)
-            again = tally(len(ledger) + 1, len(ledger) + 1, leaves, {}, before)
-        outcome = again
+        leaves = {}
+        for worker, ranks in history.shares().items():
+            for rank in ranks:
+                assert rank not in leaves
+                leaves[rank] = drawn(rank, worker, begun[rank], lengths[rank], microbatch)
+        outcome = tally(len(ledger) + 1, len(ledger) + 1, leaves, {}, before)
         assert outcome.samples, "no step is empty"
         after = cursors.places(outcome.cursors, size)
         moved = {v: (a.position, b.position) for v, (a, b) in enumerate(zip(begun, after, strict=True))}
         moved = {v: span for v, span in moved.items() if span[0] != span[1]}
-        seen[begun[0].epoch] += [(v, p) for v, span in moved.items() for p in range(*span)]
         ended = all(place.ended for place in after)
         checksum = f"{outcome.checksum:016x}"
         samples = Samples(begun[0].epoch, 0, 0, outcome.samples, checksum, shards=moved, ended=ended)
         ledger.append(line_of(len(ledger) + 1, outcome, samples))
+        kept.append(outcome.cursors)
+        step = history.resumed_from(len(ledger))
+        del ledger[step:], kept[step + 1 :]
+    seen = {epoch: [] for epoch in range(epochs)}
+    for line in ledger:
+        seen[line.samples.epoch] += [(v, p) for v, span in line.samples.shards.items() for p in range(*span)]
     whole = [(v, p) for v, length in enumerate(lengths) for p in range(length)]
     assert all(sorted(samples) == whole for samples in seen.values())
     verdict = verify(pinned(0, size, microbatch, 0, 0), ledger, RULES, finished=True)
