@@ -93,6 +93,31 @@ def test_both_sides_notice_a_broken_connection(meshes):
     assert sorted(ends.lost) == [(0, 1), (1, 0)]
 
 
+def test_a_peer_found_dead_while_it_is_answered_is_lost_once_and_no_error(meshes):
+    first, second = meshes(SECRET, SECRET)
+    ends = connected(first, second)
+    second.send(0, vote(1))
+    ends.until(lambda: ends.heard)
+    second.send(0, vote(2))
+    second.send(0, vote(3))
+    first.send(1, vote(4))  # never read, so what is sent after it is answered with a reset
+    second._drop(second._peers[0])
+
+    def answer(peer, message, payload):
+        ends.heard.append((0, peer, message, bytes(payload)))
+        first.send(1, vote(5))
+        time.sleep(0.05)
+        first.send(1, vote(6))
+
+    lost = []
+    deadline = time.monotonic() + WAIT_S
+    while not lost:
+        assert time.monotonic() < deadline
+        first.poll(0.01, answer, lost.append)
+    first.poll(0.01, answer, lost.append)
+    assert lost == [1]
+
+
 def test_a_peer_that_does_not_listen_is_lost_at_once(meshes):
     (mesh,) = meshes(SECRET)
     mesh.worker = 1

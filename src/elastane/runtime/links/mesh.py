@@ -60,6 +60,7 @@ class _Connection:
         self.payload: bytearray | None = None
         self.filled = 0
         self.lengths = (0, 0)
+        self.dropped = False
 
 
 class Mesh:
@@ -146,6 +147,8 @@ class Mesh:
         self._selector.register(connection.sock, selectors.EVENT_READ, connection)
 
     def _flush(self, connection: _Connection) -> None:
+        if connection.dropped:
+            return
         try:
             while connection.outgoing:
                 sent = connection.sock.sendmsg(list(connection.outgoing)[:64])
@@ -186,6 +189,7 @@ class Mesh:
             else:
                 if events & selectors.EVENT_WRITE:
                     self._flush(key.data)
+                # Whatever is done about one connection may show that another one is broken.
                 if events & selectors.EVENT_READ:
                     for peer, message, payload in self._read(key.data):
                         received(peer, message, payload)
@@ -202,6 +206,8 @@ class Mesh:
     def _read(self, connection: _Connection) -> Iterator[tuple[int, AnyPeerMessage, bytearray]]:
         # Bounded, so that one busy peer does not starve the others.
         for _ in range(64):
+            if connection.dropped:
+                return
             try:
                 frame = self._read_frame(connection)
             except BlockingIOError:
@@ -300,10 +306,10 @@ class Mesh:
         return True
 
     def _drop(self, connection: _Connection) -> None:
-        try:
-            self._selector.unregister(connection.sock)
-        except KeyError:
-            return  # dropped before
+        if connection.dropped:
+            return
+        connection.dropped = True
+        self._selector.unregister(connection.sock)
         connection.sock.close()
         peer = connection.peer
         if peer is not None and self._peers.get(peer) is connection:
