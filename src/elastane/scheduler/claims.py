@@ -25,9 +25,7 @@ Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
 
 
-def grant_minimums(
-    books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill
-) -> list[Claimant]:
+def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill) -> None:
     """Give as many minimums as fit on the quota of ``node``.
 
     Args:
@@ -36,9 +34,6 @@ def grant_minimums(
         waiting: claimants below it that are entitled to nothing yet.
         grain: steps in which dominant shares are compared.
         refill: called for each node further down whose grants were taken back.
-
-    Returns:
-        Those who hold their place: they got part of their minimum, or lost patience waiting for it.
     """
     desk = _Desk(books, node, grain, refill)
     by_priority: dict[int, list[Claimant]] = {}
@@ -56,7 +51,6 @@ def grant_minimums(
         for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
             desk.serve(claimant, by_priority)
         desk.start([claimant for claimant in group if not claimant.running], by_priority)
-    return desk.holders
 
 
 class _Desk:
@@ -65,6 +59,7 @@ class _Desk:
     def __init__(self, books: Books, node: int, grain: float, refill: Fill) -> None:
         self.books, self.node, self.grain, self.refill = books, node, grain, refill
         self.holders: list[Claimant] = []
+        self.held: list[tuple[Claimant, Parts]] = []
         self.starting = False
         self.refused: dict[object, int] = {}
 
@@ -96,7 +91,6 @@ class _Desk:
         """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
         if claimant.has_minimum:
             return
-        self.books.release(claimant)
         level = claimant.path.index(self.node)
         if claimant.running and level < claimant.level:
             if claimant.waits is None:
@@ -185,21 +179,27 @@ class _Desk:
                 later.setdefault(displaced.priority, []).append(displaced)
 
     def hold(self, claimant: Claimant) -> None:
-        """Keep what there is of the claimant's minimum from who would start later."""
+        """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
         self.holders.append(claimant)
         if self.starting:
-            self.books.keep(claimant, claimant.path.index(self.node))
+            self.keep(claimant)
+
+    def keep(self, claimant: Claimant) -> None:
+        missing = claimant.minimum - claimant.entitled
+        parts = self.books.as_many(claimant, missing, claimant.path.index(self.node))
+        self.books.charge(claimant.path, parts, claimant.devices)
+        self.held.append((claimant, parts))
 
     def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
         """Serve those of one priority that wait. What is held stops them, and never a running job."""
         self.starting = True
         for claimant in self.holders:
-            self.books.keep(claimant, claimant.path.index(self.node))
+            self.keep(claimant)
         for claimant in self.in_turn(waiting):
             self.serve(claimant, later)
-        for claimant in self.holders:
-            self.books.release(claimant)
-        self.starting = False
+        for claimant, parts in self.held:
+            self.books.charge(claimant.path, parts, -claimant.devices)
+        self.held, self.starting = [], False
 
     def must_not_displace(self, claimant: Claimant, level: int) -> bool:
         """What it could take back is what somebody of its team or cohort, who holds its place, waits for."""
@@ -225,8 +225,7 @@ class _Desk:
     def holder(self, claimant: Claimant) -> str:
         """The job that holds its place and waits for a pool the claimant could use."""
         pools = {pool for group in claimant.groups for pool in group.for_minimum}
-        for other in self.holders:
-            _, parts = self.books.kept_for.get(other.number, (self.node, ()))
+        for other, parts in self.held:
             if other.patient and any(pool in pools for pool, _ in parts):
                 return other.state.name
         return ""
