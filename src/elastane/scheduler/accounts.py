@@ -171,12 +171,15 @@ class Accounts:
             if not devices:
                 return
 
-    def share(self, node: int) -> float:
-        """Dominant share: the largest part of any pool that the node has borrowed, over its weight."""
+    def share(self, node: int, more_of: int = 0, more: int = 0) -> float:
+        """Dominant share: the largest part of any pool that the node has borrowed, over its weight.
+
+        With ``more`` devices of the pool ``more_of`` than it uses.
+        """
         quota, used = self.tree.quota[node], self.used[node]
         largest = 0.0
         for pool, devices in enumerate(self.tree.capacity):
-            borrowed = used[pool] - quota[pool]
+            borrowed = used[pool] - quota[pool] + (more if pool == more_of else 0)
             if borrowed > 0 and devices > 0:
                 largest = max(largest, borrowed / devices)
         return largest / self.tree.weights[node]

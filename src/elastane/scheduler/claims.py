@@ -2,11 +2,11 @@
 
 On the quota of one node of the tree, the jobs below it come
 
-1. if they were started a moment ago, because a start must be worth its cost;
-2. by priority;
-3. the running before the waiting, because fairness does not stop a job; of the running the one that was
+1. by priority, but whoever was started a moment ago before anybody who waits, because a start must be worth
+   its cost;
+2. the running before the waiting, because fairness does not stop a job; of the running the one that was
    started first;
-4. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
+3. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
    and teams, then oldest first.
 
 A minimum that does not fit may take back what was given on quotas further down its own path: first what
@@ -15,7 +15,7 @@ others got beyond their minimums, then minimums of lower priorities.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from elastane.api.plans import NoRoom
 from elastane.scheduler.books import Books, Parts, groups_of
@@ -25,7 +25,7 @@ Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
 
 
-def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill) -> None:
+def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: float, refill: Fill) -> None:
     """Give as many minimums as fit on the quota of ``node``.
 
     Args:
@@ -37,20 +37,22 @@ def grant_minimums(books: Books, node: int, waiting: Iterable[Claimant], grain: 
     """
     desk = _Desk(books, node, grain, refill)
     by_priority: dict[int, list[Claimant]] = {}
-    protected = []
     for claimant in waiting:
-        if claimant.protected:
-            protected.append(claimant)
-        else:
-            by_priority.setdefault(claimant.priority, []).append(claimant)
-    for claimant in sorted(protected, key=lambda c: (-c.priority, c.state.started_s, c.number)):
-        desk.serve(claimant, by_priority)
+        by_priority.setdefault(claimant.priority, []).append(claimant)
+    protected = sorted((claimant for claimant in waiting if claimant.protected), key=_running_order)
     while by_priority:
         group = by_priority.pop(max(by_priority))
-        running = [claimant for claimant in group if claimant.running]
-        for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
+        for claimant in sorted((claimant for claimant in group if claimant.running), key=_running_order):
             desk.serve(claimant, by_priority)
-        desk.start([claimant for claimant in group if not claimant.running], by_priority)
+        starting = [claimant for claimant in group if not claimant.running]
+        if starting:
+            for claimant in protected:
+                desk.serve(claimant, by_priority)
+            desk.start(starting, by_priority)
+
+
+def _running_order(claimant: Claimant) -> tuple[int, float, int]:
+    return -claimant.priority, claimant.state.started_s or 0.0, claimant.number
 
 
 class _Desk:
@@ -95,7 +97,7 @@ class _Desk:
         if claimant.running and level < claimant.level:
             if claimant.waits is None:
                 self.stay(claimant, level)
-            if not claimant.has_minimum:
+            if claimant.entitled and not claimant.has_minimum:
                 # The rest may yet come from quotas further up; until then nobody starts on what it may need.
                 self.hold(claimant)
             return
@@ -231,11 +233,23 @@ class _Desk:
         return ""
 
 
-def shares(books: Books, claimant: Claimant, node: int, grain: float) -> tuple[int, ...]:
-    """Dominant shares of the claimant's cohorts and team below ``node``, topmost first, in grains."""
-    path = claimant.path
-    below = path[: path.index(node)]
-    return tuple(int(books.accounts.share(one) / grain + 1e-9) for one in reversed(below))
+def shares(
+    books: Books, claimant: Claimant, node: int, grain: float, *, pool: int = 0, more: int = 0
+) -> tuple[int, ...]:
+    """Dominant shares of the claimant's cohorts and team below ``node``, topmost first, in grains.
+
+    Args:
+        books: who is entitled to what so far.
+        claimant: whose.
+        node: above them.
+        grain: steps in which shares are compared.
+        pool: in which it would get
+        more: devices.
+    """
+    path, accounts = claimant.path, books.accounts
+    return tuple(
+        int(accounts.share(one, pool, more) / grain + 1e-9) for one in reversed(path[: path.index(node)])
+    )
 
 
 def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for: str = "") -> NoRoom:

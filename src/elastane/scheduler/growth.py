@@ -5,7 +5,8 @@ On the quota of one node the next step is that of
 1. the higher priority;
 2. a job that would miss its deadline at the size it has;
 3. what a job that was resized a moment ago already holds;
-4. the cohort, then the team, with the smaller dominant share;
+4. the cohort, then the team, with the smaller dominant share: without what the job has already, with what it
+   would get, so that large steps do not take turns;
 5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job
    already holds is worth more to it by what a resize would cost, so that a swap must earn that back within
    the horizon.
@@ -108,7 +109,14 @@ def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules)
 def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
     """The order between teams, by the first job of each."""
     step, claimant = queue[0]
-    return (*step.key[:3], shares(books, claimant, node, rules.fairness_grain), *step.key[3:])
+    more = 0 if step.held else step.workers * claimant.devices
+    # It need not be this pool that it grows in, but of those it may grow in this is the one it tries first.
+    pool = claimant.groups[0].for_growth[0]
+    return (
+        *step.key[:3],
+        shares(books, claimant, node, rules.fairness_grain, pool=pool, more=more),
+        *step.key[3:],
+    )
 
 
 def next_step(claimant: Claimant, node: int, rules: Rules, *, new_only: bool = False) -> Step | None:

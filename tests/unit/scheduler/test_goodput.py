@@ -1,5 +1,7 @@
 """The curve goes through what was measured, and is what growth needs it to be."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,10 +24,7 @@ def test_more_workers_are_never_slower_and_each_adds_less(measured):
     curve = fitted(measured)
     added = [curve.speed(n + 1) - curve.speed(n) for n in range(1, 40)]
     assert all(more >= -1e-9 * curve.speed(40) for more in added)
-    assert all(
-        later <= earlier * (1 + 1e-6) + 1e-9 * curve.speed(40)
-        for earlier, later in zip(added, added[1:], strict=False)
-    )
+    assert all(later <= earlier * (1 + 1e-6) + 1e-9 * curve.speed(40) for earlier, later in pairwise(added))
 
 
 def test_one_measurement_scales_what_is_usual():

@@ -50,7 +50,7 @@ def test_a_job_that_has_spent_its_budget_stops():
 
 
 def test_a_job_grows_only_as_far_as_its_budget_lasts_to_the_end():
-    # A worker-second costs 0.001; speed(n) = n / (0.1 + 0.01 n), so n workers need remaining * (0.1 + 0.01 n).
+    # A worker-second costs 0.001; at speed(n) = n / (0.1 + 0.01 n) the rest costs 10 * (0.1 + 0.01 n).
     speeds = ((1, 1 / 0.11), (4, 4 / 0.14))
     decision = decided(state(budget=1.45, fields={"speeds": speeds, "remaining": 10_000.0}))
     assert decision.workers == {"a": 4}
@@ -81,8 +81,9 @@ def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
     assert (decision.action, decision.workers) == ("shrink", {"a": 2})
     why = plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S + 3600)
     assert decision.why == (why,)
-    assert "From 2026-11-20 09:00:00 UTC on 6 devices of a belong to the reservation inference." in
-    explain(decision) small = state(workers=2)
+    said = "From 2026-11-20 09:00:00 UTC on 6 devices of a belong to the reservation inference."
+    assert said in explain(decision)
+    small = state(workers=2)
     assert decided(small, reservations=(inference,), now_s=NOW_S + 10 * 3600 + 1).workers == {"a": 8}
 
 
@@ -148,7 +149,8 @@ def test_a_job_at_rest_says_why_it_is_not_larger():
 @pytest.mark.parametrize("kind", plans.Why.__args__)
 def test_every_reason_has_a_sentence(kind):
     values = {"str": "x", "int": 3, "float": 0.5, "Because": "owner", "str | None": "x"}
-    fields = {name: values.get(str(getattr(hint, "__name__", hint)), "owner") for name, hint in kind.__annotations__.items()}
+    hints = {name: str(getattr(hint, "__name__", hint)) for name, hint in kind.__annotations__.items()}
+    fields = {name: values.get(hint, "owner") for name, hint in hints.items()}
     said = sentence(kind(**fields))
     assert said.endswith(".")
     assert said[0].isupper() or said[0] in "3x"
