@@ -39,7 +39,7 @@ def rested(cluster):
 
 
 def at_rest(cluster):
-    """Its last plan; odd sizes on several pools of cohorts may, very rarely, never come to rest (see below)."""
+    """Its last plan; odd sizes on several pools of cohorts may, very rarely, never come to rest."""
     try:
         return rested(cluster)
     except AssertionError:

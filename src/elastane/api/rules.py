@@ -11,7 +11,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
     Args:
         horizon_s: a resize must earn back what it costs within this time.
-        cooldown_s: a job that was resized does not grow again for so long, nor does it yield to equals. Twice as
+        cooldown_s: a job that was resized neither grows again for so long nor yields to equals. Twice as
             long after the second setback, then four times, up to 32 times.
         min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the
             owner of what it borrowed.

@@ -176,10 +176,10 @@ class Accounts:
 
         With ``more`` devices of the pool ``more_of`` than it uses.
         """
-        quota, used = self.tree.quota[node], self.used[node]
         largest = 0.0
-        for pool, devices in enumerate(self.tree.capacity):
-            borrowed = used[pool] - quota[pool] + (more if pool == more_of else 0)
-            if borrowed > 0 and devices > 0:
-                largest = max(largest, borrowed / devices)
+        pools = zip(self.used[node], self.tree.quota[node], self.tree.capacity, strict=True)
+        for pool, (used, quota, devices) in enumerate(pools):
+            borrowed = used - quota + more if pool == more_of else used - quota
+            if borrowed > 0 and devices > 0 and borrowed > largest * devices:
+                largest = borrowed / devices
         return largest / self.tree.weights[node]

@@ -246,10 +246,12 @@ def shares(
         pool: in which it would get
         more: devices.
     """
-    path, accounts = claimant.path, books.accounts
-    return tuple(
-        int(accounts.share(one, pool, more) / grain + 1e-9) for one in reversed(path[: path.index(node)])
-    )
+    found = []
+    for one in claimant.path:
+        if one == node:
+            break
+        found.append(int(books.accounts.share(one, pool, more) / grain + 1e-9))
+    return tuple(reversed(found))
 
 
 def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for: str = "") -> NoRoom:

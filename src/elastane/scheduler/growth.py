@@ -59,16 +59,8 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
         claimants: below it.
         rules: for what is worth its devices.
     """
-    queues: dict[int, list[tuple[Step, Claimant]]] = {}
-    for claimant in claimants:
-        step = next_step(claimant, node, rules)
-        if step is not None:
-            queues.setdefault(claimant.path[0], []).append((step, claimant))
-    turns = []
-    for team, queue in queues.items():
-        # Numbers are unique, so claimants themselves are never compared.
-        heapq.heapify(queue)
-        turns.append((_turn(books, node, queue, rules), team))
+    queues = _queues(node, claimants, rules)
+    turns = [(_turn(books, node, queue, rules), team) for team, queue in queues.items()]
     heapq.heapify(turns)
     while turns:
         turn, team = turns[0]
@@ -86,10 +78,22 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
             heapq.heappop(queue)
         else:
             heapq.heapreplace(queue, (following_step, claimant))
-        if queue:
-            heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
-        else:
+        if not queue:
             heapq.heappop(turns)
+        elif len(turns) > 1:
+            heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
+
+
+def _queues(node: int, claimants: Iterable[Claimant], rules: Rules) -> dict[int, list[tuple[Step, Claimant]]]:
+    """Of each team a heap of next steps. Numbers are unique, so claimants themselves are never compared."""
+    queues: dict[int, list[tuple[Step, Claimant]]] = {}
+    for claimant in claimants:
+        step = next_step(claimant, node, rules)
+        if step is not None:
+            queues.setdefault(claimant.path[0], []).append((step, claimant))
+    for queue in queues.values():
+        heapq.heapify(queue)
+    return queues
 
 
 def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules) -> Step | None:
@@ -102,7 +106,8 @@ def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules)
     if step.held:
         # It may have a right to these on a quota further up, and on this one to others on top of them.
         return next_step(claimant, node, rules, new_only=True)
-    claimant.stop = no_room(books, claimant, step.workers, level)
+    if level == claimant.level:
+        claimant.stop = no_room(books, claimant, step.workers, level)
     return None
 
 
