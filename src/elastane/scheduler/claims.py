@@ -60,8 +60,10 @@ class _Desk:
 
     def __init__(self, books: Books, node: int, grain: float, refill: Fill) -> None:
         self.books, self.node, self.grain, self.refill = books, node, grain, refill
-        self.holders: list[Claimant] = []
+        self.holders: dict[int, Claimant] = {}
         self.held: list[tuple[Claimant, Parts]] = []
+        self.held_for: dict[int, str] = {}
+        self.awaited: set[int] = set()
         self.starting = False
         self.refused: dict[object, int] = {}
 
@@ -182,7 +184,11 @@ class _Desk:
 
     def hold(self, claimant: Claimant) -> None:
         """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
-        self.holders.append(claimant)
+        if claimant.number in self.holders:
+            return
+        self.holders[claimant.number] = claimant
+        if claimant.path[0] != self.node:
+            self.awaited.add(claimant.path[claimant.path.index(self.node) - 1])
         if self.starting:
             self.keep(claimant)
 
@@ -191,25 +197,24 @@ class _Desk:
         parts = self.books.as_many(claimant, missing, claimant.path.index(self.node))
         self.books.charge(claimant.path, parts, claimant.devices)
         self.held.append((claimant, parts))
+        if claimant.patient:
+            for pool, _ in parts:
+                self.held_for.setdefault(pool, claimant.state.name)
 
     def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
         """Serve those of one priority that wait. What is held stops them, and never a running job."""
         self.starting = True
-        for claimant in self.holders:
+        for claimant in self.holders.values():
             self.keep(claimant)
         for claimant in self.in_turn(waiting):
             self.serve(claimant, later)
         for claimant, parts in self.held:
             self.books.charge(claimant.path, parts, -claimant.devices)
-        self.held, self.starting = [], False
+        self.held, self.held_for, self.starting = [], {}, False
 
     def must_not_displace(self, claimant: Claimant, level: int) -> bool:
         """What it could take back is what somebody of its team or cohort, who holds its place, waits for."""
-        return not claimant.running and any(
-            other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
-            for other in self.holders
-            if other.path[0] != self.node
-        )
+        return not claimant.running and claimant.path[level - 1] in self.awaited
 
     def refuse(self, claimant: Claimant, level: int) -> None:
         if level < claimant.level:
@@ -226,11 +231,8 @@ class _Desk:
 
     def holder(self, claimant: Claimant) -> str:
         """The job that holds its place and waits for a pool the claimant could use."""
-        pools = {pool for group in claimant.groups for pool in group.for_minimum}
-        for other, parts in self.held:
-            if other.patient and any(pool in pools for pool, _ in parts):
-                return other.state.name
-        return ""
+        pools = (pool for group in claimant.groups for pool in group.for_minimum)
+        return next((self.held_for[pool] for pool in pools if pool in self.held_for), "")
 
 
 def shares(
