@@ -11,6 +11,7 @@ from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
 from elastane.api.plans import Decision, Plan
 from elastane.api.quotas import Quota
+from elastane.api.rules import QUIET_S
 from elastane.scheduler.plan import plan
 
 replace = msgspec.structs.replace
@@ -217,9 +218,11 @@ class Cluster:
                     ),
                 )
             changed = decision.action not in ("keep", "wait")
-            resized_s = now_s if decision.action in ("grow", "shrink", "move") else state.resized_s
-            if decision.action in ("start", "preempt"):
-                resized_s = None
+            resized_s = now_s if changed and decision.action != "start" else state.resized_s
+            setbacks = state.setbacks
+            if decision.action in ("shrink", "move", "preempt"):
+                quiet = state.resized_s is None or now_s >= state.resized_s + QUIET_S
+                setbacks = 1 if quiet else setbacks + 1
             self.changes[state.name] = self.changes.get(state.name, 0) + changed
             jobs.append(
                 replace(
@@ -228,6 +231,7 @@ class Cluster:
                     draining=draining,
                     started_s=now_s if decision.action == "start" else state.started_s,
                     resized_s=resized_s,
+                    setbacks=setbacks,
                     promised=decision.entitled,
                 )
             )

@@ -22,15 +22,20 @@ def quotas(rng: random.Random, names: list[str], most: int) -> tuple[Quota, ...]
     )
 
 
-def empty_cluster(rng: random.Random, *, limits: bool = True) -> Snapshot:
-    """Pools, teams and cohorts without jobs; without ``limits`` nobody owns anything."""
+def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = False) -> Snapshot:
+    """Pools, teams and cohorts without jobs; without ``limits`` nobody owns anything.
+
+    A ``plain`` one has one pool, and teams without cohorts.
+    """
     pools = [Pool(name="a", device="h100", devices=rng.randint(1, 24))]
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and not plain:
         pools.append(Pool(name="b", device="a100", devices=rng.randint(1, 16), price=0.5))
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and not plain:
         pools.append(Pool(name="s", device="h100", devices=rng.randint(1, 16), spot=True))
     names = [pool.name for pool in pools] if limits else []
-    cohorts = [Cohort(name=f"c{i}", quotas=quotas(rng, names, 6)) for i in range(rng.randint(0, 2))]
+    cohorts = [
+        Cohort(name=f"c{i}", quotas=quotas(rng, names, 6)) for i in range(0 if plain else rng.randint(0, 2))
+    ]
     if len(cohorts) == 2 and rng.random() < 0.5:
         cohorts[1] = Cohort(name="c1", parent="c0", quotas=cohorts[1].quotas)
     teams = tuple(

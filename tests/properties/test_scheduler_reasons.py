@@ -195,7 +195,9 @@ class Truth:
         assert state.workers > 0
 
     def cooling_down(self, decision, state, why):
-        assert state.resized_s + self.before.rules.cooldown_s == why.until_s > self.before.now_s
+        rests_s = why.until_s - state.resized_s
+        assert why.until_s > self.before.now_s
+        assert 0 < rests_s <= self.before.rules.cooldown_s * 32
 
 
 def checked(before, made):

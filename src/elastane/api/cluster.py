@@ -52,7 +52,9 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         holds: what it was granted; empty: it waits. At most one per pool.
         draining: what it is giving back.
         started_s: when it was last granted its minimum; None: never.
-        resized_s: when its size last changed while it ran; None: never since its start.
+        resized_s: when its size last changed, other than by a start; None: never.
+        setbacks: how often it had to give something back, each time less than `elastane.api.rules.QUIET_S`
+            after the time before.
         promised: the size that the last plan entitled it to.
         starting_since_s: since when some of ``holds`` have not arrived; None: all have.
         faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
@@ -71,6 +73,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     draining: tuple[Draining, ...] = ()
     started_s: float | None = None
     resized_s: float | None = None
+    setbacks: int = 0
     promised: int = 0
     starting_since_s: float | None = None
     faulty_since_s: float | None = None

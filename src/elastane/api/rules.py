@@ -2,13 +2,17 @@
 
 import msgspec
 
+QUIET_S = 3600.0
+"""A job that has not had to give anything back for so long is as good as new."""
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """How eager the scheduler is. One set per cluster.
 
     Args:
         horizon_s: a resize must earn back what it costs within this time.
-        cooldown_s: a job that was resized does not grow again for so long, nor does it yield to equals.
+        cooldown_s: a job that was resized neither grows again for so long nor yields to equals. Twice as
+            long after the second setback, then four times, up to 32 times.
         min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the
             owner of what it borrowed.
         patience_s: a job that has waited longer holds its place: what it waits for is given to no younger

@@ -171,12 +171,15 @@ class Accounts:
             if not devices:
                 return
 
-    def share(self, node: int) -> float:
-        """Dominant share: the largest part of any pool that the node has borrowed, over its weight."""
-        quota, used = self.tree.quota[node], self.used[node]
+    def share(self, node: int, more_of: int = 0, more: int = 0) -> float:
+        """Dominant share: the largest part of any pool that the node has borrowed, over its weight.
+
+        With ``more`` devices of the pool ``more_of`` than it uses.
+        """
         largest = 0.0
-        for pool, devices in enumerate(self.tree.capacity):
-            borrowed = used[pool] - quota[pool]
-            if borrowed > 0 and devices > 0:
-                largest = max(largest, borrowed / devices)
+        pools = zip(self.used[node], self.tree.quota[node], self.tree.capacity, strict=True)
+        for pool, (used, quota, devices) in enumerate(pools):
+            borrowed = used - quota + more if pool == more_of else used - quota
+            if borrowed > 0 and devices > 0 and borrowed > largest * devices:
+                largest = borrowed / devices
         return largest / self.tree.weights[node]

@@ -1,6 +1,6 @@
 """Who is entitled to what so far: grants, on whose quota, and how to take one back."""
 
-from elastane.scheduler.accounts import Accounts
+from elastane.scheduler.accounts import Accounts, Path
 from elastane.scheduler.claimant import Claimant, Grant
 from elastane.scheduler.eligibility import Group
 
@@ -19,7 +19,6 @@ class Books:
     def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
         self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
-        self.kept_for: dict[int, tuple[int, Parts]] = {}
         self.rank = 0
 
     def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
@@ -121,26 +120,10 @@ class Books:
         self.on_quota[node] = found
         return list(found)
 
-    def keep(self, claimant: Claimant, level: int) -> Parts:
-        """Keep from others what there is of the claimant's minimum on the quota of ``path[level]``."""
-        parts = self.as_many(claimant, claimant.minimum - claimant.entitled, level)
-        self.kept_for[claimant.number] = (claimant.path[level], parts)
+    def charge(self, path: Path, parts: Parts, devices: int) -> None:
+        """Reserve, or with negative devices release, room without granting it to anybody."""
         for pool, workers in parts:
-            self.accounts.charge(claimant.path, pool, workers * claimant.devices)
-        return parts
-
-    def kept_above(self, claimant: Claimant, node: int) -> bool:
-        """Whether the claimant has had its turn on ``node``, and holds its place on a quota further up."""
-        kept = self.kept_for.get(claimant.number)
-        return kept is not None and claimant.path.index(kept[0]) > claimant.path.index(node)
-
-    def release(self, claimant: Claimant, node: int | None = None) -> None:
-        """Keep nothing for the claimant any more; with ``node``, nothing of its quota."""
-        found = self.kept_for.get(claimant.number)
-        if found is not None and node in (None, found[0]):
-            del self.kept_for[claimant.number]
-            for pool, workers in found[1]:
-                self.accounts.charge(claimant.path, pool, -workers * claimant.devices)
+            self.accounts.charge(path, pool, workers * devices)
 
     def _book(self, grant: Grant, sign: int) -> None:
         claimant = grant.claimant

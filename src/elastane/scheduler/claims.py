@@ -2,11 +2,11 @@
 
 On the quota of one node of the tree, the jobs below it come
 
-1. if they were started a moment ago, because a start must be worth its cost;
-2. by priority;
-3. the running before the waiting, because fairness does not stop a job; of the running the one that was
+1. by priority, but whoever was started a moment ago before anybody who waits, because a start must be worth
+   its cost;
+2. the running before the waiting, because fairness does not stop a job; of the running the one that was
    started first;
-4. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
+3. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
    and teams, then oldest first.
 
 A minimum that does not fit may take back what was given on quotas further down its own path: first what
@@ -15,7 +15,7 @@ others got beyond their minimums, then minimums of lower priorities.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from elastane.api.plans import NoRoom
 from elastane.scheduler.books import Books, Parts, groups_of
@@ -25,9 +25,7 @@ Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
 
 
-def grant_minimums(
-    books: Books, node: int, waiting: Iterable[Claimant], grain: float, refill: Fill
-) -> list[Claimant]:
+def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: float, refill: Fill) -> None:
     """Give as many minimums as fit on the quota of ``node``.
 
     Args:
@@ -36,27 +34,25 @@ def grant_minimums(
         waiting: claimants below it that are entitled to nothing yet.
         grain: steps in which dominant shares are compared.
         refill: called for each node further down whose grants were taken back.
-
-    Returns:
-        Those who hold their place: they got part of their minimum, or lost patience waiting for it.
     """
     desk = _Desk(books, node, grain, refill)
     by_priority: dict[int, list[Claimant]] = {}
-    protected = []
     for claimant in waiting:
-        if claimant.protected:
-            protected.append(claimant)
-        else:
-            by_priority.setdefault(claimant.priority, []).append(claimant)
-    for claimant in sorted(protected, key=lambda c: (-c.priority, c.state.started_s, c.number)):
-        desk.serve(claimant, by_priority)
+        by_priority.setdefault(claimant.priority, []).append(claimant)
+    protected = sorted((claimant for claimant in waiting if claimant.protected), key=_running_order)
     while by_priority:
         group = by_priority.pop(max(by_priority))
-        running = [claimant for claimant in group if claimant.running]
-        for claimant in sorted(running, key=lambda c: (c.state.started_s or 0.0, c.number)):
+        for claimant in sorted((claimant for claimant in group if claimant.running), key=_running_order):
             desk.serve(claimant, by_priority)
-        desk.start([claimant for claimant in group if not claimant.running], by_priority)
-    return desk.holders
+        starting = [claimant for claimant in group if not claimant.running]
+        if starting:
+            for claimant in protected:
+                desk.serve(claimant, by_priority)
+            desk.start(starting, by_priority)
+
+
+def _running_order(claimant: Claimant) -> tuple[int, float, int]:
+    return -claimant.priority, claimant.state.started_s or 0.0, claimant.number
 
 
 class _Desk:
@@ -64,7 +60,10 @@ class _Desk:
 
     def __init__(self, books: Books, node: int, grain: float, refill: Fill) -> None:
         self.books, self.node, self.grain, self.refill = books, node, grain, refill
-        self.holders: list[Claimant] = []
+        self.holders: dict[int, Claimant] = {}
+        self.held: list[tuple[Claimant, Parts]] = []
+        self.held_for: dict[int, str] = {}
+        self.awaited: set[int] = set()
         self.starting = False
         self.refused: dict[object, int] = {}
 
@@ -96,12 +95,11 @@ class _Desk:
         """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
         if claimant.has_minimum:
             return
-        self.books.release(claimant)
         level = claimant.path.index(self.node)
         if claimant.running and level < claimant.level:
             if claimant.waits is None:
                 self.stay(claimant, level)
-            if not claimant.has_minimum:
+            if claimant.entitled and not claimant.has_minimum:
                 # The rest may yet come from quotas further up; until then nobody starts on what it may need.
                 self.hold(claimant)
             return
@@ -185,29 +183,38 @@ class _Desk:
                 later.setdefault(displaced.priority, []).append(displaced)
 
     def hold(self, claimant: Claimant) -> None:
-        """Keep what there is of the claimant's minimum from who would start later."""
-        self.holders.append(claimant)
+        """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
+        if claimant.number in self.holders:
+            return
+        self.holders[claimant.number] = claimant
+        if claimant.path[0] != self.node:
+            self.awaited.add(claimant.path[claimant.path.index(self.node) - 1])
         if self.starting:
-            self.books.keep(claimant, claimant.path.index(self.node))
+            self.keep(claimant)
+
+    def keep(self, claimant: Claimant) -> None:
+        missing = claimant.minimum - claimant.entitled
+        parts = self.books.as_many(claimant, missing, claimant.path.index(self.node))
+        self.books.charge(claimant.path, parts, claimant.devices)
+        self.held.append((claimant, parts))
+        if claimant.patient:
+            for pool, _ in parts:
+                self.held_for.setdefault(pool, claimant.state.name)
 
     def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
         """Serve those of one priority that wait. What is held stops them, and never a running job."""
         self.starting = True
-        for claimant in self.holders:
-            self.books.keep(claimant, claimant.path.index(self.node))
+        for claimant in self.holders.values():
+            self.keep(claimant)
         for claimant in self.in_turn(waiting):
             self.serve(claimant, later)
-        for claimant in self.holders:
-            self.books.release(claimant)
-        self.starting = False
+        for claimant, parts in self.held:
+            self.books.charge(claimant.path, parts, -claimant.devices)
+        self.held, self.held_for, self.starting = [], {}, False
 
     def must_not_displace(self, claimant: Claimant, level: int) -> bool:
         """What it could take back is what somebody of its team or cohort, who holds its place, waits for."""
-        return not claimant.running and any(
-            other.path[other.path.index(self.node) - 1] == claimant.path[level - 1]
-            for other in self.holders
-            if other.path[0] != self.node
-        )
+        return not claimant.running and claimant.path[level - 1] in self.awaited
 
     def refuse(self, claimant: Claimant, level: int) -> None:
         if level < claimant.level:
@@ -224,19 +231,29 @@ class _Desk:
 
     def holder(self, claimant: Claimant) -> str:
         """The job that holds its place and waits for a pool the claimant could use."""
-        pools = {pool for group in claimant.groups for pool in group.for_minimum}
-        for other in self.holders:
-            _, parts = self.books.kept_for.get(other.number, (self.node, ()))
-            if other.patient and any(pool in pools for pool, _ in parts):
-                return other.state.name
-        return ""
+        pools = (pool for group in claimant.groups for pool in group.for_minimum)
+        return next((self.held_for[pool] for pool in pools if pool in self.held_for), "")
 
 
-def shares(books: Books, claimant: Claimant, node: int, grain: float) -> tuple[int, ...]:
-    """Dominant shares of the claimant's cohorts and team below ``node``, topmost first, in grains."""
-    path = claimant.path
-    below = path[: path.index(node)]
-    return tuple(int(books.accounts.share(one) / grain + 1e-9) for one in reversed(below))
+def shares(
+    books: Books, claimant: Claimant, node: int, grain: float, *, pool: int = 0, more: int = 0
+) -> tuple[int, ...]:
+    """Dominant shares of the claimant's cohorts and team below ``node``, topmost first, in grains.
+
+    Args:
+        books: who is entitled to what so far.
+        claimant: whose.
+        node: above them.
+        grain: steps in which shares are compared.
+        pool: in which it would get
+        more: devices.
+    """
+    found = []
+    for one in claimant.path:
+        if one == node:
+            break
+        found.append(int(books.accounts.share(one, pool, more) / grain + 1e-9))
+    return tuple(reversed(found))
 
 
 def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for: str = "") -> NoRoom:

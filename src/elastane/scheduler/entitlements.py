@@ -5,7 +5,6 @@ What a team does not use goes up to its cohort, and from there to the cluster, w
 owner always comes before a borrower, and nothing stays idle that somebody may use.
 """
 
-from elastane.api.rules import Rules
 from elastane.scheduler.accounts import Accounts
 from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant
@@ -18,6 +17,7 @@ from elastane.scheduler.survey import Ground
 def entitle(ground: Ground) -> Books:
     """Fill in what each claimant is entitled to."""
     books = Books(Accounts(ground.tree, ground.growable), tuple(ground.pools))
+    rules = ground.snapshot.rules
     below: dict[int, list[Claimant]] = {}
     for claimant in ground.claimants:
         if claimant.excused and claimant.limit:
@@ -27,27 +27,18 @@ def entitle(ground: Ground) -> Books:
         elif claimant.limit:
             for node in claimant.path[: claimant.level + 1]:
                 below.setdefault(node, []).append(claimant)
+
+    def fill(node: int) -> None:
+        members = below.get(node, ())
+        waiting = [claimant for claimant in members if not claimant.has_minimum]
+        grant_minimums(books, node, waiting, rules.fairness_grain, fill)
+        grant_growth(books, node, (claimant for claimant in members if claimant.has_minimum), rules)
+
     for node in ground.tree.upwards:
-        _hand_out(books, node, below, ground.snapshot.rules)
+        fill(node)
     for claimant in ground.claimants:
         _round_down(books, claimant)
     return books
-
-
-def _hand_out(books: Books, node: int, below: dict[int, list[Claimant]], rules: Rules) -> None:
-    """What one node owns, to the claimants ``below`` it; again, when some of it was taken back."""
-    members = below.get(node, [])
-    for claimant in members:
-        books.release(claimant, node)
-    waiting = [one for one in members if not one.has_minimum and not books.kept_above(one, node)]
-    holders = grant_minimums(
-        books, node, waiting, rules.fairness_grain, lambda lower: _hand_out(books, lower, below, rules)
-    )
-    grant_growth(books, node, [claimant for claimant in members if claimant.has_minimum], rules)
-    for claimant in holders:
-        # What growth has left is their team's own: no borrower gets it before they have had their turn.
-        if not claimant.has_minimum and node != claimant.path[claimant.level]:
-            books.keep(claimant, claimant.path.index(node))
 
 
 def _round_down(books: Books, claimant: Claimant) -> None:

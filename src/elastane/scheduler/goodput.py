@@ -7,6 +7,7 @@ fits a finer model of the same shape).
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 UNDIVIDED = 0.02
@@ -40,8 +41,11 @@ class Curve(NamedTuple):
 DEFAULT = Curve(1.0 - UNDIVIDED, UNDIVIDED)
 
 
+@lru_cache(maxsize=2**17)
 def fitted(speeds: tuple[tuple[int, float], ...]) -> Curve:
     """The curve nearest to the measurements, by least squares of the relative error of the step time.
+
+    Remembered, because from one plan to the next few jobs have been measured anew.
 
     Args:
         speeds: ``(workers, samples per second)``; what is not positive is ignored.

@@ -5,7 +5,8 @@ On the quota of one node the next step is that of
 1. the higher priority;
 2. a job that would miss its deadline at the size it has;
 3. what a job that was resized a moment ago already holds;
-4. the cohort, then the team, with the smaller dominant share;
+4. the cohort, then the team, with the smaller dominant share: without what the job has already, with what it
+   would get, so that large steps do not take turns;
 5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job
    already holds is worth more to it by what a resize would cost, so that a swap must earn that back within
    the horizon.
@@ -58,16 +59,8 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
         claimants: below it.
         rules: for what is worth its devices.
     """
-    queues: dict[int, list[tuple[Step, Claimant]]] = {}
-    for claimant in claimants:
-        step = next_step(claimant, node, rules)
-        if step is not None:
-            queues.setdefault(claimant.path[0], []).append((step, claimant))
-    turns = []
-    for team, queue in queues.items():
-        # Numbers are unique, so claimants themselves are never compared.
-        heapq.heapify(queue)
-        turns.append((_turn(books, node, queue, rules), team))
+    queues = _queues(node, claimants, rules)
+    turns = [(_turn(books, node, queue, rules), team) for team, queue in queues.items()]
     heapq.heapify(turns)
     while turns:
         turn, team = turns[0]
@@ -85,10 +78,22 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
             heapq.heappop(queue)
         else:
             heapq.heapreplace(queue, (following_step, claimant))
-        if queue:
-            heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
-        else:
+        if not queue:
             heapq.heappop(turns)
+        elif len(turns) > 1:
+            heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
+
+
+def _queues(node: int, claimants: Iterable[Claimant], rules: Rules) -> dict[int, list[tuple[Step, Claimant]]]:
+    """Of each team a heap of next steps. Numbers are unique, so claimants themselves are never compared."""
+    queues: dict[int, list[tuple[Step, Claimant]]] = {}
+    for claimant in claimants:
+        step = next_step(claimant, node, rules)
+        if step is not None:
+            queues.setdefault(claimant.path[0], []).append((step, claimant))
+    for queue in queues.values():
+        heapq.heapify(queue)
+    return queues
 
 
 def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules) -> Step | None:
@@ -101,14 +106,22 @@ def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules)
     if step.held:
         # It may have a right to these on a quota further up, and on this one to others on top of them.
         return next_step(claimant, node, rules, new_only=True)
-    claimant.stop = no_room(books, claimant, step.workers, level)
+    if level == claimant.level:
+        claimant.stop = no_room(books, claimant, step.workers, level)
     return None
 
 
 def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
     """The order between teams, by the first job of each."""
     step, claimant = queue[0]
-    return (*step.key[:3], shares(books, claimant, node, rules.fairness_grain), *step.key[3:])
+    more = 0 if step.held else step.workers * claimant.devices
+    # It need not be this pool that it grows in, but of those it may grow in this is the one it tries first.
+    pool = claimant.groups[0].for_growth[0]
+    return (
+        *step.key[:3],
+        shares(books, claimant, node, rules.fairness_grain, pool=pool, more=more),
+        *step.key[3:],
+    )
 
 
 def next_step(claimant: Claimant, node: int, rules: Rules, *, new_only: bool = False) -> Step | None:

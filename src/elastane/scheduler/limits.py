@@ -16,9 +16,12 @@ from elastane.api.plans import (
     TargetMet,
     Why,
 )
-from elastane.api.rules import Rules
+from elastane.api.rules import QUIET_S, Rules
 from elastane.scheduler.goodput import Curve
 from elastane.scheduler.sizes import following, largest, maximum, smallest
+
+DOUBLINGS = 5
+"""Of the cooldown, for a job that is pushed to and fro."""
 
 
 class Limit(NamedTuple):
@@ -41,6 +44,11 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         return Limit(0, Suspended())
     if state.retry_at_s > now_s and not state.workers:
         return Limit(0, RetryLater(at_s=state.retry_at_s))
+    if state.setbacks and not state.workers and state.resized_s is not None:
+        # The first time it may come back at once.
+        until_s = state.resized_s + rest_s(state, rules, now_s) - rules.cooldown_s
+        if now_s < until_s:
+            return Limit(0, CoolingDown(until_s=until_s))
     if spec.budget is not None and state.spent >= spec.budget:
         return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
     most = maximum(policy)
@@ -52,6 +60,17 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
     if state.workers:
         found += _rest(state, rules, now_s)
     return min(found, key=lambda one: one.workers)
+
+
+def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
+    """How long the job is left alone after a change: longer each time it had to give something back."""
+    quiet = state.resized_s is None or now_s >= state.resized_s + QUIET_S
+    return rules.cooldown_s * 2.0 ** (0 if quiet else min(max(0, state.setbacks - 1), DOUBLINGS))
+
+
+def cooling(state: JobState, rules: Rules, now_s: float) -> bool:
+    """The job was resized a moment ago."""
+    return state.resized_s is not None and now_s < state.resized_s + rest_s(state, rules, now_s)
 
 
 def _target(state: JobState, curve: Curve, throughput: float) -> list[Limit]:
@@ -98,8 +117,9 @@ def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
     draining = sum(one.workers - one.leaving for one in state.draining)
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))
-    if state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s:
+    if cooling(state, rules, now_s) and state.resized_s is not None:
+        until_s = state.resized_s + rest_s(state, rules, now_s)
         # What it was promised before it changed still comes.
         promised = largest(policy, max(present, state.promised))
-        found.append(Limit(promised, CoolingDown(until_s=state.resized_s + rules.cooldown_s)))
+        found.append(Limit(promised, CoolingDown(until_s=until_s)))
     return found

@@ -26,7 +26,7 @@ from elastane.scheduler.transition import Change, transition
 def plan(snapshot: Snapshot) -> Plan:
     """Decide for every job of the snapshot.
 
-    Equal snapshots give equal plans. The cost is of the order of ``n log n`` for ``n`` jobs and devices.
+    Equal snapshots give equal plans. What one costs, and how that grows: ``docs/scheduling.md``.
 
     Raises:
         ValueError: cohorts that are each other's parents; `elastane.api.cluster_checks` refuses them earlier.

@@ -12,7 +12,7 @@ from elastane.scheduler.calendar import peak
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.eligibility import Group, groups
 from elastane.scheduler.goodput import Curve, fitted
-from elastane.scheduler.limits import limit
+from elastane.scheduler.limits import cooling, limit
 from elastane.scheduler.sizes import smallest
 
 
@@ -120,7 +120,7 @@ class _Desk:
             draining=draining,
             size=size,
             stays=sum(held.values()),
-            cooling=state.resized_s is not None and now_s < state.resized_s + rules.cooldown_s,
+            cooling=cooling(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
             patient=not size and now_s >= state.submitted_s + rules.patience_s,
             excused=size > 0 and state.faulty_since_s is not None and now_s < state.faulty_since_s + faulty_s,

@@ -1,0 +1,176 @@
+"""What people write about jobs and clusters, and what they are told when it is wrong."""
+
+from datetime import UTC, datetime, time
+
+import pytest
+
+from elastane.api.cluster import Snapshot
+from elastane.api.cluster_checks import check_cluster
+from elastane.api.errors import BadInput
+from elastane.api.job_checks import document_of, job_spec, retries_left
+from elastane.api.jobs import ElasticPolicy
+from elastane.api.pools import Pool
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.reservations import Once, Reservation, Weekly
+
+JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}
+
+
+def test_a_job_is_written_with_the_names_people_know():
+    spec = job_spec(
+        JOB
+        | {
+            "priorityClass": "high",
+            "resourcesPerWorker": {"devices": 8, "kinds": ["h100", "a100"]},
+            "elasticPolicy": {
+                "minReplicas": 2,
+                "maxReplicas": 16,
+                "replicaIncrementStep": 2,
+                "gracefulShutdownTimeoutInSeconds": 600,
+                "scalingTimeoutInSeconds": 60,
+                "faultyScaleDownTimeoutInSeconds": 30,
+            },
+            "runPolicy": {"jobMaxRetryCount": 5},
+            "data": {"regions": ["eu"], "labels": {"fast": "yes"}},
+            "deadline": "2026-12-01T00:00:00Z",
+        }
+    )
+    assert spec.elastic_policy.graceful_shutdown_timeout_in_seconds == 600
+    assert spec.deadline == datetime(2026, 12, 1, tzinfo=UTC)
+    assert job_spec(document_of(spec)) == spec
+
+
+def test_discrete_values_are_limits_by_themselves():
+    spec = job_spec(JOB | {"elasticPolicy": {"replicaDiscreteValues": [2, 4, 8]}})
+    assert spec.elastic_policy.replica_discrete_values == (2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "write"),
+    [
+        ({"elasticPolicy": {"minReplica": 2}}, "elasticPolicy.minReplica:", "write minReplicas"),
+        ({"elasticPolicy": {"minReplicas": "two"}}, "elasticPolicy.minReplicas:", "type int"),
+        ({"elasticPolicy": {"minReplicas": 0}}, "elasticPolicy.minReplicas:", "write 1 or more"),
+        ({"elasticPolicy": {"minReplicas": 4, "maxReplicas": 2}}, "elasticPolicy.maxReplicas:", "4 or more"),
+        (
+            {"elasticPolicy": {"replicaDiscreteValues": [4, 2]}},
+            "elasticPolicy.replicaDiscreteValues:",
+            "write",
+        ),
+        (
+            {"elasticPolicy": {"replicaDiscreteValues": [2, 4], "maxReplicas": 8}},
+            "elasticPolicy.replicaDiscreteValues:",
+            "write minReplicas 2 and maxReplicas 4",
+        ),
+        (
+            {"elasticPolicy": {"scalingTimeoutInSeconds": -1}},
+            "elasticPolicy.scalingTimeoutInSeconds:",
+            "write 0 or more",
+        ),
+        ({"command": ["python", "train.py"]}, "command:", "write either command or script"),
+        ({"script": ""}, "command:", "write either command or script"),
+        ({"name": "a/b"}, "name:", "write letters"),
+        ({"version": 2}, "version:", "write 1"),
+        ({"budget": 0}, "budget:", "write a number above 0"),
+        ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
+        ({"teem": "vision"}, "teem:", "write team"),
+    ],
+)
+def test_an_error_names_the_field_and_says_what_to_write(change, field, write):
+    with pytest.raises(BadInput) as caught:
+        job_spec(JOB | change)
+    assert caught.value.what.startswith(field)
+    assert write in caught.value.do
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(BadInput, match="team: is missing"):
+        job_spec({"name": "train", "script": "train.py"})
+
+
+def test_only_crashes_use_up_retries():
+    spec = job_spec(JOB | {"runPolicy": {"jobMaxRetryCount": 2}})
+    assert [retries_left(spec, crashes) for crashes in (0, 1, 2, 3)] == [2, 1, 0, 0]
+
+
+POOL = Pool(name="a", device="h100", devices=8)
+HOURS = Weekly(start=time(9), end=time(18))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (Snapshot(now_s=0, pools=(POOL, POOL)), "pools: 'a' is there twice"),
+        (
+            Snapshot(now_s=0, pools=(POOL,), teams=(Team(name="t", quotas=(Quota(pool="b"),)),)),
+            "teams.t.quotas.b.pool: there is no pool 'b'",
+        ),
+        (
+            Snapshot(
+                now_s=0, pools=(POOL,), teams=(Team(name="t", quotas=(Quota(pool="a", lending_limit=-1),)),)
+            ),
+            "teams.t.quotas.a.lendingLimit: -1 is less than 0",
+        ),
+        (Snapshot(now_s=0, teams=(Team(name="t", cohort="c"),)), "teams.t.cohort: there is no cohort 'c'"),
+        (Snapshot(now_s=0, teams=(Team(name="t", weight=0),)), "teams.t.weight: 0 is not more than 0"),
+        (
+            Snapshot(now_s=0, cohorts=(Cohort(name="c", parent="d"), Cohort(name="d", parent="c"))),
+            "cohorts.c.parent: goes round in a circle: c > d > c",
+        ),
+        (
+            Snapshot(now_s=0, cohorts=(Cohort(name="t"),), teams=(Team(name="t"),)),
+            "teams and cohorts: 't' is there twice",
+        ),
+        (
+            Snapshot(
+                now_s=0,
+                pools=(POOL,),
+                reservations=(
+                    Reservation(
+                        name="r", pool="a", devices=1, when=Weekly(start=time(9), end=time(18), zone="X/Y")
+                    ),
+                ),
+            ),
+            "reservations.r.when.zone: 'X/Y' is not a time zone",
+        ),
+        (
+            Snapshot(
+                now_s=0,
+                pools=(POOL,),
+                reservations=(
+                    Reservation(
+                        name="r",
+                        pool="a",
+                        devices=1,
+                        when=Once(
+                            start=datetime(2026, 1, 2, tzinfo=UTC), end=datetime(2026, 1, 1, tzinfo=UTC)
+                        ),
+                    ),
+                ),
+            ),
+            "reservations.r.when.end:",
+        ),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(cluster, said):
+    with pytest.raises(BadInput) as caught:
+        check_cluster(cluster)
+    assert caught.value.what.startswith(said)
+    assert caught.value.do
+
+
+def test_settings_that_fit_are_taken():
+    check_cluster(
+        Snapshot(
+            now_s=0,
+            pools=(POOL,),
+            cohorts=(Cohort(name="c"),),
+            teams=(Team(name="t", cohort="c", quotas=(Quota(pool="a", nominal_quota=4),)),),
+            reservations=(Reservation(name="r", pool="a", devices=4, when=HOURS),),
+        )
+    )
+
+
+def test_a_policy_in_python_is_the_same_as_in_a_file():
+    spec = job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
+    assert spec.elastic_policy == ElasticPolicy(max_replicas=4)

@@ -1,0 +1,156 @@
+"""One small cluster for each rule that the random ones do not reach, with its reason and its sentences."""
+
+from datetime import UTC, datetime, time, timedelta
+
+import pytest
+
+from elastane.api import plans
+from elastane.api.cluster import Holding, JobState, Snapshot
+from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy, Target
+from elastane.api.pools import Pool
+from elastane.api.reservations import Once, Reservation, Weekly
+from elastane.scheduler.explain import explain, sentence
+from elastane.scheduler.plan import plan
+
+NOW_S = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()  # a Friday
+
+
+def state(number=1, *, workers=0, low=1, high=8, pool="a", fields=None, **spec):
+    policy = ElasticPolicy(min_replicas=low, max_replicas=high)
+    spec = {"name": f"job-{number}", "script": "train.py", "team": "t", "elastic_policy": policy, **spec}
+    holds = (Holding(pool=pool, workers=workers),) if workers else ()
+    return JobState(
+        number=number,
+        spec=JobSpec(**spec),
+        submitted_s=0.0,
+        **{"holds": holds, "started_s": 0.0 if workers else None, **(fields or {})},
+    )
+
+
+def decided(*jobs, devices=8, reservations=(), pools=None, now_s=NOW_S):
+    pools = pools or (Pool(name="a", device="h100", devices=devices, price=3.6),)
+    made = plan(Snapshot(now_s=now_s, pools=pools, jobs=jobs, reservations=reservations))
+    return made.decisions[0] if len(jobs) == 1 else made.decisions
+
+
+def test_a_paused_job_gives_everything_back():
+    decision = decided(state(workers=4, run_policy=RunPolicy(suspend=True)))
+    assert (decision.action, decision.drain, decision.why) == ("preempt", {"a": 4}, (plans.Suspended(),))
+
+
+def test_a_crashed_job_is_tried_again_when_it_is_time():
+    decision = decided(state(fields={"retry_at_s": NOW_S + 5}))
+    assert (decision.action, decision.why) == ("wait", (plans.RetryLater(at_s=NOW_S + 5),))
+    assert decided(state(fields={"retry_at_s": NOW_S})).action == "start"
+
+
+def test_a_job_that_has_spent_its_budget_stops():
+    decision = decided(state(workers=4, budget=10.0, fields={"spent": 10.5}))
+    assert (decision.action, decision.why) == ("preempt", (plans.BudgetSpent(spent=10.5, budget=10.0),))
+
+
+def test_a_job_grows_only_as_far_as_its_budget_lasts_to_the_end():
+    # A worker-second costs 0.001; at speed(n) = n / (0.1 + 0.01 n) the rest costs 10 * (0.1 + 0.01 n).
+    speeds = ((1, 1 / 0.11), (4, 4 / 0.14))
+    decision = decided(state(budget=1.45, fields={"speeds": speeds, "remaining": 10_000.0}))
+    assert decision.workers == {"a": 4}
+    assert isinstance(decision.ceiling, plans.BudgetAllows)
+
+
+def test_a_job_that_has_its_throughput_does_not_grow():
+    speeds = ((1, 10.0), (4, 40.0))
+    decision = decided(state(target=Target(throughput=30.0), fields={"speeds": speeds}))
+    assert (decision.workers, decision.ceiling) == ({"a": 3}, plans.TargetMet(workers=3, throughput=30.0))
+
+
+def test_a_job_that_would_be_late_grows_before_others_of_its_priority():
+    speeds = ((1, 10.0), (8, 80.0))
+    deadline = datetime.fromtimestamp(NOW_S + 100, UTC)
+    late = state(2, deadline=deadline, fields={"speeds": speeds, "remaining": 6000.0})
+    calm, hurried = decided(state(1, fields={"speeds": speeds}), late)
+    assert (calm.workers, hurried.workers) == ({"a": 2}, {"a": 6})
+
+
+def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
+    hours = Weekly(start=time(9), end=time(18), zone="UTC")
+    inference = Reservation(name="inference", pool="a", devices=6, when=hours, announced_ahead_s=900)
+    grown = state(workers=8)
+    quarter_to_s = NOW_S + 45 * 60
+    assert decided(grown, reservations=(inference,), now_s=quarter_to_s - 1).action == "keep"
+    decision = decided(grown, reservations=(inference,), now_s=quarter_to_s)
+    assert (decision.action, decision.workers) == ("shrink", {"a": 2})
+    why = plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S + 3600)
+    assert decision.why == (why,)
+    said = "From 2026-11-20 09:00:00 UTC on 6 devices of a belong to the reservation inference."
+    assert said in explain(decision)
+    small = state(workers=2)
+    assert decided(small, reservations=(inference,), now_s=NOW_S + 10 * 3600 + 1).workers == {"a": 8}
+
+
+def test_nothing_new_is_put_on_devices_that_a_reservation_needs_soon():
+    start = datetime.fromtimestamp(NOW_S + 1200, UTC)
+    soon = Reservation(name="r", pool="a", devices=6, when=Once(start=start, end=start + timedelta(hours=1)))
+    assert decided(state(workers=2), reservations=(soon,)).action == "keep"
+    assert decided(state(workers=8), reservations=(soon,)).action == "keep"
+
+
+def test_a_reservation_over_midnight_of_the_day_before_still_holds():
+    night = Weekly(days=("thu",), start=time(22), end=time(9), zone="UTC")
+    nightly = Reservation(name="night", pool="a", devices=8, when=night, announced_ahead_s=0)
+    assert isinstance(decided(state(), reservations=(nightly,)).why[0], plans.NeverFits)
+
+
+def test_a_minimum_goes_to_what_stays_and_growth_to_spot():
+    pools = (
+        Pool(name="spot", device="h100", devices=4, spot=True, price=1.0),
+        Pool(name="own", device="h100", devices=4, price=3.0),
+    )
+    assert decided(state(low=2, high=4, spot=True), pools=pools).workers == {"spot": 2, "own": 2}
+    assert decided(state(low=2, high=8, spot=False), pools=pools).workers == {"own": 4}
+
+
+def test_lost_spot_falls_back_to_what_is_idle_elsewhere():
+    pools = (
+        Pool(name="spot", device="h100", devices=0, spot=True, price=1.0),
+        Pool(name="own", device="h100", devices=8, price=3.0),
+    )
+    lost = state(workers=4, high=4, pool="spot", spot=True)
+    decision = decided(lost, pools=pools)
+    assert (decision.action, decision.workers, decision.drain) == ("move", {"own": 4}, {"spot": 4})
+    assert decision.why == (plans.CapacityGone(pool="spot", devices=4),)
+
+
+def test_workers_of_one_job_are_of_one_kind_at_one_site():
+    pools = tuple(
+        Pool(name=name, device=device, devices=2, site=site)
+        for name, device, site in (("a", "h100", "x"), ("b", "a100", "x"), ("c", "h100", "y"))
+    )
+    assert len(decided(state(low=2), pools=pools).workers) == 1
+    assert isinstance(decided(state(low=3), pools=pools).why[0], plans.NeverFits)
+
+
+def test_a_resize_that_does_not_earn_back_its_cost_is_left():
+    held = {"resize_s": 300.0, "holds": (Holding(pool="a", workers=7),), "started_s": 0.0}
+    decision = decided(state(fields=held))
+    assert decision.action == "keep"
+    assert decision.why == (plans.ResizeTooDear(cost_s=300.0, horizon_s=600.0),)
+    cheap = decided(state(fields={**held, "resize_s": 1.0}))
+    assert cheap.workers == {"a": 8}
+
+
+def test_a_job_at_rest_says_why_it_is_not_larger():
+    assert explain(decided(state(workers=8))) == (
+        "job-1 keeps 8 workers in a.",
+        "Its elastic policy allows no more than 8 workers.",
+        "It changes with a higher maxReplicas.",
+    )
+
+
+@pytest.mark.parametrize("kind", plans.Why.__args__)
+def test_every_reason_has_a_sentence(kind):
+    values = {"str": "x", "int": 3, "float": 0.5, "Because": "owner", "str | None": "x"}
+    hints = {name: str(getattr(hint, "__name__", hint)) for name, hint in kind.__annotations__.items()}
+    fields = {name: values.get(hint, "owner") for name, hint in hints.items()}
+    said = sentence(kind(**fields))
+    assert said.endswith(".")
+    assert said[0].isupper() or said[0] in "3x"
