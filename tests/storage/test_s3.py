@@ -46,6 +46,8 @@ def bucket(endpoint, monkeypatch, request):
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
+    # Kept by fsspec for the whole process, with the endpoint of whoever came first.
+    s3fs.S3FileSystem.clear_instance_cache()
     name = request.node.name.replace("_", "-")[:60].strip("-")
     client = boto3.client("s3")
     client.create_bucket(Bucket=name)
