@@ -131,7 +131,7 @@ def warm(path: Path) -> Iterator[Sequence[str]]:
     try:
         wait_until(path.exists, "the warm process listens")
         client = (sys.executable, "-S", "-E", str(WARM / "warm_client.py"), str(path))
-        yield (sys.executable, "-P", str(WARM / "warm_run.py"), *client, "--")
+        yield (sys.executable, "-P", str(WARM / "warm_main.py"), "elastane.cli.main", *client, "--")
     finally:
         process.communicate()
 

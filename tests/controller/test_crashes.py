@@ -30,19 +30,8 @@ def test_whenever_its_writer_is_killed_the_store_holds_what_it_promised_and_no_h
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    where = tmp_path / "small"
-    where.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(where)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounting.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounting.stderr.strip()}")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
+def small_disk(small_disk_of):
+    return small_disk_of(SIZE)
 
 
 def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_over):

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,6 @@ from elastane.storage.place import open_place
 
 from .stage import SCRIPTS, WAIT_S, Ended, Stage, eventually
 
-WARM_RUN = Path(__file__).with_name("warm_run.py")
 SHORT_S = 2.0
 
 
@@ -50,7 +48,7 @@ class Lives:
     """
 
     def __init__(self, stage: Stage, root: Path) -> None:
-        self._spares = stage.commands.spares
+        self._elastane = stage.program("elastane.cli.main")
         self.run_dir = RunDir(root / "run")
         self._logs = root
         self._lives: list[subprocess.Popen[bytes]] = []
@@ -73,7 +71,7 @@ class Lives:
     def _start(self, *command: str) -> None:
         with self._log(len(self._lives)).open("wb") as log:
             life = subprocess.Popen(
-                [sys.executable, "-P", str(WARM_RUN), *self._spares, "--", *command],
+                [*self._elastane, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from elastane.agent.agent import Agent
 from elastane.agent.processes import Commands
-from elastane.api.control import Answer, Ask, AskResize, AskStatus, RunOver
+from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, RunOver
 from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -180,6 +180,11 @@ class Stage:
         self.commands = Commands(spares=client)
         self._runs = 0
 
+    def program(self, module: str) -> tuple[str, ...]:
+        """The command of a program of elastane whose runs begin at once; its arguments follow."""
+        main = Path(__file__).with_name("warm_main.py")
+        return (sys.executable, "-P", str(main), module, *self.commands.spares, "--")
+
     def play(
         self,
         *args: str,
@@ -284,3 +289,15 @@ def eventually(done: Callable[[], bool], what: str) -> None:
     while not done():
         assert time.monotonic() < deadline, f"not so after {WAIT_S} s: {what}"
         time.sleep(POLL_S)
+
+
+async def one_joins_and_one_leaves(running: Running) -> None:
+    """A story: worker 2 joins, worker 0 is drained."""
+    await running.until_step(4)
+    await running.resize(3)
+    await running.until_event("worker.ready", "worker 2")
+    await running.pace(lambda answer: 2 in member_states(answer))
+    answer = await running.ask(AskDrain(worker=0))
+    assert answer.ok
+    await running.pace(lambda answer: state_of(answer, 0) == "")
+    running.go()

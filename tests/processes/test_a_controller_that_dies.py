@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -153,7 +152,7 @@ def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
 def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     seed = time.time_ns()
     dice = Random(seed)  # noqa: S311 - a death, not a secret
-    warm = (sys.executable, "-P", str(Path(__file__).with_name("warm_life.py")), *stage.commands.spares, "--")
+    warm = stage.program("elastane.lives.__main__")
     places, store = Places(tmp_path), Store(tmp_path / "stored.json")
     courses = {job: granting(Course(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES}
     store.write(Stored(courses, dict.fromkeys(WISHES, 0)))

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
 
 import boto3
 import pytest
@@ -240,19 +239,8 @@ def test_training_goes_on_while_the_directory_is_away(lives, tmp_path, assert_as
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    where = tmp_path / "small"
-    where.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16M", "none", str(where)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounting.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounting.stderr.strip()}")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
+def small_disk(small_disk_of):
+    return small_disk_of(16 << 20)
 
 
 def test_training_goes_on_while_the_disk_is_full(lives, small_disk, assert_as_if_nothing_happened):

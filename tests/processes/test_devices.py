@@ -7,9 +7,7 @@ place. On a GPU, if there is one, they are those of a quiet run on that GPU.
 import pytest
 import torch
 
-from elastane.api.control import AskDrain
-
-from .stage import member_states, state_of
+from .stage import one_joins_and_one_leaves
 
 pytestmark = pytest.mark.processes
 
@@ -25,17 +23,6 @@ WAYS = [
 def gpu():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device: torch.cuda.is_available() is False")
-
-
-async def one_joins_and_one_leaves(running):
-    await running.until_step(4)
-    await running.resize(3)
-    await running.until_event("worker.ready", "worker 2")
-    await running.pace(lambda answer: 2 in member_states(answer))
-    answer = await running.ask(AskDrain(worker=0))
-    assert answer.ok
-    await running.pace(lambda answer: state_of(answer, 0) == "")
-    running.go()
 
 
 @pytest.mark.parametrize("way", WAYS)

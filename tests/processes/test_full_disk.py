@@ -1,7 +1,6 @@
 """Training outlives a full disk under the run directory, and its ledger is whole once there is room again."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,19 +11,8 @@ SIZE = 4 << 20
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    where = tmp_path / "small"
-    where.mkdir()
-    mounting = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "none", str(where)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounting.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {mounting.stderr.strip()}")
-    yield where
-    subprocess.run(["umount", "--lazy", str(where)], check=True)
+def small_disk(small_disk_of):
+    return small_disk_of(SIZE)
 
 
 def fill(where: Path) -> Path:

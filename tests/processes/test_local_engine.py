@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,7 +88,7 @@ class Loop:
 
 @pytest.fixture
 def engine(stage, tmp_path) -> Iterator[LocalEngine]:
-    warm = (sys.executable, "-P", str(Path(__file__).with_name("warm_life.py")), *stage.commands.spares, "--")
+    warm = stage.program("elastane.lives.__main__")
     yield LocalEngine(tmp_path, agent=warm)
     for run_dir in map(Places(tmp_path).run_dir, Places(tmp_path).unsettled()):
         for pid in set(those_present(run_dir)) - {os.getpid()}:

@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from elastane.api.control import AskDrain, AskStop
+from elastane.api.control import AskStop
 
-from .stage import member_states, state_of
+from .stage import one_joins_and_one_leaves
 
 pytestmark = pytest.mark.processes
 
@@ -73,17 +73,7 @@ def test_leaving_the_loop_ends_the_run_too(stage, alone, assert_as_alone, end):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_worker_joins_another_leaves_and_all_stop_at_the_same_step(stage, assert_as_alone, way):
-    async def story(running):
-        await running.until_step(4)
-        await running.resize(3)
-        await running.until_event("worker.ready", "worker 2")
-        await running.pace(lambda answer: 2 in member_states(answer))
-        answer = await running.ask(AskDrain(worker=0))
-        assert answer.ok
-        await running.pace(lambda answer: state_of(answer, 0) == "")
-        running.go()
-
-    ended = stage.play("--paced-from=5", story=story, script="mixed.py", start=2, **way)
+    ended = stage.play("--paced-from=5", story=one_joins_and_one_leaves, script="mixed.py", start=2, **way)
     assert_as_alone(ended)
     assert ended.shares(LAST).keys() == {1, 2}
 

@@ -321,8 +321,3 @@ class Agent:
     async def _all_left(self) -> None:
         for watch in list(self._watches.values()):
             await watch.ended()
-
-
-async def run_agent(run_dir: RunDir, spec: RunSpec) -> RunOver:
-    """One run from its start to its end, without anybody who might interrupt it."""
-    return await Agent(run_dir, spec).run()

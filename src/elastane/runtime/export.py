@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.export import Exported, Refused
+from elastane.api.errors import BadInput
+from elastane.api.export import Exported
 from elastane.api.rundir import RunDir
 from elastane.api.spec import MAX_SHARD_BYTES, RunRecord
 from elastane.runtime.checkpoints.exported import trained_in
@@ -24,6 +24,7 @@ from elastane.runtime.finished.formats import FORMATS, Trained
 from elastane.runtime.finished.named_tensors import Converted
 from elastane.runtime.finished.optimizer import OptimizerState, from_metadata
 from elastane.runtime.finished.stored import StoredTensors, stored_model
+from elastane.runtime.saying import said
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -145,15 +146,13 @@ def main() -> int:
     options.add_argument("--optimizer", action="store_true")
     options.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
     asked = options.parse_args()
-    said: Exported | Refused
-    try:
+
+    def exported() -> Exported:
         with source(asked) as trained:
             wanted = trained if asked.dtype is None else converted(trained, DTYPES[asked.dtype])
-            said = export(wanted, asked.format, asked.out)
-    except ElastaneError as error:
-        said = Refused(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
-    print(msgspec.json.encode(said).decode())  # noqa: T201 - it is what the caller reads
-    return isinstance(said, Refused)
+            return export(wanted, asked.format, asked.out)
+
+    return said(exported)
 
 
 if __name__ == "__main__":

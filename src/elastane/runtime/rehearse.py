@@ -10,17 +10,16 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
 import torch
 
 from elastane.api.checkpoints import Manifest
-from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.export import Refused
+from elastane.api.errors import BadInput
 from elastane.api.rehearsal import Rehearsed
 from elastane.protocol.ownership import hold, spread
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.outline import read_outline, stand_in
 from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.saying import said
 from elastane.runtime.state.layout import ModelLayout
 from elastane.runtime.state.placement import InPlace
 from elastane.runtime.state.state import TrainingState, digest_of
@@ -108,14 +107,12 @@ def main() -> int:
     options.add_argument("--copies", type=int)
     asked = options.parse_args()
     torch.set_num_threads(1)
-    said: Rehearsed | Refused
-    try:
+
+    def rehearsed() -> Rehearsed:
         catalog = Catalog(open_place(asked.checkpoints))
-        said = rehearse(catalog.place, catalog.load(asked.checkpoint), asked.workers, asked.copies)
-    except ElastaneError as error:
-        said = Refused(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
-    print(msgspec.json.encode(said).decode())  # noqa: T201 - it is what the caller reads
-    return isinstance(said, Refused)
+        return rehearse(catalog.place, catalog.load(asked.checkpoint), asked.workers, asked.copies)
+
+    return said(rehearsed)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,23 @@
+"""How a program of this floor answers the command line, which has no torch: in one line of JSON."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from elastane.api.errors import ElastaneError
+from elastane.api.export import Refused
+
+
+def said(answer: Callable[[], msgspec.Struct]) -> int:
+    """Print what the work comes to, or why it is refused; `elastane.cli.with_torch` reads it.
+
+    Returns:
+        Exit code.
+    """
+    line: msgspec.Struct
+    try:
+        line = answer()
+    except ElastaneError as error:
+        line = Refused(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
+    print(msgspec.json.encode(line).decode())  # noqa: T201 - it is what the caller reads
+    return isinstance(line, Refused)
