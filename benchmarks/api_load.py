@@ -27,6 +27,7 @@ from elastane.controller.access.rates import Rate
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller, Settings
 from elastane.controller.first_token import first_token
+from elastane.controller.noting import Noted
 from elastane.controller.store import jobs, snapshots
 from elastane.controller.store.database import Store
 
@@ -56,8 +57,8 @@ def fill(store: Store, count: int) -> None:
                     seen_s=time.time(), held={"h100": Held(workers=4)}, step=number, speeds=speeds
                 )
                 state: State = "finished" if drawn.random() < 1 / 3 else "running"
-                seen.append(jobs.Seen(job=spec.name, observed=observed, state=state))
-            jobs.observe(tx, seen, time.time())
+                seen.append(Noted(job=spec.name, observed=observed, state=state))
+            jobs.note(tx, seen, time.time())
 
 
 def serve(url: str, listening: socket.socket) -> None:

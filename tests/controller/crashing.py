@@ -16,6 +16,7 @@ from sqlalchemy import func, select, text
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision, MinimumFits
 from elastane.api.wire import Held, Observed, Use
+from elastane.controller.noting import Noted
 from elastane.controller.store import audit, events, jobs, rows, tables
 from elastane.controller.store.database import Store, change
 from elastane.controller.store.deciding import Worded, decide
@@ -50,7 +51,7 @@ def write_for_ever(url, prefix, seed, acknowledged):
                     jobs.use(tx, name, (Use(pool="p", terms="owned", devices=workers),), now_s)
                 else:
                     observed = Observed(held={"p": Held(workers=1)})
-                    jobs.observe(tx, [jobs.Seen(job=name, observed=observed, state="finished")], now_s)
+                    jobs.note(tx, [Noted(job=name, state="finished", observed=observed)], now_s)
                     names.remove(name)
             events.append(tx, f"job.{verb}", name, now_s, team="t", job=name)
             audit.append(

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from elastane.api.wire import Observed
+from elastane.controller.noting import Noted
 from elastane.controller.store import jobs
 
 NOW_S = 1_800_000_000.0
@@ -15,8 +16,8 @@ def run_dir(api, sqlite_store, make_spec, tmp_path):
     api.user().post("/jobs", make_spec())
     (tmp_path / "run" / "logs").mkdir(parents=True)
     with sqlite_store.writing() as tx:
-        seen = jobs.Seen(job="train", observed=Observed(), run_dir=str(tmp_path / "run"))
-        jobs.observe(tx, [seen], NOW_S)
+        seen = Noted(job="train", state="running", observed=Observed(), run_dir=str(tmp_path / "run"))
+        jobs.note(tx, [seen], NOW_S)
     return tmp_path / "run"
 
 

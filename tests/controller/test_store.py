@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from elastane.api.errors import BadInput
 from elastane.api.plans import Decision, MinimumFits
 from elastane.api.wire import Held, Observed, Use
+from elastane.controller.noting import Noted
 from elastane.controller.store import accounting, deciding, documents, events, jobs, nodes, replies, snapshots
 from elastane.controller.store.database import Store, change
 from elastane.controller.store.deciding import Outdated, Worded, decide
@@ -44,10 +45,10 @@ def grant(store, job, workers, drain=0):
         decide(tx, [decision(job, workers, drain)], at=change(tx), now_s=NOW_S)
 
 
-def see(store, job, workers, **kwargs):
+def see(store, job, workers, state="running"):
     held = {"h100": Held(workers=workers)} if workers else {}
     with store.writing() as tx:
-        jobs.observe(tx, [jobs.Seen(job=job, observed=Observed(held=held), **kwargs)], NOW_S)
+        jobs.note(tx, [Noted(job=job, state=state, observed=Observed(held=held))], NOW_S)
 
 
 def taken(store):

@@ -11,10 +11,10 @@ from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
 from elastane.api.plans import Decision, Plan
 from elastane.api.quotas import Quota
-from elastane.api.rules import QUIET_S
+from elastane.controller.standing import AT_REST, Standing, standing_after
 from elastane.scheduler.plan import plan
 
-replace = msgspec.structs.replace
+replace, asdict = msgspec.structs.replace, msgspec.structs.asdict
 TICK_S = 30.0
 
 
@@ -217,22 +217,20 @@ class Cluster:
                         pool=pool, workers=workers, leaving=leaving, deadline_s=now_s + decision.drain_s
                     ),
                 )
-            changed = decision.action not in ("keep", "wait")
-            resized_s = now_s if changed and decision.action != "start" else state.resized_s
-            setbacks = state.setbacks
-            if decision.action in ("shrink", "move", "preempt"):
-                quiet = state.resized_s is None or now_s >= state.resized_s + QUIET_S
-                setbacks = 1 if quiet else setbacks + 1
+            before = Standing(
+                started_s=state.started_s,
+                resized_s=state.resized_s,
+                setbacks=state.setbacks,
+                promised=state.promised,
+            )
+            changed = decision.action not in AT_REST
             self.changes[state.name] = self.changes.get(state.name, 0) + changed
             jobs.append(
                 replace(
                     state,
                     holds=tuple(Holding(pool=pool, workers=n) for pool, n in decision.workers.items()),
                     draining=draining,
-                    started_s=now_s if decision.action == "start" else state.started_s,
-                    resized_s=resized_s,
-                    setbacks=setbacks,
-                    promised=decision.entitled,
+                    **asdict(standing_after(before, decision, now_s)),
                 )
             )
         self.snapshot = replace(self.snapshot, jobs=tuple(jobs))

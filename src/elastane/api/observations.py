@@ -1,4 +1,4 @@
-"""What an engine has seen of a job."""
+"""What an engine has seen."""
 
 import msgspec
 
@@ -10,6 +10,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         step: last committed; 0: none.
+        loss: of that step; None: there was none.
         steps: the job lasts; 0: nobody knows.
         samples_per_step: the global batch; 0: nobody knows yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
@@ -19,6 +20,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     step: int = 0
+    loss: float | None = None
     steps: int = 0
     samples_per_step: int = 0
     speeds: tuple[tuple[int, float], ...] = ()
@@ -47,6 +49,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         target: workers that its agent aims at; None: nobody answered.
         lingering_s: seconds since processes were first seen whose agent is gone, or not there yet.
         progress: None: nothing was read.
+        run_dir: where its run lies; empty: it never began.
     """
 
     job: str
@@ -58,3 +61,18 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     target: int | None = None
     lingering_s: float = 0.0
     progress: Progress | None = None
+    run_dir: str = ""
+
+
+class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine, as its engine sees it.
+
+    Args:
+        name: unique.
+        pool: its devices belong to.
+        devices: how many.
+    """
+
+    name: str
+    pool: str
+    devices: int

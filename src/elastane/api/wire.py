@@ -102,6 +102,8 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         seen_s: when; 0: never.
         held: by pool. A job uses the larger of this and of its grant.
         step: last committed step.
+        steps: the job lasts; 0: nobody knows.
+        loss: of that step; None: there was none.
         starting_since_s: since when granted workers have not arrived; None: all have.
         faulty_since_s: since when granted workers are gone by a fault; None: none is.
         speeds: ``(workers, samples per second)`` as measured.
@@ -113,6 +115,8 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
     seen_s: float = 0.0
     held: dict[str, Held] = {}
     step: int = 0
+    steps: int = 0
+    loss: float | None = None
     starting_since_s: float | None = None
     faulty_since_s: float | None = None
     speeds: tuple[tuple[int, float], ...] = ()
@@ -171,13 +175,16 @@ class Job(JobSummary, frozen=True, kw_only=True):
         grant: what it should have.
         observed: what it has, as last seen.
         explained: why.
-        life: number of its agent processes so far.
+        run_dir: where its run lies, on the machines that run it; empty: it never began.
+        lives: that are over: it has crashed, was preempted or paused so often.
         crashes: of its own; these count against its retries.
         resizes: how often its grant changed while it ran.
         preemptions: how often it was stopped for others.
         resized_s: when its grant last changed.
         retry_at_s: after a crash, not before this time.
         spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.
+        why: how it ended, or how its last life did.
+        traceback: the user's own, if the script raised.
     """
 
     version: int
@@ -185,13 +192,16 @@ class Job(JobSummary, frozen=True, kw_only=True):
     grant: Grant
     observed: Observed
     explained: Explanation
-    life: int
+    run_dir: str
+    lives: int
     crashes: int
     resizes: int
     preemptions: int
     resized_s: float | None
     retry_at_s: float
     spent: float
+    why: str
+    traceback: str
 
 
 class Scale(Asked, frozen=True, kw_only=True):

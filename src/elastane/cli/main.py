@@ -16,6 +16,7 @@ from elastane.cli.report import report
 from elastane.cli.resize import resize
 from elastane.cli.run import run
 from elastane.cli.stop import stop
+from elastane.cli.up import down, up
 from elastane.cli.verb import verb
 from elastane.cli.verify import verify
 
@@ -61,7 +62,7 @@ Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
 Every verb takes --json, and explains itself with --help.
 """
 
-TRAIN, LOOK, AFTER = "Train and change", "Look", "Afterwards"
+TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Many jobs, many teams"
 
 app = typer.Typer(
     name="elastane",
@@ -102,6 +103,8 @@ app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
+app.command(rich_help_panel=CLUSTER)(verb(up))
+app.command(rich_help_panel=CLUSTER)(verb(down))
 
 
 def main() -> None:

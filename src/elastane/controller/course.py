@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.jobs import JobSpec
+from elastane.api.wire import Job
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         granted: workers the plan has given it; 0: none, because it waits, is paused or was preempted.
         held: workers it was last seen to hold.
         cancelled: the user wants it no more.
-        revoked_s: when ``granted`` became 0; None: it has not been more since the last life.
+        gone_by_s: with nothing granted: when its processes are to be gone.
         over: so many of its lives have ended and been judged. The next has the number after.
         crashes: of those, how many count against the retry limit.
         retry_at_s: no life begins before; in seconds since 1970.
@@ -43,7 +44,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     granted: int = 0
     held: int = 0
     cancelled: bool = False
-    revoked_s: float | None = None
+    gone_by_s: float = 0.0
     over: int = 0
     crashes: int = 0
     retry_at_s: float = 0.0
@@ -56,6 +57,22 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.granted, self.held)
 
 
+def course_of(job: Job) -> Course:
+    """A job that has not ended, as the store has it."""
+    return Course(
+        job=job.name,
+        spec=job.spec,
+        granted=sum(job.grant.workers.values()),
+        held=sum(held.workers for held in job.observed.held.values()),
+        cancelled=job.wanted == "cancel",
+        gone_by_s=job.grant.drain_until_s,
+        over=job.lives,
+        crashes=job.crashes,
+        retry_at_s=job.retry_at_s,
+        why=job.why,
+    )
+
+
 def granting(course: Course, workers: int, now_s: float) -> Course:
     """The plan has decided on another number of workers; 0 takes all away.
 
@@ -64,8 +81,10 @@ def granting(course: Course, workers: int, now_s: float) -> Course:
     """
     workers = 0 if course.cancelled or course.ended is not None else workers
     held = max(course.held, course.granted) if workers < course.granted else course.held
-    revoked_s = None if workers else now_s if course.granted else course.revoked_s
-    return msgspec.structs.replace(course, granted=workers, held=held, revoked_s=revoked_s)
+    gone_by_s = course.gone_by_s
+    if course.granted and not workers:
+        gone_by_s = now_s + course.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
+    return msgspec.structs.replace(course, granted=workers, held=held, gone_by_s=gone_by_s)
 
 
 def cancelling(course: Course, now_s: float) -> Course:

@@ -22,13 +22,10 @@ def observed(course: Course, seen: Observation, now_s: float) -> Course:
         now_s: seconds since 1970.
     """
     course = msgspec.structs.replace(course, held=held(course, seen))
-    if seen.present:
-        unwanted = course.granted == 0 and course.revoked_s is None
-        return msgspec.structs.replace(course, revoked_s=now_s) if unwanted else course
-    if course.ended is not None:
+    if seen.present or course.ended is not None:
         return course
     if seen.life > course.over:
-        course = msgspec.structs.replace(course, over=seen.life, revoked_s=None)
+        course = msgspec.structs.replace(course, over=seen.life)
         course = judged(course, seen.outcome or WITHOUT_A_WORD, now_s)
     if course.ended is None and course.cancelled:
         course = msgspec.structs.replace(course, ended=Ended("cancelled"))

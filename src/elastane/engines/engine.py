@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from elastane.api.observations import Observation
+from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Order
 
 
@@ -30,6 +30,9 @@ class Engine(Protocol):
         Returns:
             Why not, for each job whose order could not be carried out.
         """
+
+    def nodes(self) -> Sequence[SeenNode]:
+        """The machines that are there now."""
 
     async def close(self) -> None:
         """Give back what the engine itself uses; jobs go on."""

@@ -29,6 +29,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         step: last committed.
+        loss: of that step.
         samples: of the largest step seen: the global batch.
         speeds: by number of workers.
         pauses_s: of the latest changes, the longest wait of a healthy worker, oldest first.
@@ -36,6 +37,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     step: int = 0
+    loss: float | None = None
     samples: int = 0
     speeds: Mapping[int, Speed] = {}
     pauses_s: tuple[float, ...] = ()
@@ -55,6 +57,7 @@ def after_line(pace: Pace, line: LedgerLine) -> Pace:
     return msgspec.structs.replace(
         pace,
         step=line.step,
+        loss=line.loss,
         samples=max(pace.samples, line.samples.count),
         speeds={**pace.speeds, workers: speed} if told else pace.speeds,
     )

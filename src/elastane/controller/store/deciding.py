@@ -6,13 +6,15 @@ import msgspec
 from sqlalchemy import Connection, insert, select
 
 from elastane.api.plans import Decision
-from elastane.api.wire import Decided, Explanation, Grant, Page, State
-from elastane.controller.store import jobs
+from elastane.api.wire import Decided, Explanation, Grant, Page
+from elastane.controller.standing import AT_REST
+from elastane.controller.store import events, jobs
 from elastane.controller.store.database import change, changed
 from elastane.controller.store.rows import text_of
 from elastane.controller.store.tables import decisions
 
-CHANGES = ("start", "grow", "shrink", "move", "preempt")
+KINDS = {"start": "started", "grow": "grown", "shrink": "shrunk", "move": "moved", "preempt": "preempted"}
+"""Events of decisions."""
 
 
 class Worded(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +47,13 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
     """
     if change(tx) != at:
         raise Outdated
-    sizes = [one for one in worded if one.decision.action in CHANGES]
-    reasons = [one for one in worded if one.decision.action not in CHANGES]
-    known = jobs.explanations(tx) if reasons else {}
+    sizes = [one for one in worded if one.decision.action not in AT_REST]
+    reasons = [one for one in worded if one.decision.action in AT_REST]
+    known = jobs.told(tx) if reasons else {}
     for one in reasons:
-        if known[one.decision.job].sentences != one.sentences:
-            jobs.explain(tx, one.decision.job, Explanation(sentences=one.sentences, decided_s=now_s))
+        name, promised = one.decision.job, one.decision.entitled
+        if known[name] != jobs.Told(one.sentences, promised):
+            jobs.explain(tx, name, Explanation(sentences=one.sentences, decided_s=now_s), promised)
     if not sizes:
         return at
     number = changed(tx)
@@ -60,7 +63,7 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
             workers=decision.workers, drain_until_s=now_s + decision.drain_s if decision.drain else 0.0
         )
         explained = Explanation(sentences=one.sentences, decided_s=now_s)
-        jobs.grant(tx, decision.job, given, _state(decision), explained, now_s=now_s)
+        before = jobs.grant(tx, decision, given, explained, now_s=now_s)
         tx.execute(
             insert(decisions).values(
                 time_s=now_s,
@@ -70,12 +73,16 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
                 sentences=text_of(one.sentences),
             )
         )
+        events.append(
+            tx,
+            f"job.{KINDS[decision.action]}",
+            " ".join(one.sentences[:2]),
+            now_s,
+            team=before.team,
+            job=before.name,
+            detail={"from": before.workers, "to": sum(decision.workers.values())},
+        )
     return number
-
-
-def _state(decision: Decision) -> State:
-    """A job that gives everything back still runs until its workers have been seen gone."""
-    return "running" if decision.workers or decision.drain else "queued"
 
 
 def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[Decided]:

@@ -1,6 +1,7 @@
 """Jobs: what was asked for, what was granted, what was seen."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -9,10 +10,16 @@ from sqlalchemy.exc import IntegrityError
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
-from elastane.api.wire import ENDED, Explanation, Grant, Job, JobSummary, Observed, Page, State, Use
+from elastane.api.plans import Decision
+from elastane.api.wire import ENDED, Explanation, Grant, Held, Job, JobSummary, Observed, Page, State, Use
+from elastane.controller.noting import Noted
+from elastane.controller.standing import Standing, standing_after
 from elastane.controller.store import rows
 from elastane.controller.store.database import changed
 from elastane.controller.store.tables import jobs, usage
+
+MOST_NAMES = 500
+"""In one query."""
 
 
 class NameTaken(BadInput):
@@ -60,10 +67,14 @@ def submit(tx: Connection, spec: JobSpec, user: str, now_s: float) -> Job:
         "observed": "{}",
         "explained": "{}",
         "run_dir": "",
-        "life": 0,
+        "lives": 0,
         "crashes": 0,
         "resizes": 0,
         "preemptions": 0,
+        "setbacks": 0,
+        "promised": 0,
+        "why": "",
+        "traceback": "",
         "submitted_s": now_s,
         "retry_at_s": 0.0,
         "using": "[]",
@@ -179,40 +190,41 @@ def cancel(tx: Connection, name: str, now_s: float) -> Job:
 # -- what the loop writes ----------------------------------------------------------------------------------
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a job means; None: as before.
-
-    Args:
-        job: its name.
-        observed: what the engine saw.
-        state: where the job is now.
-        life: number of its agent processes so far.
-        crashes: of its own.
-        retry_at_s: not before this time.
-        run_dir: where its run lies.
-    """
-
-    job: str
-    observed: Observed
-    state: State | None = None
-    life: int | None = None
-    crashes: int | None = None
-    retry_at_s: float | None = None
-    run_dir: str | None = None
+def unsettled(tx: Connection) -> tuple[Job, ...]:
+    """Jobs that have not ended and hold devices, or may: what a queued one that never began cannot."""
+    nothing = (jobs.c.state.in_(("queued", "paused"))) & (jobs.c.granted == "{}") & (jobs.c.run_dir == "")
+    found = tx.execute(select(jobs).where(jobs.c.ended_s.is_(None), ~nothing).order_by(jobs.c.number))
+    return tuple(rows.job_of(row) for row in found)
 
 
-def observe(tx: Connection, seen: Iterable[Seen], now_s: float) -> None:
+def named(tx: Connection, names: Collection[str]) -> tuple[Job, ...]:
+    """Those of these names that there are, ended or not."""
+    found: list[Job] = []
+    left = iter(names)
+    while some := list(islice(left, MOST_NAMES)):
+        found += (rows.job_of(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
+    return tuple(found)
+
+
+def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
     """Writes down what was seen. A job that has ended holds nothing from now on."""
     some = False
-    for one in seen:
+    for one in noted:
+        ended = one.state in ENDED
+        observed = msgspec.structs.replace(one.observed, held={}) if ended else one.observed
         values: dict[str, object] = {
-            name: value
-            for name in ("state", "life", "crashes", "retry_at_s", "run_dir")
-            if (value := getattr(one, name)) is not None
+            "state": one.state,
+            "observed": rows.text_of(observed),
+            "step": observed.step,
+            "lives": one.lives,
+            "crashes": one.crashes,
+            "retry_at_s": one.retry_at_s,
+            "run_dir": one.run_dir,
+            "why": one.why,
+            "traceback": one.traceback,
         }
-        values |= {"observed": rows.text_of(one.observed), "step": one.observed.step}
-        if one.state in ENDED:
-            values |= {"ended_s": now_s, "granted": "{}", "workers": 0, "observed": rows.text_of(_left(one))}
+        if ended:
+            values |= {"ended_s": now_s, "granted": "{}", "workers": 0}
             use(tx, one.job, (), now_s)
         tx.execute(update(jobs).where(jobs.c.name == one.job).values(values))
         some = True
@@ -220,50 +232,94 @@ def observe(tx: Connection, seen: Iterable[Seen], now_s: float) -> None:
         changed(tx)
 
 
-def _left(seen: Seen) -> Observed:
-    return msgspec.structs.replace(seen.observed, held={})
-
-
-def grant(
-    tx: Connection, name: str, given: Grant, state: State, explained: Explanation, *, now_s: float
-) -> None:
+def grant(tx: Connection, decision: Decision, given: Grant, explained: Explanation, *, now_s: float) -> Job:
     """Gives a job another size; called by `elastane.controller.store.deciding` alone.
 
     Args:
         tx: a transaction.
-        name: of the job.
-        given: what it should have from now on.
-        state: where that brings it.
+        decision: of the plan.
+        given: what the job should have from now on.
         explained: why.
         now_s: the time.
+
+    Returns:
+        The job as it was before.
     """
-    row = _living(tx, name)
+    row = _living(tx, decision.job)
+    before = rows.job_of(row)
     workers = sum(given.workers.values())
-    tx.execute(
-        update(jobs)
-        .where(jobs.c.name == name)
-        .values(
-            granted=rows.text_of(given),
-            workers=workers,
-            state=state,
-            explained=rows.text_of(explained),
-            resized_s=now_s,
-            started_s=row.started_s if row.started_s is not None or not workers else now_s,
-            resizes=row.resizes + (1 if row.workers and workers else 0),
-            preemptions=row.preemptions + (1 if row.workers and not workers and row.wanted == "run" else 0),
-        )
+    standing = standing_after(_standing(row), decision, now_s)
+    observed = _expecting(before, given, now_s)
+    values = {
+        "granted": rows.text_of(given),
+        "observed": rows.text_of(observed),
+        "workers": workers,
+        # One that gives everything back still runs until its workers have been seen gone.
+        "state": "running" if workers or observed.held else before.state,
+        "explained": rows.text_of(explained),
+        "started_s": row.started_s if row.started_s is not None or not workers else now_s,
+        "admitted_s": standing.started_s,
+        "resized_s": standing.resized_s,
+        "setbacks": standing.setbacks,
+        "promised": standing.promised,
+        "resizes": row.resizes + (1 if row.workers and workers else 0),
+        "preemptions": row.preemptions + (1 if row.workers and not workers and row.wanted == "run" else 0),
+    }
+    tx.execute(update(jobs).where(jobs.c.name == decision.job).values(values))
+    return before
+
+
+def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
+    """What a job may hold until it is looked at again, and what it is expected to hold.
+
+    What was granted may have been told, so it counts as held until it is seen not to be.
+    """
+    held = dict(before.observed.held)
+    for pool, workers in before.grant.workers.items():
+        if given.workers.get(pool, 0) < workers:
+            seen = held.get(pool, Held(workers=0))
+            held[pool] = msgspec.structs.replace(seen, workers=max(seen.workers, workers))
+    grows = sum(given.workers.values()) > sum(one.workers for one in held.values())
+    return msgspec.structs.replace(
+        before.observed,
+        held=held,
+        starting_since_s=now_s if grows else before.observed.starting_since_s,
+        faulty_since_s=None if grows else before.observed.faulty_since_s,
     )
 
 
-def explanations(tx: Connection) -> dict[str, Explanation]:
-    """Of all jobs that have not ended, by name."""
-    found = tx.execute(select(jobs.c.name, jobs.c.explained).where(jobs.c.ended_s.is_(None)))
-    return {row.name: msgspec.json.decode(row.explained, type=Explanation) for row in found}
+def _standing(row: Row[Any]) -> Standing:
+    return Standing(
+        started_s=row.admitted_s, resized_s=row.resized_s, setbacks=row.setbacks, promised=row.promised
+    )
 
 
-def explain(tx: Connection, name: str, explained: Explanation) -> None:
+class Told(msgspec.Struct, frozen=True):
+    """What a job was last told by a plan, beside its size."""
+
+    sentences: tuple[str, ...]
+    promised: int
+
+
+def told(tx: Connection) -> dict[str, Told]:
+    """All jobs that have not ended, by name."""
+    query = select(jobs.c.name, jobs.c.explained, jobs.c.promised).where(jobs.c.ended_s.is_(None))
+    return {
+        row.name: Told(rows.explanation_of(row.explained).sentences, row.promised)
+        for row in tx.execute(query)
+    }
+
+
+def explain(tx: Connection, name: str, explained: Explanation, promised: int) -> None:
     """Other reasons for the same size."""
-    tx.execute(update(jobs).where(jobs.c.name == name).values(explained=rows.text_of(explained)))
+    values = {"explained": rows.text_of(explained), "promised": promised}
+    tx.execute(update(jobs).where(jobs.c.name == name).values(values))
+
+
+def using(tx: Connection) -> dict[str, tuple[Use, ...]]:
+    """What every job that has not ended uses, by name; those that use nothing are not among them."""
+    query = select(jobs.c.name, jobs.c.using).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
+    return {row.name: rows.uses_in(row.using) for row in tx.execute(query)}
 
 
 def use(tx: Connection, name: str, uses: tuple[Use, ...], now_s: float) -> None:

@@ -34,13 +34,16 @@ def job_of(row: Row[Any]) -> Job:
         grant=_grant.decode(row.granted),
         observed=_observed.decode(row.observed),
         explained=_explanation.decode(row.explained),
-        life=row.life,
+        run_dir=row.run_dir,
+        lives=row.lives,
         crashes=row.crashes,
         resizes=row.resizes,
         preemptions=row.preemptions,
         resized_s=_moment(row.resized_s),
         retry_at_s=float(row.retry_at_s),
         spent=float(row.spent),
+        why=row.why,
+        traceback=row.traceback,
     )
 
 
@@ -121,8 +124,10 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         submitted_s=row.submitted_s,
         holds=tuple(holds),
         draining=tuple(draining),
-        started_s=row.started_s,
+        started_s=row.admitted_s,
         resized_s=row.resized_s,
+        setbacks=row.setbacks,
+        promised=row.promised,
         starting_since_s=observed.starting_since_s,
         faulty_since_s=observed.faulty_since_s,
         retry_at_s=float(row.retry_at_s),
@@ -144,8 +149,16 @@ def _wanted_spec(row: Row[Any]) -> JobSpec:
     return spec
 
 
+def explanation_of(text: str) -> Explanation:
+    return _explanation.decode(text)
+
+
 def uses_of(row: Row[Any]) -> tuple[Use, ...]:
-    return _uses.decode(row.using)
+    return uses_in(row.using)
+
+
+def uses_in(text: str) -> tuple[Use, ...]:
+    return _uses.decode(text)
 
 
 def cost(uses: tuple[Use, ...], seconds: float) -> float:

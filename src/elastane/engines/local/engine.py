@@ -14,7 +14,7 @@ from elastane.agent.presence import those_present
 from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import NOBODYS_FAULT, Outcome
-from elastane.api.observations import Observation
+from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.rundir import RunDir
 from elastane.engines.local.environment import environment_of
@@ -36,14 +36,21 @@ class LocalEngine:
         home: its jobs are in ``runs`` below it.
         own: environment, of which jobs get what a process needs.
         agent: command that lives a life, up to its options.
+        node: this machine; None: pools say themselves how many devices they have.
     """
 
     def __init__(
-        self, home: Path, *, own: Mapping[str, str] = os.environ, agent: Sequence[str] = AGENT
+        self,
+        home: Path,
+        *,
+        own: Mapping[str, str] = os.environ,
+        agent: Sequence[str] = AGENT,
+        node: SeenNode | None = None,
     ) -> None:
         self._places = Places(home.absolute())
         self._own = own
         self._agent = agent
+        self._node = node
         self._watched: dict[str, Watched] = {}
         self._started: dict[str, Starting | Impossible] = {}
 
@@ -92,6 +99,7 @@ class LocalEngine:
             target=answer.target if answer and known else None,
             lingering_s=watched.lingering_s,
             progress=watched.progress(),
+            run_dir=str(watched.run_dir.root),
         )
 
     async def _forget(self, jobs: Iterable[str]) -> None:
@@ -180,6 +188,9 @@ class LocalEngine:
 
     async def _ask(self, watched: Watched, question: Ask) -> Answer | None:
         return await watched.line.ask(question, ANSWER_S)
+
+    def nodes(self) -> Sequence[SeenNode]:
+        return () if self._node is None else (self._node,)
 
     async def close(self) -> None:
         """Hang up; jobs go on."""

@@ -71,6 +71,7 @@ class Watched:
         pace = self._pace
         return Progress(
             step=pace.step,
+            loss=pace.loss,
             steps=self._steps or 0,
             samples_per_step=self._samples or pace.samples,
             speeds=tuple((workers, speed.samples_per_s) for workers, speed in sorted(pace.speeds.items())),

@@ -1,0 +1,45 @@
+"""How a controller is started, and what it says once it listens."""
+
+import msgspec
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """How a controller is to run.
+
+    Args:
+        home: jobs are in ``runs`` below it.
+        store: URL of the database.
+        host: to listen on.
+        port: likewise; 0: any that is free.
+        certificate: file with the TLS certificate chain; empty: plain HTTP, on loopback only.
+        key: file with its private key.
+        devices: of this machine, in the pool ``local``.
+        device: their kind.
+        user: whom the first token is for.
+    """
+
+    home: str
+    store: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    certificate: str = ""
+    key: str = ""
+    devices: int = 1
+    device: str = "cpu"
+    user: str = "operator"
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What whoever started it should know.
+
+    Args:
+        url: where it listens.
+        pid: of the controller.
+        store: its database.
+        token: of the first operator, told only this once; empty: there is one already.
+    """
+
+    url: str
+    pid: int
+    store: str
+    token: str = ""

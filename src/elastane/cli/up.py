@@ -1,0 +1,164 @@
+"""``elastane up`` and ``elastane down``: the controller of this machine's cluster."""
+
+import getpass
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.agent import identity
+from elastane.api.errors import BadInput, RunFailed
+from elastane.api.serving import Ready, Serving
+from elastane.cli.verb import AsJson, print_json, talk
+from elastane.client.context import Context, Running, home, keep, keep_running, running
+
+PORT = 7425
+LAST_PORT = 65535
+GONE_S = 20.0
+GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def up(
+    *,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen.")] = f"127.0.0.1:{PORT}",
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="sqlite:///PATH or postgresql://...; by default in the home.")
+    ] = "",
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices of this machine; by default its GPUs, else its cores.")
+    ] = None,
+    tls_cert: Annotated[str, typer.Option(metavar="FILE", help="Certificate chain, for HTTPS.")] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key.")] = "",
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the cluster's controller: scheduler, API, and this machine's engine.
+
+    Jobs do not need it to go on: it can be ended and started again at any time.
+    """
+    console = talk(as_json=as_json)
+    host, port = _address(listen)
+    count, kind = _devices()
+    wish = Serving(
+        home=str(home()),
+        store=store or f"sqlite:///{home() / 'controller.db'}",
+        host=host,
+        port=port,
+        certificate=os.path.abspath(tls_cert) if tls_cert else "",  # noqa: PTH100 - links stay as they are
+        key=os.path.abspath(tls_key) if tls_key else "",  # noqa: PTH100
+        devices=devices or count,
+        device=kind,
+        user=getpass.getuser(),
+    )
+    home().mkdir(parents=True, exist_ok=True)
+    log = home() / "controller.log"
+    process, ready = _started(wish, log, detach=detach)
+    keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
+    if ready.token:
+        keep(Context(url=ready.url, token=ready.token, certificate=wish.certificate))
+    if as_json:
+        print_json(ready)
+    console.print(f"controller  {ready.url}", markup=False)
+    console.print(f"store       {ready.store}", markup=False)
+    console.print(f"devices     {wish.devices} x {wish.device}, pool local", markup=False)
+    if ready.token:
+        console.print(f"token       {ready.token}", markup=False)
+        console.print(
+            f"            an operator's, told only now; kept in {home() / 'cluster.json'}", markup=False
+        )
+    if detach:
+        console.print(f"it goes on as process {process.pid}; its log is {log}; end it with: elastane down")
+        return
+    console.print("Ctrl-C ends it; jobs go on without it")
+    raise typer.Exit(_waited(process))
+
+
+def down(as_json: AsJson = False) -> None:
+    """End the controller of this machine's cluster. Jobs go on training without it."""
+    found = running()
+    if found is None:
+        raise BadInput("no controller was started here", do="elastane up")
+    process = identity.open_process(found.pid, found.started)
+    if process is None:
+        raise BadInput(f"the controller that was process {found.pid} has ended already", do="elastane up")
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        end_s = time.monotonic() + GONE_S
+        while identity.started(found.pid) == found.started:
+            if time.monotonic() > end_s:
+                raise RunFailed(
+                    f"process {found.pid} has not ended within {GONE_S:g} s", do=f"kill -9 {found.pid}"
+                )
+            time.sleep(0.05)
+    finally:
+        os.close(process)
+    if as_json:
+        print_json({"pid": found.pid, "ended": True})
+        return
+    talk().print("the controller has ended; jobs go on training", markup=False)
+
+
+def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Popen[bytes], Ready]":
+    """The process, once it listens.
+
+    Raises:
+        RunFailed: it ended instead.
+    """
+    reading, writing = os.pipe()
+    try:
+        with log.open("ab") as stream:
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [
+                    *(sys.executable, "-P", "-m", "elastane.controller"),
+                    *(msgspec.json.encode(wish).decode(), f"--ready-fd={writing}"),
+                    *([] if detach else [f"--with={os.getpid()}"]),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=detach,
+                pass_fds=(writing,),
+            )
+            size = stream.tell()
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as told:
+        line = told.readline()
+    if line:
+        return process, msgspec.json.decode(line, type=Ready)
+    code = process.wait()
+    said = log.read_bytes()[size:].decode(errors="replace").strip()
+    # It has said itself what happened, what it means and what to do.
+    what = said.rpartition("error: ")[2] if "error: " in said else f"it ended with {code}; see {log}"
+    raise (BadInput if code == BadInput.exit_code else RunFailed)(f"the controller did not start: {what}")
+
+
+def _waited(process: "subprocess.Popen[bytes]") -> int:
+    """Its exit code; signals are for it as much as for us."""
+
+    def passed_on(number: int, _: object) -> None:
+        process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, passed_on)
+    return process.wait()
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > LAST_PORT:
+        raise BadInput(f"--listen {listen} is not HOST:PORT", do=f"write 127.0.0.1:{PORT}")
+    return host.strip("[]"), int(port)
+
+
+def _devices() -> tuple[int, str]:
+    """How many devices this machine has, and of which kind."""
+    if GPUS.is_dir() and (gpus := len(list(GPUS.iterdir()))):
+        return gpus, "gpu"
+    return len(os.sched_getaffinity(0)), "cpu"

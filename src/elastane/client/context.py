@@ -1,0 +1,107 @@
+"""Which controller the commands of this machine's user talk to, and as whom.
+
+``$ELASTANE_HOME/cluster.json`` has the address and the token; ``$ELASTANE_URL`` and ``$ELASTANE_TOKEN`` win.
+``controller.json`` beside it says which process ``elastane up`` has started.
+"""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.client.cluster import Cluster
+from elastane.client.resolve import runs_home
+
+T = TypeVar("T")
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A controller and the right to ask it.
+
+    Args:
+        url: of the controller.
+        token: ``ela_...``.
+        certificate: file with the certificate to trust; empty: those that the machine trusts.
+    """
+
+    url: str
+    token: str
+    certificate: str = ""
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """A controller that was started on this machine.
+
+    Args:
+        url: of it.
+        pid: of its process.
+        started: when the kernel started that process, in clock ticks since the machine's boot.
+    """
+
+    url: str
+    pid: int
+    started: int
+
+
+def home() -> Path:
+    return runs_home().parent
+
+
+def context() -> Context:
+    """The controller to ask.
+
+    Raises:
+        BadInput: nobody has said which.
+    """
+    kept = _read(home() / "cluster.json", Context)
+    url, token = os.environ.get("ELASTANE_URL", ""), os.environ.get("ELASTANE_TOKEN", "")
+    if kept is None and not (url and token):
+        raise BadInput(
+            "no cluster is known here",
+            means=f"there is no {home() / 'cluster.json'}, and ELASTANE_URL and ELASTANE_TOKEN are not set",
+            do="elastane up starts one on this machine; for another: elastane login URL",
+        )
+    kept = kept or Context(url=url, token=token)
+    certificate = os.environ.get("ELASTANE_CA", kept.certificate)
+    return Context(url=url or kept.url, token=token or kept.token, certificate=certificate)
+
+
+def connect() -> Cluster:
+    """A connection to the controller that `context` names."""
+    found = context()
+    return Cluster(found.url, found.token, verify=found.certificate or True)
+
+
+def keep(found: Context) -> None:
+    """From now on, this is the controller to ask."""
+    _write(home() / "cluster.json", found)
+
+
+def running() -> Running | None:
+    """The controller that was started here last; None: none was."""
+    return _read(home() / "controller.json", Running)
+
+
+def keep_running(found: Running) -> None:
+    _write(home() / "controller.json", found)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise BadInput(f"{path} is not what was written there ({error})", do=f"remove {path}") from error
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    """Readable by nobody else: one has a token in it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".new")
+    beside.unlink(missing_ok=True)
+    with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    beside.replace(path)

@@ -1,0 +1,55 @@
+"""``python -m elastane.controller``: the controller, until SIGTERM or SIGINT. `elastane up` starts it."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+import msgspec
+
+from elastane.api.errors import ElastaneError
+from elastane.api.serving import Ready, Serving
+from elastane.controller.serving import serve
+
+COMPANION_S = 0.5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m elastane.controller", description=__doc__)
+    parser.add_argument("wish", help="a `Serving` as JSON")
+    parser.add_argument("--ready-fd", type=int, help="file descriptor that is told when it listens")
+    parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
+    options = parser.parse_args()
+    if options.companion is not None:
+        end_with(options.companion)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+
+    def ready(what: Ready) -> None:
+        if options.ready_fd is not None:
+            with os.fdopen(options.ready_fd, "wb") as told:
+                told.write(msgspec.json.encode(what) + b"\n")
+
+    try:
+        serve(msgspec.json.decode(options.wish, type=Serving), ready, time.time)
+    except ElastaneError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(error.exit_code)
+
+
+def end_with(pid: int) -> None:
+    """Whoever waits for us in a terminal takes us along, even if it is killed."""
+
+    def watch() -> None:
+        while os.getppid() == pid:
+            time.sleep(COMPANION_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="companion", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The loop: observe, plan, decide, tell the engine; again and again.
+
+Whatever it knows is in the store, so it may end between any two of these and another one goes on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from elastane.api.cluster import Snapshot
+from elastane.api.errors import ElastaneError
+from elastane.api.observations import Observation
+from elastane.api.orders import Order, Settle
+from elastane.api.plans import Decision, Plan
+from elastane.api.wire import ENDED, Job
+from elastane.controller.charging import charged
+from elastane.controller.course import Course, course_of
+from elastane.controller.noting import Noted, changes_the_plan, matters, noted, told
+from elastane.controller.observing import observed
+from elastane.controller.reconciling import due
+from elastane.controller.store import events, jobs, nodes, snapshots
+from elastane.controller.store.database import Store
+from elastane.controller.store.deciding import Outdated, Worded, decide
+from elastane.engines.engine import Engine
+
+LOOK_S = 1.0
+"""Between two looks at the jobs; longer where a look takes a tenth of that."""
+GATHER_S = 0.1
+"""After a change, others may follow at once; they are planned together."""
+REPLAN_S = 10.0
+"""Time alone changes what a plan says: calendars, cooldowns, prices."""
+NODES_S = 60.0
+AFTER_FAILURE_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+class Scheduler(NamedTuple):
+    """The pure part.
+
+    Args:
+        plan: what becomes of every job.
+        words: a decision's reasons as sentences.
+    """
+
+    plan: Callable[[Snapshot], Plan]
+    words: Callable[[Decision], tuple[str, ...]]
+
+
+class Loop:
+    """Turns of a cluster, one after the other.
+
+    Args:
+        store: of which this is the only controller.
+        engine: for all of its jobs.
+        scheduler: that decides.
+        clock: seconds since 1970.
+    """
+
+    def __init__(
+        self, store: Store, engine: Engine, scheduler: Scheduler, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._scheduler = scheduler
+        self._clock = clock
+        self._seen: Mapping[str, Observation] = {}
+        self._planned_s = float("-inf")
+        self._nodes_s = float("-inf")
+        self._stale = True
+        self._woken = asyncio.Event()
+        self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.failing = ""
+        """Why turns fail; empty: they do not."""
+
+    # -- from other threads ------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something has changed."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._awaken)
+
+    def close(self) -> None:
+        """End after this turn."""
+        self._closing = True
+        self.wake()
+
+    def _awaken(self) -> None:
+        self._stale = True
+        self._woken.set()
+
+    # -- turns -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Turns until it is closed. The one place where a turn's failure ends."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            while not self._closing:
+                begin_s = time.monotonic()
+                try:
+                    await self.turn()
+                    self.failing = ""
+                except ElastaneError as error:
+                    # The store or the engine is away: training goes on, and the next turn may fare better.
+                    self.failing = str(error)
+                    logger.error("this turn failed: %s", error)  # noqa: TRY400 - it is in words
+                except Exception as error:
+                    self.failing = f"{type(error).__name__}: {error}"
+                    logger.exception("this turn failed")
+                await self._rest(time.monotonic() - begin_s)
+        finally:
+            await self._engine.close()
+
+    async def _rest(self, took_s: float) -> None:
+        pause_s = AFTER_FAILURE_S if self.failing else max(LOOK_S - took_s, 10 * took_s - LOOK_S, 0.0)
+        try:
+            await asyncio.wait_for(self._woken.wait(), pause_s)
+            await asyncio.sleep(0 if self._closing else GATHER_S)
+        except TimeoutError:
+            pass
+        self._woken.clear()
+
+    async def turn(self) -> None:
+        """One turn; every part may be the last."""
+        await self._observe()
+        now_s = self._clock()
+        if self._stale or now_s >= self._planned_s + REPLAN_S:
+            self._stale = False
+            self._plan(now_s)
+            self._planned_s = now_s
+        await self._tell(self._due())
+
+    async def _observe(self) -> None:
+        with self._store.reading() as tx:
+            unsettled = {job.name for job in jobs.unsettled(tx)}
+        self._seen = await self._engine.observe(unsettled)
+        now_s = self._clock()
+        with self._store.reading() as tx:
+            known = jobs.named(tx, self._seen.keys())
+        found = [(job, self._judged(job, now_s)) for job in known if job.state not in ENDED]
+        found = [(job, after) for job, after in found if matters(job, after)]
+        self._stale |= any(changes_the_plan(job, after) for job, after in found)
+        if found:
+            with self._store.writing() as tx:
+                jobs.note(tx, (after for _, after in found), now_s)
+                for job, after in found:
+                    for said in told(job, after):
+                        events.append(tx, said.kind, said.message, now_s, team=job.team, job=job.name)
+        if now_s >= self._nodes_s + NODES_S:
+            self._nodes_s = now_s
+            with self._store.writing() as tx:
+                for node in self._engine.nodes():
+                    nodes.seen(tx, node.name, node.pool, node.devices, now_s)
+
+    def _judged(self, job: Job, now_s: float) -> Noted:
+        seen = self._seen[job.name]
+        return noted(job, observed(course_of(job), seen, now_s), seen, now_s)
+
+    def _plan(self, now_s: float) -> None:
+        """Decides, or finds that somebody was quicker: then the next turn does."""
+        with self._store.reading() as tx:
+            taken = snapshots.snapshot(tx, now_s)
+        plan = self._scheduler.plan(taken.snapshot)
+        worded = [Worded(decision=one, sentences=self._scheduler.words(one)) for one in plan.decisions]
+        try:
+            with self._store.writing() as tx:
+                if decide(tx, worded, at=taken.change, now_s=now_s) != taken.change:
+                    taken = snapshots.snapshot(tx, now_s)
+                uses, before = charged(taken.snapshot), jobs.using(tx)
+                for name in uses.keys() | before.keys():
+                    if uses.get(name, ()) != before.get(name, ()):
+                        jobs.use(tx, name, uses.get(name, ()), now_s)
+        except Outdated:
+            self._awaken()
+
+    # -- orders ------------------------------------------------------------------------------------------
+
+    def _due(self) -> list[Order]:
+        now_s = self._clock()
+        with self._store.reading() as tx:
+            known = {job.name: job for job in jobs.named(tx, self._seen.keys())}
+            fresh = [job for job in jobs.unsettled(tx) if job.name not in self._seen]
+        # The engine was not asked about those that were granted something a moment ago: they are not there.
+        seen = {**self._seen, **{job.name: Observation(job=job.name) for job in fresh}}
+        known |= {job.name: job for job in fresh}
+        return [
+            order for name, job in known.items() if (order := self._order(job, seen[name], now_s)) is not None
+        ]
+
+    def _order(self, job: Job, seen: Observation, now_s: float) -> Order | None:
+        if job.state in ENDED:
+            return _of_the_dead(job, seen, now_s)
+        return due(course_of(job), seen, now_s)
+
+    async def _tell(self, orders: Iterable[Order]) -> None:
+        told_now = list(orders)
+        refused = await self._engine.carry_out(told_now) if told_now else {}
+        for job, why in refused.items():
+            logger.info("%s: not done now: %s", job, why)
+
+
+def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:
+    """Of a job whose end is written down."""
+    if not seen.present:
+        return Settle(job=job.name)
+    over = course_of(job)
+    gone = Course(job=over.job, spec=over.spec, over=max(over.over, seen.life - 1), cancelled=True)
+    return due(gone, seen, now_s)

@@ -1,0 +1,165 @@
+"""What of an observation is written down, and what watchers are told. Pure."""
+
+import msgspec
+
+from elastane.api.observations import Observation, Progress
+from elastane.api.wire import Held, Job, Observed, State
+from elastane.controller.course import Course
+from elastane.controller.placing import placed
+
+PROGRESS_S = 5.0
+"""Mere progress is written so often; whatever a plan would change for, at once."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """An event that is about to be told."""
+
+    kind: str
+    message: str
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
+    """A job after an observation, as it is to be stored.
+
+    Args:
+        job: its name.
+        state: where it is now.
+        observed: what the engine saw.
+        lives: that are over.
+        crashes: of those, its own.
+        retry_at_s: no life begins before.
+        run_dir: where its run lies.
+        why: how it ended, or how its last life did.
+        traceback: the user's own, if the script raised.
+    """
+
+    job: str
+    state: State
+    observed: Observed
+    lives: int = 0
+    crashes: int = 0
+    retry_at_s: float = 0.0
+    run_dir: str = ""
+    why: str = ""
+    traceback: str = ""
+
+
+def noted(job: Job, after: Course, seen: Observation, now_s: float) -> Noted:
+    """The job after an observation.
+
+    Args:
+        job: as it is stored.
+        after: its course, after `elastane.controller.observing.observed` of the same observation.
+        seen: by its engine.
+        now_s: seconds since 1970.
+    """
+    ended = after.ended
+    return Noted(
+        job=job.name,
+        state=state_of(job, after, present=seen.present),
+        observed=_observed(job, after, seen, now_s),
+        lives=after.over,
+        crashes=after.crashes,
+        retry_at_s=after.retry_at_s,
+        run_dir=seen.run_dir or job.run_dir,
+        why=after.why if ended is None else ended.why,
+        traceback="" if ended is None else ended.traceback,
+    )
+
+
+def state_of(job: Job, after: Course, *, present: bool) -> State:
+    if after.ended is not None:
+        return after.ended.how
+    if after.granted or present:
+        return "running"
+    return "paused" if job.wanted == "pause" else "queued"
+
+
+def matters(job: Job, after: Noted) -> bool:
+    """Whether it should be written now: anything but progress, or progress after a while."""
+    rest = msgspec.structs.replace(after.observed, seen_s=0.0) != msgspec.structs.replace(
+        job.observed, seen_s=0.0
+    )
+    return changes_the_plan(job, after) or (
+        rest and after.observed.seen_s >= job.observed.seen_s + PROGRESS_S
+    )
+
+
+def changes_the_plan(job: Job, after: Noted) -> bool:
+    """Whether devices became free or taken, or the job can do something it could not."""
+    before, now = job.observed, after.observed
+    return (job.state, job.lives, job.crashes, job.run_dir, before.held) != (
+        after.state,
+        after.lives,
+        after.crashes,
+        after.run_dir,
+        now.held,
+    ) or (before.starting_since_s, before.faulty_since_s) != (now.starting_since_s, now.faulty_since_s)
+
+
+def told(job: Job, after: Noted) -> tuple[Said, ...]:
+    """What watchers hear of the difference."""
+    name = job.name
+    said: list[Said] = []
+    arrived = sum(held.workers for held in after.observed.held.values())
+    if arrived and not any(held.workers for held in job.observed.held.values()):
+        said.append(Said("job.running", f"{name} runs"))
+    if job.wanted != "run" and after.state in ("paused", "queued") and job.state == "running":
+        said.append(Said("job.stopped", f"{name} has stopped and given its devices back"))
+    if after.crashes > job.crashes:
+        said.append(Said("job.crashed", f"{name} crashed ({after.crashes}): {after.why}"))
+    if after.state in ("finished", "failed", "cancelled"):
+        said.append(Said(f"job.{after.state}", f"{name} {_ended(after)}"))
+    return tuple(said)
+
+
+def _ended(after: Noted) -> str:
+    how = {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[after.state]
+    return f"{how}: {after.why}" if after.why else how
+
+
+def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Observed:
+    before = job.observed
+    here = {pool: held.workers for pool, held in before.held.items()}
+    held = placed(after.held, job.grant.workers, here)
+    starting_since_s, faulty_since_s = _missing(before, after, seen, now_s)
+    progress = seen.progress
+    known = before if progress is None or not progress.step else _progressed(before, progress, now_s)
+    return msgspec.structs.replace(
+        known,
+        seen_s=now_s,
+        held={pool: Held(workers=workers) for pool, workers in held.items()},
+        starting_since_s=starting_since_s,
+        faulty_since_s=faulty_since_s,
+    )
+
+
+def _missing(
+    before: Observed, after: Course, seen: Observation, now_s: float
+) -> tuple[float | None, float | None]:
+    """Since when granted workers have not arrived, and since when some that had are gone.
+
+    Whoever grants more says that they are expected; fewer at any other time are a fault.
+    """
+    unknown = seen.present and seen.workers is None
+    if unknown:
+        return before.starting_since_s, before.faulty_since_s
+    if not after.granted or (seen.workers or 0) >= after.granted:
+        return None, None
+    if before.starting_since_s is not None:
+        return before.starting_since_s, None
+    return None, now_s if before.faulty_since_s is None else before.faulty_since_s
+
+
+def _progressed(before: Observed, progress: Progress, now_s: float) -> Observed:
+    saved_s = progress.saved_s
+    return msgspec.structs.replace(
+        before,
+        step=progress.step,
+        steps=progress.steps,
+        loss=progress.loss,
+        speeds=progress.speeds,
+        resize_s=before.resize_s if progress.resize_s is None else progress.resize_s,
+        unsaved_s=before.unsaved_s if saved_s is None else max(0.0, now_s - saved_s),
+        remaining=progress.remaining,
+    )

@@ -1,0 +1,36 @@
+"""In which pools the workers of a job are, where an engine can only count them. Pure."""
+
+from collections.abc import Mapping
+
+
+def placed(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """So many workers, by pool.
+
+    Those that may stay where they were do. The next ones are where the grant wants more, and only what is
+    left is still where it was, on its way out: on one machine, pools are nothing but names.
+
+    Args:
+        workers: seen now.
+        granted: by pool.
+        before: where they were when last seen.
+    """
+    found: dict[str, int] = {}
+    left = workers
+
+    def put(pool: str, most: int) -> None:
+        nonlocal left
+        here = min(most, left)
+        if here > 0:
+            found[pool] = found.get(pool, 0) + here
+            left -= here
+
+    for pool, most in granted.items():
+        put(pool, min(most, before.get(pool, 0)))
+    for pool, most in granted.items():
+        put(pool, most - found.get(pool, 0))
+    for pool, some in before.items():
+        put(pool, some - found.get(pool, 0))
+    for pool in (*granted, *before):
+        # More than anybody knew of: a worker on its way out whose successor has arrived.
+        put(pool, left)
+    return found

@@ -1,0 +1,178 @@
+"""The controller as a process: store, API and loop, from its start to its end."""
+
+import asyncio
+import gc
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from elastane.api.errors import BadInput
+from elastane.api.observations import SeenNode
+from elastane.api.pools import Pool
+from elastane.api.serving import Ready, Serving
+from elastane.api.wire import Config
+from elastane.controller.api.app import application
+from elastane.controller.api.context import Controller
+from elastane.controller.declared import diff
+from elastane.controller.first_token import first_token
+from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.store import documents
+from elastane.controller.store.database import Store
+from elastane.controller.store.lease import Lease
+from elastane.engines.local.engine import LocalEngine
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+IDLE_S = 75
+"""Connections that ask nothing for so long are closed; longer than those who ask keep them."""
+FAREWELL_S = 3
+LEASE_S = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], float]) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Raises:
+        BadInput: it cannot listen there, or another controller has the store.
+        StoreError: the database cannot be used.
+    """
+    listener = _listening(wish)
+    try:
+        store = Store(wish.store)
+        try:
+            with Lease(store) as lease:
+                _serve(wish, store, lease, listener, ready, clock)
+        finally:
+            store.close()
+    finally:
+        listener.close()
+
+
+def _serve(  # noqa: PLR0917 - the parts of a process
+    wish: Serving,
+    store: Store,
+    lease: Lease,
+    listener: socket.socket,
+    ready: Callable[[Ready], None],
+    clock: Callable[[], float],
+) -> None:
+    node = SeenNode(name=socket.gethostname(), pool="local", devices=wish.devices)
+    _declare_this_machine(store, wish, clock())
+    engine = LocalEngine(Path(wish.home), node=node)
+    loop = Loop(store, engine, Scheduler(plan=plan, words=explain), clock)
+    controller = Controller(store, wake=loop.wake, plan=plan, words=explain, clock=clock)
+    app = application(controller)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=FAREWELL_S,
+            ssl_certfile=wish.certificate or None,
+            ssl_keyfile=wish.key or None,
+        )
+    )
+    thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
+    ending = threading.Event()
+
+    def end(*_: object) -> None:
+        server.handle_exit(signal.SIGTERM, None)
+        ending.set()
+
+    def watch_the_lease() -> None:
+        while not ending.wait(LEASE_S):
+            if not lease.held():
+                logger.error("the store is another controller's now, or cannot be reached: ending")
+                end()
+
+    server.farewell = app.state.closing.set
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    # What has been imported lives for ever: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    thread.start()
+    watching = threading.Thread(target=watch_the_lease, name="lease", daemon=True)
+    watching.start()
+    secret = first_token(store, wish.user, clock())
+    scheme = "https" if wish.certificate else "http"
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
+    try:
+        server.run(sockets=[listener])
+    finally:
+        end()
+        loop.close()
+        thread.join()
+
+
+def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:
+    """In a store in which nobody has declared anything, this machine's devices are the pool ``local``."""
+    with store.writing() as tx:
+        if documents.config(tx).pools:
+            return
+        pool = Pool(
+            name="local", device=wish.device, devices=wish.devices, devices_per_node=max(1, wish.devices)
+        )
+        documents.write(tx, diff(Config(), Config(pools=(pool,))), now_s)
+
+
+class _Server(uvicorn.Server):
+    """Tells watchers first: one that waits for them to go away by themselves waits for ever."""
+
+    farewell: Callable[[], None]
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.farewell()
+        super().handle_exit(sig, frame)
+
+
+def _listening(wish: Serving) -> socket.socket:
+    """The socket, bound: so that a port that is taken is found before anything else happens.
+
+    Raises:
+        BadInput: it cannot be had, or must not.
+    """
+    if bool(wish.certificate) != bool(wish.key):
+        raise BadInput("a certificate needs its key, and a key its certificate", do="give both")
+    for file in filter(None, (wish.certificate, wish.key)):
+        if not Path(file).is_file():
+            raise BadInput(f"there is no file {file}", do="name the certificate's file, and its key's")
+    if not wish.certificate and not _is_loopback(wish.host):
+        raise BadInput(
+            f"{wish.host} can be reached from other machines, and there is no certificate",
+            means="whoever sees the network would see tokens",
+            do="give --tls-cert and --tls-key, or listen on 127.0.0.1",
+        )
+    try:
+        family = socket.getaddrinfo(wish.host, wish.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((wish.host, wish.port))
+        listener.listen(1024)
+    except OSError as error:
+        raise BadInput(
+            f"cannot listen on {wish.host}:{wish.port} ({error.strerror or error})",
+            means="nothing was started",
+            do="end what listens there, or give another --listen",
+        ) from error
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,33 @@
+"""What the controller remembers of a job's past sizes, because the next plan asks for it. Pure."""
+
+import msgspec
+
+from elastane.api.plans import Decision
+from elastane.api.rules import QUIET_S
+
+AT_REST = ("keep", "wait")
+SETBACKS = ("shrink", "move", "preempt")
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's past, as `elastane.api.cluster.JobState` tells it; see there for the fields."""
+
+    started_s: float | None = None
+    resized_s: float | None = None
+    setbacks: int = 0
+    promised: int = 0
+
+
+def standing_after(before: Standing, decision: Decision, now_s: float) -> Standing:
+    """What is to be remembered once this has been decided."""
+    setbacks = before.setbacks
+    if decision.action in SETBACKS:
+        quiet = before.resized_s is None or now_s >= before.resized_s + QUIET_S
+        setbacks = 1 if quiet else setbacks + 1
+    resized = decision.action not in (*AT_REST, "start")
+    return Standing(
+        started_s=now_s if decision.action == "start" else before.started_s,
+        resized_s=now_s if resized else before.resized_s,
+        setbacks=setbacks,
+        promised=decision.entitled,
+    )
