@@ -5,20 +5,20 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.checkpoint import checkpoint
-from elastane.cli.drain import drain
+from elastane.cli.checkpoints.checkpoint import checkpoint
 from elastane.cli.events import events
-from elastane.cli.export import export
-from elastane.cli.listing import listing
 from elastane.cli.logs import logs
-from elastane.cli.ps import ps
-from elastane.cli.report import report
-from elastane.cli.resize import resize
-from elastane.cli.run import run
-from elastane.cli.stop import stop
-from elastane.cli.up import down, up
+from elastane.cli.operators.up import down, up
+from elastane.cli.runs.drain import drain
+from elastane.cli.runs.export import export
+from elastane.cli.runs.listing import listing
+from elastane.cli.runs.ps import ps
+from elastane.cli.runs.report import report
+from elastane.cli.runs.resize import resize
+from elastane.cli.runs.run import run
+from elastane.cli.runs.stop import stop
+from elastane.cli.runs.verify import verify
 from elastane.cli.verb import verb
-from elastane.cli.verify import verify
 
 HELP = """
 Elastic training for PyTorch. Workers may join, leave and die while a model

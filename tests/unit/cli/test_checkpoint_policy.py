@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.api.spec import CheckpointPolicy
-from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
+from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 
 
 @pytest.mark.parametrize(
