@@ -128,6 +128,8 @@ _SUMMARY = (
     "wanted",
     "workers",
     "step",
+    "spec",
+    "observed",
 )
 
 
