@@ -13,7 +13,7 @@ from elastane.cli.jobs.holding import cancel, pause, resume
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login
 from elastane.cli.jobs.scale import scale
-from elastane.cli.jobs.submit import submit
+from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
 from elastane.cli.operators.up import down, up
@@ -111,7 +111,7 @@ app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
-app.command(rich_help_panel=CLUSTER)(verb(submit))
+app.command(rich_help_panel=CLUSTER, cls=Submit)(verb(submit))
 app.command(rich_help_panel=CLUSTER)(verb(jobs))
 app.command(rich_help_panel=CLUSTER)(verb(top))
 app.command(rich_help_panel=CLUSTER)(verb(describe))

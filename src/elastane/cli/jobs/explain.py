@@ -7,10 +7,11 @@ from elastane.client.context import connect
 def explain(job: JobName, as_json: AsJson = False) -> None:
     """Say why JOB has the size it has, what it waits for, and what would change that.
 
-    Below it, the decisions that led there, newest first.
+    Below it, the decisions that led there, newest first, each with its first
+    reason.
 
     With --json, one object with the keys job, state, wanted, workers,
-    explanation and decisions.
+    explanation and decisions; these with all their reasons.
     """
     with connect() as cluster:
         told = cluster.explain(job)
@@ -29,7 +30,7 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
     else:
         for sentence in explanation_lines(told.explanation):
             console.print(Text(sentence))
-        if found.why:
+        if found.why and found.state != "running":
             console.print(f"Its last life ended: {found.why}.", markup=False)
         if state_of(found) in ("pausing", "cancelling"):
             console.print("Its workers leave at the next commit.")
@@ -38,4 +39,4 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
     for decided in told.decisions:
         size = sum(decided.workers.values())
         at = (f"{moment_text(decided.time_s)}  ", "dim")
-        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", " ".join(decided.sentences[1:])))
+        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", " ".join(decided.sentences[1:2])))

@@ -102,9 +102,12 @@ def event_text(event: Event, *, of_job: bool) -> Text:
 
 def progress_line(job: JobSummary) -> Text:
     """How far a job is, on a line for a log."""
-    words = [f"step {step_text(job)}", f"loss {loss_of(job)}", f"{job.workers} of {job.max_workers} workers"]
-    speed = [f"{speed_text(job)} samples/s"] if job.samples_per_s else []
-    return Text("          " + "  ".join([*words, *speed]))
+    words = [f"step {step_text(job)}", f"loss {loss_of(job)}"]
+    if job.workers:
+        words.append(f"{job.workers} of {job.max_workers} workers")
+    if job.samples_per_s:
+        words.append(f"{speed_text(job)} samples/s")
+    return Text("          " + "  ".join(words))
 
 
 def explanation_lines(explanation: Explanation) -> Sequence[str]:
@@ -147,4 +150,6 @@ def table_of(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
 
 def print_whole(console: Console, what: RenderableType) -> None:
     """In the width of the terminal; for a file or another program, as wide as it is."""
-    console.print(what, width=None if console.is_terminal else UNBOUNDED)
+    if not console.is_terminal:
+        console.width = UNBOUNDED
+    console.print(what)
