@@ -1,6 +1,7 @@
 """How long it takes to have a state back in workers: Elastane beside `dcp.load` and a raw read.
 
-The raw read with a checksum of every byte is the floor of whoever looks at what it gets. On as many workers as saved it, and on another number.
+On as many workers as saved it, and on another number. The raw read with a checksum of every byte is the floor
+of whoever looks at what it gets.
 
 All read the same files, each process everything, as all processes of a run with whole copies must. The files
 are in the page cache: `elastane run --resume` has just checked every byte of them before it starts a worker.
