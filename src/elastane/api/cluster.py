@@ -1,5 +1,7 @@
 """Everything a plan depends on, frozen at one moment."""
 
+from typing import Literal
+
 import msgspec
 
 from elastane.api.jobs import JobSpec
@@ -64,6 +66,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: nobody knows.
         spent: cost so far.
+        ends: it is to end, and wants nothing any more: somebody has cancelled it, it has reached its target, or
+            its time is up; empty: it goes on.
     """
 
     number: int
@@ -83,6 +87,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unsaved_s: float = 0.0
     remaining: float | None = None
     spent: float = 0.0
+    ends: Literal["", "cancelled", "target", "time"] = ""
 
     @property
     def name(self) -> str:

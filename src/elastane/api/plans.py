@@ -103,6 +103,12 @@ class Suspended(Reason, frozen=True, kw_only=True, gc=False):
     """Somebody paused the job."""
 
 
+class Ends(Reason, frozen=True, kw_only=True, gc=False):
+    """The job is to end, because of ``cause``."""
+
+    cause: Literal["cancelled", "target", "time"]
+
+
 class RetryLater(Reason, frozen=True, kw_only=True, gc=False):
     """The job crashed and is tried again at ``at_s``."""
 
@@ -218,6 +224,7 @@ Why: TypeAlias = (
     | DidNotArrive
     | SizeNotLegal
     | Suspended
+    | Ends
     | RetryLater
     | BudgetSpent
     | NoSuchPool

@@ -1,7 +1,7 @@
 """Rows as frozen values, and back. Pure."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from sqlalchemy import Row
@@ -42,6 +42,8 @@ def job_of(row: Row[Any]) -> Job:
         resized_s=_moment(row.resized_s),
         retry_at_s=float(row.retry_at_s),
         spent=float(row.spent),
+        active_s=float(row.active_s),
+        active_since_s=_moment(row.active_since_s),
         why=row.why,
         traceback=row.traceback,
     )
@@ -70,8 +72,18 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
     }
 
 
+ENDS: dict[Wanted, Literal["", "cancelled", "target", "time"]] = {
+    "run": "",
+    "pause": "",
+    "cancel": "cancelled",
+    "finish": "target",
+    "fail": "time",
+}
+"""Why the scheduler should give a job nothing any more."""
+
+
 def wanted_by(spec: JobSpec) -> Wanted:
-    """What a job's spec says, unless somebody has cancelled it."""
+    """What a job's spec says, unless the job is to end."""
     return "pause" if spec.run_policy.suspend else "run"
 
 
@@ -120,7 +132,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
             )
     return JobState(
         number=row.number,
-        spec=_wanted_spec(row),
+        spec=_spec.decode(row.spec),
         submitted_s=row.submitted_s,
         holds=tuple(holds),
         draining=tuple(draining),
@@ -136,17 +148,8 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,
         spent=row.spent + cost(_uses.decode(row.using), now_s - row.using_since_s),
+        ends=ENDS[row.wanted],
     )
-
-
-def _wanted_spec(row: Row[Any]) -> JobSpec:
-    spec = _spec.decode(row.spec)
-    if row.wanted == "cancel" and not spec.run_policy.suspend:
-        # To the scheduler a job that is being cancelled wants nothing, as a paused one.
-        return msgspec.structs.replace(
-            spec, run_policy=msgspec.structs.replace(spec.run_policy, suspend=True)
-        )
-    return spec
 
 
 def explanation_of(text: str) -> Explanation:
