@@ -53,14 +53,14 @@ def test_a_reservation_that_was_announced_shrinks_jobs_before_the_hour(cluster, 
     operator.put("/pools/h100", pool(8))
     everybody.post("/jobs", job())
     cluster.until(lambda: cluster.workers("train") == 8)
-    hour_s = cluster.clock() + 1800
+    hour_s = cluster.clock() + 600
     operator.put(
         "/reservations/inference",
         {
             "name": "inference",
             "pool": "h100",
             "devices": 6,
-            "when": {"type": "once", "start": at(hour_s), "end": at(hour_s + 900)},
+            "when": {"type": "once", "start": at(hour_s), "end": at(hour_s + 300)},
             "announcedAheadS": 120,
         },
     )
@@ -70,9 +70,10 @@ def test_a_reservation_that_was_announced_shrinks_jobs_before_the_hour(cluster, 
     cluster.pass_time(120)
     assert cluster.clock() < hour_s
     assert devices(cluster, "train") == cluster.workers("train") == 2
-    explained = " ".join(cluster.job("train").explained.sentences)
-    assert "belong to the reservation inference" in explained
-    while cluster.clock() < hour_s + 900:
+    newest = everybody.get("/jobs/train/explain").json()["decisions"][0]
+    assert newest["action"] == "shrink"
+    assert any("belong to the reservation inference" in sentence for sentence in newest["sentences"])
+    while cluster.clock() < hour_s + 300:
         cluster.pass_time(1)
         assert devices(cluster, "train") <= 2
     cluster.until(lambda: cluster.workers("train") == 8)

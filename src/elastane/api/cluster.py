@@ -1,10 +1,9 @@
 """Everything a plan depends on, frozen at one moment."""
 
-from typing import Literal
-
 import msgspec
 
 from elastane.api.jobs import JobSpec
+from elastane.api.plans import Cause
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
@@ -67,7 +66,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         remaining: samples still to train on; None: nobody knows.
         spent: cost so far.
         ends: it is to end, and wants nothing any more: somebody has cancelled it, it has reached its target, or
-            its time is up; empty: it goes on.
+            its time is up; None: it goes on.
     """
 
     number: int
@@ -87,7 +86,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unsaved_s: float = 0.0
     remaining: float | None = None
     spent: float = 0.0
-    ends: Literal["", "cancelled", "target", "time"] = ""
+    ends: Cause | None = None
 
     @property
     def name(self) -> str:

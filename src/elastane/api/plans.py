@@ -103,10 +103,13 @@ class Suspended(Reason, frozen=True, kw_only=True, gc=False):
     """Somebody paused the job."""
 
 
-class Ends(Reason, frozen=True, kw_only=True, gc=False):
-    """The job is to end, because of ``cause``."""
+Cause: TypeAlias = Literal["cancelled", "target", "time"]
 
-    cause: Literal["cancelled", "target", "time"]
+
+class Ends(Reason, frozen=True, kw_only=True, gc=False):
+    """The job is to end: it was cancelled, has reached its target, or its time is up."""
+
+    cause: Cause
 
 
 class RetryLater(Reason, frozen=True, kw_only=True, gc=False):

@@ -11,6 +11,7 @@ from elastane.api.plans import (
     BudgetAllows,
     BudgetSpent,
     CapacityGone,
+    Cause,
     CoolingDown,
     Decision,
     DidNotArrive,
@@ -43,7 +44,7 @@ BECAUSE: dict[Because, str] = {
     "fairness": "whose team has the smaller share of what is idle",
     "goodput": "to which they are worth more",
 }
-ENDS = {
+ENDS: dict[Cause, str] = {
     "cancelled": "It was cancelled.",
     "target": "Its loss has reached its target.",
     "time": "It has run for as long as activeDeadlineSeconds allows.",

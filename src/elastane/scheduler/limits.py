@@ -41,7 +41,7 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         now_s: seconds since 1970.
     """
     spec, policy = state.spec, state.spec.elastic_policy
-    if state.ends:
+    if state.ends is not None:
         return Limit(0, Ends(cause=state.ends))
     if spec.run_policy.suspend:
         return Limit(0, Suspended())

@@ -162,7 +162,7 @@ def respecify(tx: Connection, name: str, spec: JobSpec) -> Job:
         Ended: it is over.
     """
     row = _living(tx, name)
-    wanted = row.wanted if rows.ENDS[row.wanted] else rows.wanted_by(spec)
+    wanted = row.wanted if row.wanted in rows.ENDS else rows.wanted_by(spec)
     values = rows.of_spec(spec) | {"wanted": wanted, "version": row.version + 1}
     if row.state in {"queued", "paused"}:
         values["state"] = "paused" if wanted == "pause" else "queued"

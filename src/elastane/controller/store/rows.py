@@ -1,13 +1,14 @@
 """Rows as frozen values, and back. Pure."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from sqlalchemy import Row
 
 from elastane.api.cluster import Draining, Holding, JobState
 from elastane.api.jobs import JobSpec
+from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
 
 _spec = msgspec.json.Decoder(JobSpec)
@@ -72,13 +73,7 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
     }
 
 
-ENDS: dict[Wanted, Literal["", "cancelled", "target", "time"]] = {
-    "run": "",
-    "pause": "",
-    "cancel": "cancelled",
-    "finish": "target",
-    "fail": "time",
-}
+ENDS: dict[Wanted, Cause] = {"cancel": "cancelled", "finish": "target", "fail": "time"}
 """Why the scheduler should give a job nothing any more."""
 
 
@@ -148,7 +143,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,
         spent=row.spent + cost(_uses.decode(row.using), now_s - row.using_since_s),
-        ends=ENDS[row.wanted],
+        ends=ENDS.get(row.wanted),
     )
 
 
