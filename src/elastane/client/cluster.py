@@ -34,9 +34,11 @@ from elastane.api.wire import (
     Job,
     JobSummary,
     MadeToken,
+    Me,
     NewToken,
     Node,
     NodeChange,
+    Occupancy,
     Page,
     Problem,
     Report,
@@ -169,9 +171,9 @@ class Cluster:
         """Why the job has the size it has."""
         return self._do("GET", f"/jobs/{name}/explain", Explained)
 
-    def events(self, name: str) -> Iterator[Event]:
-        """What has happened to a job, oldest first."""
-        yield from self._pages(f"/jobs/{name}/events", Page[Event], {})
+    def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
+        """What has happened to a job, oldest first; after the event with this number."""
+        yield from self._pages(f"/jobs/{name}/events", Page[Event], {"after": after or None})
 
     def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
         """What happens from now on, or after an event; goes on for ever, also after the controller's restart.
@@ -210,6 +212,10 @@ class Cluster:
                     yield msgspec.json.decode(line.removeprefix("data: "), type=Event)
                 elif line.startswith(":"):
                     yield None
+
+    def processes(self, name: str) -> tuple[str, ...]:
+        """Processes of a job that have a log: workers in the order of their numbers, then the others."""
+        return self._do("GET", f"/jobs/{name}/processes", Page[str]).items
 
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
         """A part of a log, and where the next one begins.
@@ -318,6 +324,14 @@ class Cluster:
     def audit(self) -> Iterator[AuditLine]:
         """Who did what, newest first."""
         yield from self._pages("/audit", Page[AuditLine], {})
+
+    def occupancy(self) -> tuple[Occupancy, ...]:
+        """Every pool, and how much of it is in use."""
+        return self._do("GET", "/occupancy", Page[Occupancy]).items
+
+    def me(self) -> Me:
+        """Whose token this connection has."""
+        return self._do("GET", "/me", Me)
 
     def version(self) -> Version:
         return self._do("GET", "/version", Version)

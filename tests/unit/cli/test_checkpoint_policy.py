@@ -72,7 +72,7 @@ def test_what_is_kept_is_passed_on():
 
 @pytest.mark.parametrize("typed", [{"keep_last": 0}, {"keep_every": 0}])
 def test_at_least_one_is_kept(typed):
-    with pytest.raises(BadInput, match="at least 1"):
+    with pytest.raises(BadInput, match="0 is less than 1"):
         policy_of(CheckpointOptions(**typed))
 
 

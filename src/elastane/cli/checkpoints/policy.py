@@ -1,16 +1,20 @@
 """From the options about checkpoints to a `CheckpointPolicy`, or a sentence that says why not."""
 
-import re
 from typing import Literal, cast
 
 import msgspec
 
+from elastane.api import checkpoint_policy
 from elastane.api.errors import BadInput
+from elastane.api.jobs import Checkpoints
 from elastane.api.spec import CheckpointPolicy
 
-INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds?|min|minutes?|h|hours?|steps?)")
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-BEST = re.compile(r"(.+):(min|max)")
+OPTIONS = {
+    "every": "--checkpoint-every",
+    "keep_last": "--keep-last",
+    "keep_every": "--keep-every",
+    "keep_best": "--keep-best",
+}
 
 
 class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,54 +31,27 @@ class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
 def policy_of(options: CheckpointOptions) -> CheckpointPolicy | None:
     """Check what was typed; None: no checkpoints.
 
-    ``never`` beside moments or a place: only at those, at the end, and when `elastane checkpoint now` asks.
-
     Raises:
         BadInput: with the option to change.
     """
-    if options.every == "never" and not (options.at or options.url):
-        return None
-    if options.keep_last < 1 or (options.keep_every is not None and options.keep_every < 1):
-        raise BadInput("--keep-last and --keep-every are at least 1", do="write 1 or more")
-    at = {word.strip() for word in options.at.split(",") if word.strip()}
-    if not at <= {"epoch", "evaluation"}:
-        raise BadInput(
-            f"--checkpoint-at {options.at!r} is not understood", do="write epoch, evaluation or both"
-        )
-    every_s, every_steps = _interval(options.every)
-    return CheckpointPolicy(
+    wishes = Checkpoints(
+        every=options.every,
+        at=moments(options.at),
         url=options.url,
-        every_s=every_s,
-        every_steps=every_steps,
-        auto=options.every == "auto",
-        each_epoch="epoch" in at,
-        each_evaluation="evaluation" in at,
         keep_last=options.keep_last,
         keep_every=options.keep_every,
-        keep_best=_best(options.keep_best),
+        keep_best=options.keep_best or "",
     )
+    return checkpoint_policy.policy_of(wishes, OPTIONS)
 
 
-def _interval(text: str) -> tuple[float | None, int | None]:
-    if text in ("auto", "never"):
-        return None, None
-    match = INTERVAL.fullmatch(text.strip())
-    number = float(match[1]) if match else 0.0
-    steps = match is not None and match[2].startswith("step")
-    if match is None or number <= 0 or (steps and number != int(number)):
-        raise BadInput(
-            f"--checkpoint-every {text!r} is not understood",
-            do='write auto, never, or for example "10 min" or "500 steps"',
-        )
-    if steps:
-        return None, int(number)
-    return number * SECONDS[match[2][0]], None
+def moments(text: str) -> tuple[Literal["epoch", "evaluation"], ...]:
+    """``epoch,evaluation`` as a list.
 
-
-def _best(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
-    if text is None:
-        return None
-    match = BEST.fullmatch(text)
-    if match is None:
-        raise BadInput(f"--keep-best {text!r} is not METRIC:min or METRIC:max", do="write eval_loss:min")
-    return match[1], cast(Literal["min", "max"], match[2])
+    Raises:
+        BadInput: it names something else.
+    """
+    words = sorted({word.strip() for word in text.split(",") if word.strip()})
+    if not set(words) <= {"epoch", "evaluation"}:
+        raise BadInput(f"--checkpoint-at {text!r} is not understood", do="write epoch, evaluation or both")
+    return cast(tuple[Literal["epoch", "evaluation"], ...], tuple(words))

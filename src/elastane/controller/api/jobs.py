@@ -15,7 +15,7 @@ from elastane.controller.access.roles import Action, Target
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller
 from elastane.controller.api.description import says
-from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, read
+from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
 from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
 from elastane.controller.api.problems import missing
 from elastane.controller.store import deciding, documents, events, forgetting, jobs
@@ -215,6 +215,15 @@ def events_of(caller: Asking, job: Name, after: After = None, limit: Limit = 100
         found = events.after(tx, after or 0, limit + 1, job=job)
     items = found[:limit]
     return response(reply(Page(items=items, after=str(items[-1].id) if len(found) > limit else "")))
+
+
+@router.get("/{job}/processes", **says(Page[str]))
+def processes_of(caller: Asking, job: Name) -> Response:
+    """Processes of the job that have a log: workers in the order of their numbers, then the others."""
+    with caller.reading() as tx:
+        allowed_job(tx, caller, job, "job.read")
+        run_dir = jobs.run_dir(tx, job)
+    return response(reply(Page(items=processes(run_dir))))
 
 
 @router.get("/{job}/logs", **says(str, media="text/plain; charset=utf-8"))

@@ -130,6 +130,8 @@ _SUMMARY = (
     "wanted",
     "workers",
     "step",
+    "spec",
+    "observed",
 )
 
 

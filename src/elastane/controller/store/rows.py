@@ -24,16 +24,17 @@ def text_of(value: object) -> str:
 
 
 def summary_of(row: Row[Any]) -> JobSummary:
-    return JobSummary(**_summary(row))
+    return JobSummary(**_summary(row, _spec.decode(row.spec), _observed.decode(row.observed)))
 
 
 def job_of(row: Row[Any]) -> Job:
+    spec, observed = _spec.decode(row.spec), _observed.decode(row.observed)
     return Job(
-        **_summary(row),
+        **_summary(row, spec, observed),
         version=row.version,
-        spec=_spec.decode(row.spec),
+        spec=spec,
         grant=_grant.decode(row.granted),
-        observed=_observed.decode(row.observed),
+        observed=observed,
         explained=_explanation.decode(row.explained),
         run_dir=row.run_dir,
         lives=row.lives,
@@ -55,7 +56,8 @@ def _moment(seconds: float | None) -> float | None:
     return None if seconds is None else float(seconds)
 
 
-def _summary(row: Row[Any]) -> dict[str, Any]:
+def _summary(row: Row[Any], spec: JobSpec, observed: Observed) -> dict[str, Any]:
+    low, high = spec.elastic_policy.limits
     return {
         "number": row.number,
         "name": row.name,
@@ -66,7 +68,12 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
         "state": row.state,
         "wanted": row.wanted,
         "workers": row.workers,
+        "min_workers": low,
+        "max_workers": high,
         "step": row.step,
+        "steps": observed.steps,
+        "loss": observed.loss,
+        "samples_per_s": observed.samples_per_s if row.state == "running" else 0.0,
         "submitted_s": float(row.submitted_s),
         "started_s": _moment(row.started_s),
         "ended_s": _moment(row.ended_s),
