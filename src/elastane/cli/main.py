@@ -8,7 +8,19 @@ import typer
 from elastane.cli.checkpoints.checkpoint import checkpoint
 from elastane.cli.events import events
 from elastane.cli.logs import logs
+from elastane.cli.operators.audit import audit
+from elastane.cli.operators.calendar import calendar
+from elastane.cli.operators.config import config, policy
+from elastane.cli.operators.node import node
+from elastane.cli.operators.pool import pool
+from elastane.cli.operators.priority import priority
+from elastane.cli.operators.quota import quota
+from elastane.cli.operators.team import cohort, team
+from elastane.cli.operators.tell import tell
+from elastane.cli.operators.token import token
+from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
+from elastane.cli.operators.usage import usage
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
 from elastane.cli.runs.listing import listing
@@ -63,6 +75,7 @@ Every verb takes --json, and explains itself with --help.
 """
 
 TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Many jobs, many teams"
+OPERATE = "Operate"
 
 app = typer.Typer(
     name="elastane",
@@ -105,6 +118,10 @@ app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
 app.command(rich_help_panel=CLUSTER)(verb(up))
 app.command(rich_help_panel=CLUSTER)(verb(down))
+for group in (pool, team, cohort, quota, priority, calendar, trigger, node, token, config, policy, tell):
+    app.add_typer(group, rich_help_panel=OPERATE)
+app.command(rich_help_panel=OPERATE)(verb(usage))
+app.command(rich_help_panel=OPERATE)(verb(audit))
 
 
 def main() -> None:
