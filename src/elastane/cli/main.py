@@ -7,6 +7,14 @@ import typer
 
 from elastane.cli.checkpoints.checkpoint import checkpoint
 from elastane.cli.events import events
+from elastane.cli.jobs.describe import describe
+from elastane.cli.jobs.explain import explain
+from elastane.cli.jobs.holding import cancel, pause, resume
+from elastane.cli.jobs.listing import jobs
+from elastane.cli.jobs.login import login
+from elastane.cli.jobs.scale import scale
+from elastane.cli.jobs.submit import submit
+from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
 from elastane.cli.operators.audit import audit
 from elastane.cli.operators.calendar import calendar
@@ -74,8 +82,8 @@ Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
 Every verb takes --json, and explains itself with --help.
 """
 
-TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Many jobs, many teams"
-OPERATE = "Operate"
+TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Cluster: many jobs, many teams"
+OPERATE = "Operate: what the cluster has, and who may use it"
 
 app = typer.Typer(
     name="elastane",
@@ -116,6 +124,16 @@ app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
+app.command(rich_help_panel=CLUSTER)(verb(submit))
+app.command(rich_help_panel=CLUSTER)(verb(jobs))
+app.command(rich_help_panel=CLUSTER)(verb(top))
+app.command(rich_help_panel=CLUSTER)(verb(describe))
+app.command(rich_help_panel=CLUSTER)(verb(explain))
+app.command(rich_help_panel=CLUSTER)(verb(scale))
+app.command(rich_help_panel=CLUSTER)(verb(pause))
+app.command(rich_help_panel=CLUSTER)(verb(resume))
+app.command(rich_help_panel=CLUSTER)(verb(cancel))
+app.command(rich_help_panel=CLUSTER)(verb(login))
 app.command(rich_help_panel=CLUSTER)(verb(up))
 app.command(rich_help_panel=CLUSTER)(verb(down))
 for group in (pool, team, cohort, quota, priority, calendar, trigger, node, token, config, policy, tell):

@@ -8,6 +8,7 @@ with Cluster("https://cluster:8080", token) as cluster:
 ```
 """
 
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -106,7 +107,7 @@ class Cluster:
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/v1",
             headers={"Authorization": f"Bearer {token}"},
-            verify=verify,
+            verify=ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify,
             timeout=timeout_s,
         )
 
