@@ -87,7 +87,8 @@ class Target(Part, frozen=True, kw_only=True, gc=False):
 
     Args:
         throughput: samples per second; a job that has it does not grow.
-        loss: of training; reaching it ends the job.
+        loss: of training, as the mean of `elastane.api.observations.RECENT_STEPS` steps; a job that has come
+            down to it is stopped, and has finished.
         by: the time by which ``loss`` is wanted; counts like a deadline.
     """
 
@@ -101,8 +102,10 @@ class RunPolicy(Part, frozen=True, kw_only=True, gc=False):
 
     Args:
         suspend: keep the job out of the cluster until this is taken back.
-        active_deadline_seconds: seconds of running after which the job is ended; None: no limit.
-        ttl_seconds_after_finished: when a finished job is forgotten; None: never.
+        active_deadline_seconds: seconds of holding devices after which the job is stopped, and has failed;
+            None: no limit.
+        ttl_seconds_after_finished: so long after its end the cluster forgets the job; its files stay.
+            None: never.
         job_max_retry_count: restarts after a crash of the job's own; resizes and preemptions do not count.
     """
 

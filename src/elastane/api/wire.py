@@ -65,8 +65,9 @@ class Problem(Served, frozen=True, kw_only=True, omit_defaults=True):
 State: TypeAlias = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
 """Of a job: ``queued`` holds nothing and waits; ``running`` holds devices; the last three are for ever."""
 
-Wanted: TypeAlias = Literal["run", "pause", "cancel"]
-"""What people asked for. The state follows as soon as it can."""
+Wanted: TypeAlias = Literal["run", "pause", "cancel", "finish", "fail"]
+"""What people asked for, or, of the last two, what the job's own rules say: it has reached its target, or its
+time is up. The state follows as soon as it can."""
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
@@ -199,7 +200,9 @@ class Job(JobSummary, frozen=True, kw_only=True):
         resized_s: when its grant last changed.
         retry_at_s: after a crash, not before this time.
         spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.
-        why: how it ended, or how its last life did.
+        active_s: seconds it has held devices, before ``active_since_s``.
+        active_since_s: since when it holds some; None: it holds none.
+        why: how it ended, why it is about to, or how its last life did.
         traceback: the user's own, if the script raised.
     """
 
@@ -216,6 +219,8 @@ class Job(JobSummary, frozen=True, kw_only=True):
     resized_s: float | None
     retry_at_s: float
     spent: float
+    active_s: float
+    active_since_s: float | None
     why: str
     traceback: str
 

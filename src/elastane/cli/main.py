@@ -16,7 +16,19 @@ from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
+from elastane.cli.operators.audit import audit
+from elastane.cli.operators.calendar import calendar
+from elastane.cli.operators.config import config, policy
+from elastane.cli.operators.node import node
+from elastane.cli.operators.pool import pool
+from elastane.cli.operators.priority import priority
+from elastane.cli.operators.quota import quota
+from elastane.cli.operators.team import cohort, team
+from elastane.cli.operators.tell import tell
+from elastane.cli.operators.token import token
+from elastane.cli.operators.trigger import trigger
 from elastane.cli.operators.up import down, up
+from elastane.cli.operators.usage import usage
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
 from elastane.cli.runs.listing import listing
@@ -71,6 +83,7 @@ Every verb takes --json, and explains itself with --help.
 """
 
 TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Cluster: many jobs, many teams"
+OPERATE = "Operate: what the cluster has, and who may use it"
 
 app = typer.Typer(
     name="elastane",
@@ -123,6 +136,10 @@ app.command(rich_help_panel=CLUSTER)(verb(cancel))
 app.command(rich_help_panel=CLUSTER)(verb(login))
 app.command(rich_help_panel=CLUSTER)(verb(up))
 app.command(rich_help_panel=CLUSTER)(verb(down))
+for group in (pool, team, cohort, quota, priority, calendar, trigger, node, token, config, policy, tell):
+    app.add_typer(group, rich_help_panel=OPERATE)
+app.command(rich_help_panel=OPERATE)(verb(usage))
+app.command(rich_help_panel=OPERATE)(verb(audit))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ with Cluster("https://cluster:8080", token) as cluster:
 import ssl
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -64,6 +64,8 @@ PATHS: dict[type[Document], str] = {
     Reservation: "reservations",
     Trigger: "triggers",
 }
+NONE_YET = '"0"'
+"""Version of a document that is not there."""
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
@@ -241,6 +243,29 @@ class Cluster:
     def declare(self, document: Document) -> None:
         """Declares a document, new or in place of the one with its name."""
         self._ask("PUT", f"/{PATHS[type(document)]}/{document.name}", body=document)
+
+    def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
+        """Declares what ``changed`` makes of a document; it is given None if there is none of that name.
+
+        Returns:
+            The document as it was, and as it is.
+
+        Raises:
+            Refused: somebody else changed it meanwhile, or it would contradict something.
+        """
+        path = f"/{PATHS[kind]}/{name}"
+        before: D | None = None
+        version = NONE_YET
+        try:
+            answer = self._ask("GET", path)
+        except NotThere:
+            pass
+        else:
+            before, version = msgspec.json.decode(answer.content, type=kind), answer.headers["ETag"]
+        after = changed(before)
+        if after != before:
+            self._ask("PUT", path, body=after, if_match=version)
+        return before, after
 
     def undeclare(self, kind: type[Document], name: str) -> None:
         self._ask("DELETE", f"/{PATHS[kind]}/{name}")

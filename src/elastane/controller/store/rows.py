@@ -8,6 +8,7 @@ from sqlalchemy import Row
 
 from elastane.api.cluster import Draining, Holding, JobState
 from elastane.api.jobs import JobSpec
+from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
 
 _spec = msgspec.json.Decoder(JobSpec)
@@ -43,6 +44,8 @@ def job_of(row: Row[Any]) -> Job:
         resized_s=_moment(row.resized_s),
         retry_at_s=float(row.retry_at_s),
         spent=float(row.spent),
+        active_s=float(row.active_s),
+        active_since_s=_moment(row.active_since_s),
         why=row.why,
         traceback=row.traceback,
     )
@@ -77,8 +80,12 @@ def _summary(row: Row[Any], spec: JobSpec, observed: Observed) -> dict[str, Any]
     }
 
 
+ENDS: dict[Wanted, Cause] = {"cancel": "cancelled", "finish": "target", "fail": "time"}
+"""Why the scheduler should give a job nothing any more."""
+
+
 def wanted_by(spec: JobSpec) -> Wanted:
-    """What a job's spec says, unless somebody has cancelled it."""
+    """What a job's spec says, unless the job is to end."""
     return "pause" if spec.run_policy.suspend else "run"
 
 
@@ -127,7 +134,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
             )
     return JobState(
         number=row.number,
-        spec=_wanted_spec(row),
+        spec=_spec.decode(row.spec),
         submitted_s=row.submitted_s,
         holds=tuple(holds),
         draining=tuple(draining),
@@ -143,17 +150,8 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,
         spent=row.spent + cost(_uses.decode(row.using), now_s - row.using_since_s),
+        ends=ENDS.get(row.wanted),
     )
-
-
-def _wanted_spec(row: Row[Any]) -> JobSpec:
-    spec = _spec.decode(row.spec)
-    if row.wanted == "cancel" and not spec.run_policy.suspend:
-        # To the scheduler a job that is being cancelled wants nothing, as a paused one.
-        return msgspec.structs.replace(
-            spec, run_policy=msgspec.structs.replace(spec.run_policy, suspend=True)
-        )
-    return spec
 
 
 def explanation_of(text: str) -> Explanation:
