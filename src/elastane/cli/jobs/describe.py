@@ -18,7 +18,9 @@ SHOWN = 8
 
 
 def describe(job: JobName, as_json: AsJson = False) -> None:
-    """Show all that is known about JOB: sizes, progress, cost, why, and what happened last.
+    """Show all that is known about JOB.
+
+    Its size, how far it is, what it costs, why, and what happened last.
 
     With --json, one object, its spec included.
     """

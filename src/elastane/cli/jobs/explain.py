@@ -5,9 +5,9 @@ from elastane.client.context import connect
 
 
 def explain(job: JobName, as_json: AsJson = False) -> None:
-    """Say why JOB has the size it has, what it waits for, and what would change that.
+    """Say why JOB has its size, and what would change that.
 
-    Below it, the decisions that led there, newest first, each with its first
+    Or what it waits for. Below it, the decisions that led there, newest first, each with its first
     reason.
 
     With --json, one object with the keys job, state, wanted, workers,
@@ -21,7 +21,7 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
         found = cluster.job(job)
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
-    from elastane.cli.jobs.words import explanation_lines, moment_text, state_of  # noqa: PLC0415
+    from elastane.cli.jobs.words import explanation_lines, moment_text  # noqa: PLC0415
 
     console = talk()
     if found.ended_s is not None:
@@ -32,7 +32,7 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
             console.print(Text(sentence))
         if found.why and found.state != "running":
             console.print(f"Its last life ended: {found.why}.", markup=False)
-        if state_of(found) in ("pausing", "cancelling"):
+        if found.state == "running" and found.wanted != "run":
             console.print("Its workers leave at the next commit.")
     if told.decisions:
         console.print("\n[dim]decisions, newest first[/dim]")

@@ -171,11 +171,11 @@ def submit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a job to the cluster. It starts as soon as its fewest workers fit.
+    """Hand a job to the cluster: a file, or a script.
 
-    The job is described by a file, or it is a script; options win over the
-    file's fields. Paths in a file begin where the file is. A script begins in
-    the directory that you are in, with the variables that --env names.
+    It starts as soon as its fewest workers fit. Options win over the file's
+    fields. Paths in a file begin where the file is. A script begins in the
+    directory that you are in, with the variables that --env names.
 
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.wire import Event, Explanation, JobSummary
+from elastane.api.wire import Event, Explanation, JobSummary, Wanted
 from elastane.cli.words import loss_text
 
 COLOURS = {
@@ -16,10 +16,18 @@ COLOURS = {
     "running": "green",
     "pausing": "yellow",
     "cancelling": "yellow",
+    "finishing": "bright_blue",
+    "failing": "red",
     "paused": "yellow",
     "finished": "bright_blue",
     "failed": "red",
     "cancelled": "dim",
+}
+LEAVING: dict[Wanted, str] = {
+    "pause": "pausing",
+    "cancel": "cancelling",
+    "finish": "finishing",
+    "fail": "failing",
 }
 EVENT_COLOURS = {
     "job.started": "green",
@@ -42,9 +50,7 @@ UNBOUNDED = 10_000
 
 def state_of(job: JobSummary) -> str:
     """Where it is, and whether somebody wants it elsewhere."""
-    if job.state == "running" and job.wanted != "run":
-        return "pausing" if job.wanted == "pause" else "cancelling"
-    return job.state
+    return LEAVING.get(job.wanted, job.state) if job.state == "running" else job.state
 
 
 def state_text(job: JobSummary) -> Text:

@@ -38,7 +38,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the cluster's controller: scheduler, API, and this machine's engine.
+    """Start a controller: scheduler, API, this machine's engine.
 
     Jobs do not need it to go on: it can be ended and started again at any time.
     """
@@ -84,7 +84,7 @@ def up(
 
 
 def down(as_json: AsJson = False) -> None:
-    """End the controller of this machine's cluster. Jobs go on training without it."""
+    """End this machine's controller; jobs go on without it."""
     found = running()
     if found is None:
         raise BadInput("no controller was started here", do="elastane up")
