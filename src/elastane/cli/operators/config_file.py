@@ -79,7 +79,7 @@ def value_of(text: str) -> object:
     """
     yaml = _yaml()
     try:
-        return yaml.load(text, Loader=_loader(yaml))  # noqa: S506 - a safe one with fewer types
+        return yaml.load(text, Loader=_loader(yaml))
     except yaml.YAMLError as error:
         raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
 
