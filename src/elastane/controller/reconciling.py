@@ -1,7 +1,7 @@
 """What an engine must be told, from the difference between what is granted and what was seen. Pure."""
 
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.controller.course import Course
 
 LINGER_S = 20.0
@@ -35,4 +35,6 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
         return kill if now_s >= course.gone_by_s else Stop(job=course.job, life=seen.life)
     if seen.target is not None and seen.target != course.granted:
         return Resize(job=course.job, life=seen.life, workers=course.granted)
+    if seen.workers is not None and seen.workers > course.granted and 0 < course.gone_by_s <= now_s:
+        return Evict(job=course.job, life=seen.life)
     return None

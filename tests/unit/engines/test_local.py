@@ -36,7 +36,7 @@ def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
 
 def test_a_jobs_limits_and_arguments_are_its_runs() -> None:
     run = run_spec_of("17-j", SPEC)
-    assert (run.name, run.min_workers, run.max_workers) == ("17-j", 2, 6)
+    assert (run.name, run.start, run.max_workers) == ("17-j", 2, 6)
     assert run.args == ("--lr", "$(rm -rf /)")
     assert run.checkpoints is not None
 

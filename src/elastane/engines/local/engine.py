@@ -11,11 +11,11 @@ from typing import assert_never
 
 from elastane.agent import identity
 from elastane.agent.presence import those_present
-from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, AskStop
+from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.observations import Observation, SeenNode
-from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.rundir import RunDir
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.job import run_spec_of
@@ -121,6 +121,8 @@ class LocalEngine:
                 return await self._tell(order, AskResize(workers=workers))
             case Drain(worker=worker):
                 return await self._tell(order, AskDrain(worker=worker))
+            case Evict():
+                return await self._tell(order, AskEvict())
             case Stop():
                 return await self._tell(order, AskStop())
             case Kill():
@@ -162,7 +164,7 @@ class LocalEngine:
             return str(error)
         return ""
 
-    async def _tell(self, order: Resize | Drain | Stop, question: Ask) -> str:
+    async def _tell(self, order: Resize | Drain | Evict | Stop, question: Ask) -> str:
         watched = self._seen(order.job)
         if watched is None or not watched.agent or watched.life is None or watched.life.number != order.life:
             return f"life {order.life} is not there"

@@ -34,7 +34,8 @@ def run_spec_of(job: str, spec: JobSpec) -> RunSpec:
         name=job,
         script=spec.script,
         args=spec.args,
-        min_workers=policy.min_replicas,
+        # How few are too few is the controller's to say, and may change while the job runs.
+        min_workers=1,
         max_workers=policy.max_replicas,
         start=policy.min_replicas,
         checkpoints=CheckpointPolicy(auto=True),
