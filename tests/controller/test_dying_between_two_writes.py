@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,6 +13,7 @@ from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.wire import ENDED, Scale
 from elastane.controller.loop import Loop, Scheduler
 from elastane.controller.store import events, jobs, tables
+from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
@@ -30,16 +31,22 @@ class Killed(BaseException):
 
 @dataclass
 class Moments:
-    """Counts what a controller does, and ends it at one of them."""
+    """Counts what controllers do, and ends them at some of it.
+
+    Args:
+        die_at: the one who does the so manieth thing; 0: nobody.
+        again: and whoever follows, after as many things.
+    """
 
     die_at: int
+    again: bool = False
     passed: int = 0
-    killed: bool = False
+    killed: int = 0
 
     def one(self) -> None:
         self.passed += 1
-        if self.passed == self.die_at:
-            self.killed = True
+        if self.die_at and (self.passed % self.die_at == 0 if self.again else self.passed == self.die_at):
+            self.killed += 1
             raise Killed
 
 
@@ -128,7 +135,7 @@ class Story:
             try:
                 answer = ada.post(wish.path, wish.body, idempotency_key=key)
             except BaseException:
-                if self.moments.killed and not before:
+                if self.moments.killed > before:
                     continue
                 raise
             assert answer.is_success, answer.text
@@ -168,19 +175,36 @@ def verb(wish: Wish) -> str:
 
 @pytest.fixture
 def told(api_over) -> Callable[..., Story]:
-    def tell(store, die_at: int) -> Story:
-        story = Story(api_over(store, plan=plan, words=explain), Moments(die_at))
+    def tell(store, die_at: int, *, again: bool = False) -> Story:
+        story = Story(api_over(store, plan=plan, words=explain), Moments(die_at, again))
         try:
             story.tell()
             look(story)
         except AssertionError as wrong:
-            raise AssertionError(f"killed at moment {die_at}: {wrong}") from wrong
+            raise AssertionError(f"killed at {'every' if again else 'moment'} {die_at}: {wrong}") from wrong
         return story
 
     return tell
 
 
 def test_nobody_dies_and_all_is_as_it_was_asked_for(store, told):
-    story = told(store, -1)
+    story = told(store, 0)
     assert not story.moments.killed
     assert [len(story.machine.jobs[name].begun) for name in ENDS] == [1, 2, 1]
+
+
+def test_whoever_dies_at_any_one_moment_is_followed_by_one_that_goes_on(new_url, told):
+    """Before a commit, after it, after each order: one death per story, at each moment there is."""
+    every = 1 if new_url().startswith("sqlite") else 7
+    die_at, killed = 0, 1
+    while killed:
+        die_at += every
+        with closing(Store(new_url())) as store:
+            killed = told(store, die_at).moments.killed
+    assert die_at > 80
+
+
+@pytest.mark.parametrize("moments", [5, 7, 11, 16])
+def test_a_row_of_controllers_of_which_none_lives_long_gets_there_too(store, told, moments):
+    story = told(store, moments, again=True)
+    assert story.moments.killed > 5
