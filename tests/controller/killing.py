@@ -20,6 +20,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from select import select as waited
 from statistics import median
 
 import msgspec
@@ -28,7 +29,6 @@ from sqlalchemy import select
 from warm_controller import Wanted
 
 import elastane
-from elastane.agent import identity
 from elastane.agent.presence import anyone_present, those_present
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.rules import Rules
@@ -179,16 +179,19 @@ class Controllers:
     def __init__(self, wish: Serving, folder: Path, agent: tuple[str, ...]) -> None:
         self._wish = wish
         self._folder = folder
+        self._environment = os.environ | {"ELASTANE_HOME": wish.home}
         self._warm = subprocess.Popen(
             [sys.executable, str(HERE / "warm_controller.py"), *agent],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=self._environment,
         )
         self._agent = agent
         self._cold: subprocess.Popen[bytes] | None = None
         self.log = folder / "controller.log"
         self._ready = folder / "ready"
-        self.pid = self._started = 0
+        self.pid = 0
+        self._process: int | None = None
 
     def begin(self, *, moments: int = 0, cold: bool = False) -> None:
         self._ready.unlink(missing_ok=True)
@@ -200,7 +203,9 @@ class Controllers:
             self._warm.stdin.write(msgspec.json.encode(wanted) + b"\n")
             self._warm.stdin.flush()
             self.pid = int(self._warm.stdout.readline())
-        self._started = identity.started(self.pid) or 0
+        if self._process is not None:
+            os.close(self._process)
+        self._process = os.pidfd_open(self.pid)
 
     def _begin_cold(self, wish: str) -> int:
         """As ``elastane up`` does, but for the agents."""
@@ -217,12 +222,14 @@ class Controllers:
                 stderr=log,
                 pass_fds=(ready.fileno(),),
                 start_new_session=True,
+                env=self._environment,
             )
         return self._cold.pid
 
     @property
     def alive(self) -> bool:
-        return bool(self._started) and identity.started(self.pid) == self._started
+        # Its address is free when its last thread is gone, not before.
+        return self._process is not None and not waited((self._process,), (), (), 0)[0]
 
     @property
     def is_ready(self) -> bool:
@@ -267,9 +274,12 @@ def warm_server(folder: Path):
         process.communicate()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
+def free_port(drawn: random.Random) -> int:
+    """Not one that connections take: who asks a controller that is away might connect to himself."""
+    while True:
+        port = drawn.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def kill_again_and_again(controllers: Controllers, kills: int, drawn: random.Random) -> dict[str, int]:
@@ -431,7 +441,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
     """
     drawn = random.Random(seed)
     operator, submitter = token_in(url, "operator", ""), token_in(url, "submitter", "t")
-    home, port = folder / "home", free_port()
+    home, port = folder / "home", free_port(random.Random())
     wish = Serving(home=str(home), store=url, port=port, devices=DEVICES + training * 2)
     places = Places(home)
     names = [f"training-{number}" for number in range(training)]

@@ -57,6 +57,7 @@ class SmallLife:
         self._workers = self._target = workers
         self._changing: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
+        self._ended = False
         args = read_record(run_dir).spec.args
         self._steps = int(next(arg.partition("=")[2] for arg in args if arg.startswith("--steps=")))
         last = last_line(run_dir.ledger, decode_ledger_line)
@@ -84,6 +85,9 @@ class SmallLife:
                 endpoint.unlink()
 
     def _over(self, outcome: Outcome) -> Outcome:
+        self._ended = True
+        if self._changing is not None:
+            self._changing.cancel()
         self._workers = self._target = 0
         self._note()
         return outcome
@@ -123,7 +127,7 @@ class SmallLife:
             return
 
     def _resize(self, workers: int) -> None:
-        if workers == self._target:
+        if self._ended or workers == self._target:
             return
         self._target = workers
         self._note()

@@ -153,6 +153,11 @@ class LocalEngine:
             self._started[job] = Impossible(order.life, Outcome(code=NOBODYS_FAULT, why=why))
             return why
         run_dir = self._places.run_dir(job)
+        if run_dir.run.exists() and not run_dir.life.exists() and not self._places.noted(job):
+            # Its end would be taken for the job's, and its checkpoints for the job's state.
+            why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
+            self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
+            return why
         try:
             self._places.note(job)
             if not run_dir.run.exists():
