@@ -109,7 +109,7 @@ def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
     assert (run.record.pinned.seed, run.record.pinned.virtual_ranks) == (5, 4)
     assert run.record.spec.checkpoints is None
     assert {len(line.workers) for line in run.ledger} == {2}
-    assert typed("logs", "asked", "agent").stdout.startswith("life 1 begins with 2 workers\n")
+    assert typed("logs", "asked", "agent", "--job").stdout.startswith("life 1 begins with 2 workers\n")
 
 
 def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
@@ -125,7 +125,7 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
     eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")
     typed("cancel", "stretched", "--wait")
     kinds = [
-        event["kind"] for event in map(json.loads, typed("events", "stretched", "--json").stdout.splitlines())
+        event["kind"] for event in map(json.loads, typed("events", "stretched", "--job", "--json").stdout.splitlines())
     ]
     assert "job.failed" not in kinds
     assert kinds[-1] == "job.cancelled"
@@ -134,5 +134,5 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
 def test_a_script_that_raises_is_the_jobs_failure_in_its_own_words(typed):
     submitted(typed, "wrong", args=("--no-such-option",))
     eventually(lambda: told(typed, "describe", "wrong")["state"] == "failed", "it has failed")
-    assert "unrecognized arguments: --no-such-option" in typed("logs", "wrong").stdout
+    assert "unrecognized arguments: --no-such-option" in typed("logs", "wrong", "--job").stdout
     assert "SystemExit(2)" in typed("explain", "wrong").stdout
