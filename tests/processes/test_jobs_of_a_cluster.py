@@ -1,4 +1,4 @@
-"""Jobs from the command line to their last step: real store, scheduler, loop, API, engine, agents and workers."""
+"""Jobs from the command line to their last step: real store, scheduler, loop, API, engine and workers."""
 
 import asyncio
 import json
@@ -124,9 +124,8 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
     typed("scale", "stretched", "1")
     eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")
     typed("cancel", "stretched", "--wait")
-    kinds = [
-        event["kind"] for event in map(json.loads, typed("events", "stretched", "--job", "--json").stdout.splitlines())
-    ]
+    lines = typed("events", "stretched", "--job", "--json").stdout.splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
     assert "job.failed" not in kinds
     assert kinds[-1] == "job.cancelled"
 
