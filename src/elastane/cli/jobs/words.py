@@ -16,6 +16,7 @@ COLOURS = {
     "running": "green",
     "pausing": "yellow",
     "cancelling": "yellow",
+    "ending": "yellow",
     "paused": "yellow",
     "finished": "bright_blue",
     "failed": "red",
@@ -28,6 +29,8 @@ EVENT_COLOURS = {
     "job.shrunk": "yellow",
     "job.moved": "blue",
     "job.preempted": "yellow",
+    "job.stopping": "yellow",
+    "job.ending": "yellow",
     "job.paused": "yellow",
     "job.resumed": "green",
     "job.crashed": "red",
@@ -43,7 +46,7 @@ UNBOUNDED = 10_000
 def state_of(job: JobSummary) -> str:
     """Where it is, and whether somebody wants it elsewhere."""
     if job.state == "running" and job.wanted != "run":
-        return "pausing" if job.wanted == "pause" else "cancelling"
+        return {"pause": "pausing", "cancel": "cancelling"}.get(job.wanted, "ending")
     return job.state
 
 
