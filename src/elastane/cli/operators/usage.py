@@ -1,6 +1,7 @@
 """``elastane usage``: who used what, and what it cost."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 import typer
@@ -12,7 +13,19 @@ from elastane.cli.operators.tables import print_table
 from elastane.cli.verb import AsJson, print_json
 from elastane.client.context import connect
 
-By: TypeAlias = Literal["team", "user", "job", "pool"]
+Column: TypeAlias = Literal["team", "user", "job", "pool"]
+
+
+class By(StrEnum):
+    """The same, because Typer takes lists of nothing else."""
+
+    TEAM = "team"
+    USER = "user"
+    JOB = "job"
+    POOL = "pool"
+
+
+COLUMNS: dict[str, Column] = {"team": "team", "user": "user", "job": "job", "pool": "pool"}
 
 
 HOUR_S = 3600.0
@@ -40,7 +53,7 @@ def usage(
     if as_csv and as_json:
         raise BadInput("--csv and --json are two formats", do="choose one")
     now = datetime.now().astimezone()
-    columns: tuple[By, ...] = tuple(by or ["team"])
+    columns: tuple[Column, ...] = tuple(COLUMNS[one] for one in by or ["team"])
     from_s = moment("--from", begin, now).timestamp() if begin else None
     until_s = moment("--until", until, now).timestamp() if until else None
     with connect() as cluster:
