@@ -27,7 +27,6 @@ class By(StrEnum):
 
 COLUMNS: dict[str, Column] = {"team": "team", "user": "user", "job": "job", "pool": "pool"}
 
-
 HOUR_S = 3600.0
 MANY_H = 10.0
 """From so many device-hours on, hundredths of one are enough."""
