@@ -7,6 +7,7 @@ machine's cores so that a dozen fit on two, and the people, who follow a scenari
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from functools import partial
@@ -24,7 +25,6 @@ from pilot.proof import compared
 from pilot.results import results_of
 from pilot.scenario import Scenario, fixed, read_scenario
 from pilot.words import table
-from processes import end_in_order_on_sigterm
 
 SCENARIO = Path(__file__).parent / "pilot" / "shared.yaml"
 INTERRUPTED = 130
@@ -45,7 +45,8 @@ def main() -> int:
     )
     parser.add_argument("--keep", action="store_true", help="keep stores, run directories and logs")
     options = parser.parse_args()
-    end_in_order_on_sigterm()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupted)
     folder = Path(tempfile.mkdtemp(prefix="elastane-pilot-"))
     try:
         good = piloted(read_scenario(options.scenario), folder, options.out)
@@ -80,6 +81,13 @@ def piloted(scenario: Scenario, folder: Path, out: Path) -> bool:
         print("yes" if check.good else "NO ", check.text, sep="  ")
     print(f"\n{out / 'report.html'}, {out / 'report.json'}")
     return all(check.good for check in checks)
+
+
+def interrupted(*_: object) -> None:
+    """Once: whoever is in a hurry must not keep it from ending what it has started."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def said(arm: str, text: str) -> None:

@@ -6,7 +6,7 @@ All of it goes through the API, but for signals to processes. What the cluster m
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -127,9 +127,13 @@ class _Arm:
         self.did("submit", f"{one.team} submits {one.name}", one.name)
 
     def look(self) -> None:
-        at_s = self.now_s
-        for name in self.unfinished():
-            before, job = self.jobs[name], self.operator.job(name)
+        at_s, before = self.now_s, dict(self.jobs)
+        names = self.unfinished()
+        after = self.read(names)
+        if any(after[name].grant != before[name].grant for name in names):
+            # Some were read before a decision and some after it: once more, now that it is made.
+            after = self.read(names)
+        for name, job in after.items():
             self.jobs[name] = job
             granted, held = job.grant.workers, job.observed.held
             uses = {
@@ -139,9 +143,12 @@ class _Arm:
             self.looks.append(
                 Look(at_s=at_s, job=name, state=job.state, granted=granted, uses=uses, step=job.step)
             )
-            if (job.state, job.grant) != (before.state, before.grant):
+            if (job.state, job.grant) != (before[name].state, before[name].grant):
                 why = job.why if job.state in wire.ENDED else " ".join(job.explained.sentences[:2])
                 self.say(f"{at_s:5.0f} s  {name} {job.state}, {job.workers} workers. {why}")
+
+    def read(self, names: Sequence[str]) -> dict[str, wire.Job]:
+        return {name: self.operator.job(name) for name in names}
 
     def did(self, kind: str, text: str, job: str = "") -> None:
         self.say(f"{self.now_s:5.0f} s  {text}")
