@@ -34,5 +34,6 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
     if course.ended is not None or course.granted == 0:
         return kill if now_s >= course.gone_by_s else Stop(job=course.job, life=seen.life)
     if seen.target is not None and seen.target != course.granted:
-        return Resize(job=course.job, life=seen.life, workers=course.granted)
+        limits = course.spec.elastic_policy.limits
+        return Resize(job=course.job, life=seen.life, workers=course.granted, limits=limits)
     return None
