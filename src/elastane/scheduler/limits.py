@@ -73,8 +73,8 @@ def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
 def back_at_s(state: JobState, rules: Rules, now_s: float) -> float:
     """When a job that was stopped may start again, in seconds since 1970.
 
-    From one start to the next it is as long as it rests, so that whoever ran for longer than that may come back
-    at once; so may everybody the first time.
+    From one start to the next it is as long as it rests: whoever ran for longer than that may come back at
+    once, and so may everybody the first time.
     """
     return (state.started_s or 0.0) + rest_s(state, rules, now_s) - rules.cooldown_s
 
