@@ -283,8 +283,9 @@ def restore(found: Results) -> list[str]:
         rows.append(
             [
                 workers,
-                *(said(seconds[name], "s") for name in ("raw", "dcp", "elastane")),
+                *(said(seconds[name], "s") for name in ("raw", "checked", "dcp", "elastane")),
                 said(at["raw_over_elastane"]),
+                said(at["checked_over_elastane"]),
                 said(at["dcp_over_elastane"]),
             ]
         )
@@ -293,11 +294,21 @@ def restore(found: Results) -> list[str]:
             f"""
             A checkpoint of {found["bytes"] / 1e9:.2f} GB, written by {found["saved_by"]}
             workers, is read back by each of others at once, as `elastane run --resume` does it,
-            until the slowest has all.
+            until the slowest has all. With two workers no core is idle that could compute checksums.
             """
         ),
         table(
-            ["workers", "raw read", "`dcp.load`", "Elastane", "raw / Elastane", "`dcp.load` / Elastane"], rows
+            [
+                "workers",
+                "raw read",
+                "raw, with a checksum",
+                "`dcp.load`",
+                "Elastane",
+                "raw / Elastane",
+                "with a checksum / Elastane",
+                "`dcp.load` / Elastane",
+            ],
+            rows,
         ),
     ]
 

@@ -26,6 +26,10 @@ from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
 from elastane.controller.store import tokens
 from elastane.controller.store.database import Store
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+from .world import Cluster, World
 
 NOW_S = 1_800_000_000.0
 
@@ -208,6 +212,12 @@ class User:
 @pytest.fixture
 def api(sqlite_store):
     return Api(sqlite_store)
+
+
+@pytest.fixture
+def cluster(sqlite_store, tmp_path):
+    """A controller with the real scheduler and loop, in a world that only its clock moves."""
+    return Cluster(Api(sqlite_store, plan=plan, words=explain), World(tmp_path / "runs"))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import threading
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -9,12 +10,23 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
+from elastane.api.jobs import RunPolicy
 from elastane.api.plans import Decision, MinimumFits
 from elastane.api.wire import Held, Observed, Use
 from elastane.controller.noting import Noted
-from elastane.controller.store import accounting, deciding, documents, events, jobs, nodes, replies, snapshots
+from elastane.controller.store import (
+    accounting,
+    deciding,
+    documents,
+    events,
+    forgetting,
+    jobs,
+    nodes,
+    replies,
+    snapshots,
+)
 from elastane.controller.store.database import Store, change
-from elastane.controller.store.deciding import Outdated, Worded, decide
+from elastane.controller.store.deciding import Outdated, Worded, decide, newest
 from elastane.controller.store.failures import StoreError, StoreNewer
 from elastane.controller.store.tables import metadata
 
@@ -207,15 +219,37 @@ def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
     assert (job.state, job.workers, job.grant.workers, job.observed.held) == ("finished", 0, {}, {})
 
 
-def test_a_cancelled_job_that_holds_devices_is_suspended_until_they_are_gone(store, make_spec):
+def test_a_cancelled_job_that_holds_devices_wants_none_until_they_are_gone(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 2)
     with store.writing() as tx:
         assert jobs.cancel(tx, "train", NOW_S).state == "running"
     (job,) = taken(store).snapshot.jobs
-    assert job.spec.run_policy.suspend
+    assert (job.ends, job.spec.run_policy.suspend) == ("cancelled", False)
+
+
+def test_a_forgotten_job_takes_its_history_with_it_and_nobody_elses(store, make_spec):
+    policy = RunPolicy(ttl_seconds_after_finished=10.0)
+    for name in ("train", "other"):
+        submit(store, make_spec(name, run_policy=policy))
+        grant(store, name, 1)
+        with store.writing() as tx:
+            events.append(tx, "job.submitted", "it was", NOW_S, team="vision", job=name)
+    see(store, "train", 0, state="finished")
     with store.reading() as tx:
-        assert not jobs.find(tx, "train").spec.run_policy.suspend
+        assert forgetting.due(tx, NOW_S) == ()
+        (job,) = forgetting.due(tx, NOW_S + 20)
+    assert job.name == "train"
+    with store.writing() as tx:
+        forgetting.forget(tx, msgspec.structs.replace(job, run_dir="/runs/train"), NOW_S + 20)
+    with store.reading() as tx:
+        assert jobs.find(tx, "train") is None
+        assert events.after(tx, 0, 100, job="train") == ()
+        assert newest(tx, "train", 10).items == ()
+        assert len(events.after(tx, 0, 100, job="other")) == 2
+        assert len(newest(tx, "other", 10).items) == 1
+        assert forgetting.files_of(tx, "train") == "/runs/train"
+        assert forgetting.files_of(tx, "other") == ""
 
 
 def test_watchers_see_events_in_the_order_of_their_numbers(store):

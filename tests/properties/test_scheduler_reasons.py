@@ -236,6 +236,7 @@ def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
     elsewhere = {
         plans.DidNotArrive,
         plans.Suspended,
+        plans.Ends,
         plans.RetryLater,
         plans.BudgetSpent,
         plans.AwaitsRepair,

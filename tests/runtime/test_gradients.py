@@ -8,7 +8,7 @@ from torch import nn
 
 from elastane.protocol.shares import deal
 from elastane.protocol.tree import members_of
-from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.gradients import STRETCH, Gradients, _add_pair
 from elastane.runtime.state.layout import ModelLayout
 
 
@@ -100,6 +100,29 @@ def test_partial_sums_on_the_way_are_at_most_log2_of_the_virtual_ranks_and_one()
     worker = Worker(8)
     worker.compute(list(range(8)))
     assert len(worker.gradients._arenas) <= 4
+
+
+@pytest.mark.parametrize(("size", "slots"), [(2, 1), (4, 1), (8, 2), (16, 3)])
+def test_pairs_land_in_the_slot_of_their_sibling(size, slots):
+    worker = Worker(size)
+    worker.compute(list(range(size)))
+    assert len(worker.gradients._arenas) == slots
+
+
+def test_a_pair_is_added_in_stretches_to_the_same_bits():
+    target, one, other = torch.randn(3, 2 * STRETCH + 7)
+    expected = target + (one + other)
+    _add_pair(target, one, other)
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("given", [(None, None), (None, -torch.zeros(3)), (-torch.zeros(3), None)])
+def test_a_pair_without_a_gradient_counts_as_zeros_of_the_right_sign(given):
+    target = -torch.zeros(3)
+    whole = [torch.zeros(3) if one is None else one for one in given]
+    expected = target + (whole[0] + whole[1])
+    _add_pair(target, *given)
+    assert torch.equal(target.signbit(), expected.signbit())
 
 
 def test_every_block_is_announced_once_with_the_last_virtual_rank():

@@ -3,6 +3,7 @@
 import msgspec
 
 from elastane.api.jobs import JobSpec
+from elastane.api.plans import Cause
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
@@ -64,6 +65,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: nobody knows.
         spent: cost so far.
+        ends: it is to end, and wants nothing any more: somebody has cancelled it, it has reached its target, or
+            its time is up; None: it goes on.
     """
 
     number: int
@@ -83,6 +86,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unsaved_s: float = 0.0
     remaining: float | None = None
     spent: float = 0.0
+    ends: Cause | None = None
 
     @property
     def name(self) -> str:

@@ -303,7 +303,15 @@ class RunOver(Message, frozen=True, kw_only=True):
 
 
 class AskResize(Message, frozen=True, kw_only=True):
+    """Another number of workers.
+
+    Args:
+        workers: from now on.
+        limits: fewest and most, as they are now, from a controller that decides about them; None: the run's.
+    """
+
     workers: int
+    limits: tuple[int, int] | None = None
 
 
 class AskDrain(Message, frozen=True, kw_only=True):

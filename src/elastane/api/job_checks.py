@@ -1,9 +1,14 @@
 """What a job spec may not say."""
 
+from pathlib import PurePosixPath
+
 import msgspec
 
-from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.checkpoint_policy import policy_of
+from elastane.api.jobs import ElasticPolicy, JobSpec, Training
 from elastane.api.reading import at_least, check_name, invalid, more_than_zero, read
+
+LARGEST_SEED = 2**63 - 1
 
 
 def job_spec(document: object) -> JobSpec:
@@ -35,8 +40,13 @@ def checked(spec: JobSpec) -> JobSpec:
         raise invalid("command", wrong, "write either command or script")
     if spec.command and spec.args:
         raise invalid("args", "belongs to script, and there is none", "put the arguments into command")
+    if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
+        raise invalid(
+            "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the whole path, from / on"
+        )
     at_least("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
+    _check_training(spec.training, spec.elastic_policy)
     run = spec.run_policy
     at_least("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
     more_than_zero("runPolicy.activeDeadlineSeconds", run.active_deadline_seconds)
@@ -69,6 +79,25 @@ def _check_policy(policy: ElasticPolicy) -> None:
         at_least(f"elasticPolicy.{name[0].lower()}{name[1:]}", getattr(policy, f"{field}_in_seconds"), 0)
     if policy.replica_discrete_values:
         _check_values(policy)
+
+
+def _check_training(training: Training, policy: ElasticPolicy) -> None:
+    at_least("training.seed", training.seed, 0)
+    if training.seed > LARGEST_SEED:
+        raise invalid("training.seed", f"{training.seed} is larger than 2**63 - 1", "write a smaller one")
+    at_least("training.threads", training.threads, 1)
+    at_least("training.virtualRanks", training.virtual_ranks, 1)
+    most = policy.limits[1]
+    if training.virtual_ranks is not None and training.virtual_ranks < most:
+        raise invalid(
+            "training.virtualRanks",
+            f"{training.virtual_ranks} is less than the {most} workers that the job may have",
+            f"write {most} or more, or a smaller elasticPolicy.maxReplicas",
+            means="a worker computes at least one virtual rank, so some would have nothing to do",
+        )
+    if training.copies != "all":
+        at_least("training.copies", training.copies, 1)
+    policy_of(training.checkpoints)
 
 
 def _check_values(policy: ElasticPolicy) -> None:

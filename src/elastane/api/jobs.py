@@ -50,6 +50,12 @@ class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
     scaling_timeout_in_seconds: float = 60.0
     faulty_scale_down_timeout_in_seconds: float = 30.0
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Fewest and most workers."""
+        values = self.replica_discrete_values
+        return (values[0], values[-1]) if values else (self.min_replicas, self.max_replicas)
+
 
 class Resources(Part, frozen=True, kw_only=True, gc=False):
     """What one worker takes.
@@ -81,7 +87,8 @@ class Target(Part, frozen=True, kw_only=True, gc=False):
 
     Args:
         throughput: samples per second; a job that has it does not grow.
-        loss: of training; reaching it ends the job.
+        loss: of training, as the mean of `elastane.api.observations.RECENT_STEPS` steps; a job that has come
+            down to it is stopped, and has finished.
         by: the time by which ``loss`` is wanted; counts like a deadline.
     """
 
@@ -95,8 +102,10 @@ class RunPolicy(Part, frozen=True, kw_only=True, gc=False):
 
     Args:
         suspend: keep the job out of the cluster until this is taken back.
-        active_deadline_seconds: seconds of running after which the job is ended; None: no limit.
-        ttl_seconds_after_finished: when a finished job is forgotten; None: never.
+        active_deadline_seconds: seconds of holding devices after which the job is stopped, and has failed;
+            None: no limit.
+        ttl_seconds_after_finished: so long after its end the cluster forgets the job; its files stay.
+            None: never.
         job_max_retry_count: restarts after a crash of the job's own; resizes and preemptions do not count.
     """
 
@@ -106,6 +115,46 @@ class RunPolicy(Part, frozen=True, kw_only=True, gc=False):
     job_max_retry_count: int = 3
 
 
+class Checkpoints(Part, frozen=True, kw_only=True, gc=False):
+    """When the job's state is kept, where, and how long; `elastane.api.checkpoint_policy` reads it.
+
+    Args:
+        every: ``auto``, ``never``, or an interval: ``10 min``, ``500 steps``.
+        at: after each of these, too.
+        url: a directory or any URL that fsspec knows; empty: in the run directory.
+        keep_last: so many of the newest stay.
+        keep_every: those of every so many steps stay, too.
+        keep_best: the best by a metric stays, too: ``eval_loss:min``; empty: none.
+    """
+
+    every: str = "auto"
+    at: tuple[Literal["epoch", "evaluation"], ...] = ()
+    url: str = ""
+    keep_last: int = 2
+    keep_every: int | None = None
+    keep_best: str = ""
+
+
+class Training(Part, frozen=True, kw_only=True, gc=False):
+    """How the job trains. Its bytes depend on the first five, and on nothing that a cluster does.
+
+    Args:
+        seed: of the sample order, dropout and initial weights.
+        threads: intra-op threads of each worker.
+        virtual_ranks: V, the fixed pieces of every global batch; None: global batch over microbatch.
+        convergence: ``exact``: the same bits for any number of workers; ``fast``: sums in the cheapest order.
+        copies: how many workers keep each piece of the optimizer's state; ``all``: every worker has it whole.
+        checkpoints: when its state is kept.
+    """
+
+    seed: int = 0
+    threads: int = 1
+    virtual_ranks: int | None = None
+    convergence: Literal["exact", "fast"] = "exact"
+    copies: int | Literal["all"] = "all"
+    checkpoints: Checkpoints = Checkpoints()
+
+
 class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     """One job, as it was submitted.
 
@@ -113,9 +162,11 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
         version: of this schema.
         name: unique in the cluster.
         command: program and arguments, nothing of which reaches a shell; instead of ``script``.
-        script: a Python training script.
+        script: a Python training script; a path that is not absolute begins in ``working_dir``.
         args: its arguments.
+        working_dir: absolute path of the directory in which its processes begin; empty: the script's own.
         env: variables of its environment.
+        training: seed, threads, checkpoints.
         team: whose quota it runs on.
         queue: of the team, for humans to sort by.
         priority_class: name of a `elastane.api.priorities.PriorityClass`; empty: the cluster's default.
@@ -135,7 +186,9 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     command: tuple[str, ...] = ()
     script: str = ""
     args: tuple[str, ...] = ()
+    working_dir: str = ""
     env: dict[str, str] = {}
+    training: Training = Training()
     team: str
     queue: str = ""
     priority_class: str = ""

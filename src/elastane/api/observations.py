@@ -4,6 +4,9 @@ import msgspec
 
 from elastane.api.lives import Outcome
 
+RECENT_STEPS = 20
+"""Over which a loss is averaged where one lucky step must not count."""
+
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job is and what it can do, for the scheduler's goodput.
@@ -11,6 +14,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         step: last committed; 0: none.
         loss: of that step; None: there was none.
+        recent_loss: mean over the last `RECENT_STEPS` steps; None: fewer were made, or some had none.
         steps: the job lasts; 0: nobody knows.
         samples_per_step: the global batch; 0: nobody knows yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
@@ -21,6 +25,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int = 0
     loss: float | None = None
+    recent_loss: float | None = None
     steps: int = 0
     samples_per_step: int = 0
     speeds: tuple[tuple[int, float], ...] = ()

@@ -23,11 +23,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Resize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Train with so many workers from now on."""
+    """Train with so many workers from now on; ``limits`` are the fewest and most that the job may have."""
 
     job: str
     life: int
     workers: int
+    limits: tuple[int, int]
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -103,6 +103,15 @@ class Suspended(Reason, frozen=True, kw_only=True, gc=False):
     """Somebody paused the job."""
 
 
+Cause: TypeAlias = Literal["cancelled", "target", "time"]
+
+
+class Ends(Reason, frozen=True, kw_only=True, gc=False):
+    """The job is to end: it was cancelled, has reached its target, or its time is up."""
+
+    cause: Cause
+
+
 class RetryLater(Reason, frozen=True, kw_only=True, gc=False):
     """The job crashed and is tried again at ``at_s``."""
 
@@ -218,6 +227,7 @@ Why: TypeAlias = (
     | DidNotArrive
     | SizeNotLegal
     | Suspended
+    | Ends
     | RetryLater
     | BudgetSpent
     | NoSuchPool

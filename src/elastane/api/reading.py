@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -76,8 +76,26 @@ def _translated(message: str, kind: type, what: str) -> BadField:
         place = f"{field}.{missing[1]}" if field else missing[1]
         return invalid(place, "is missing", f"add {missing[1]} to the {what}")
     expected = re.search(r"Expected `(.+?)`", wrong)
+    choices = _choices(kind, re.findall(r"[^.\[\]]+", field))
     write = f"write a value of type {expected[1]}" if expected else "correct it"
+    if choices and not expected:
+        write = f"write {' or '.join(choices)}"
     return invalid(field or what, wrong[0].lower() + wrong[1:].replace("`", ""), write)
+
+
+def _choices(kind: object, path: list[str]) -> list[str]:
+    """What may be written at a path in a document of this type, where that is one of a few words."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind) if path else ()
+        return [
+            one for field in fields if field.encode_name == path[0] for one in _choices(field.type, path[1:])
+        ]
+    if get_origin(kind) is Literal:
+        return [str(word) for word in get_args(kind)] if not path else []
+    if kind is int:
+        return ["a number"]
+    inner = path[1:] if get_origin(kind) is tuple else path
+    return [one for part in get_args(kind) for one in _choices(part, inner)]
 
 
 def _fields(kind: type, seen: frozenset[type] = frozenset()) -> list[str]:

@@ -65,8 +65,9 @@ class Problem(Served, frozen=True, kw_only=True, omit_defaults=True):
 State: TypeAlias = Literal["queued", "running", "paused", "finished", "failed", "cancelled"]
 """Of a job: ``queued`` holds nothing and waits; ``running`` holds devices; the last three are for ever."""
 
-Wanted: TypeAlias = Literal["run", "pause", "cancel"]
-"""What people asked for. The state follows as soon as it can."""
+Wanted: TypeAlias = Literal["run", "pause", "cancel", "finish", "fail"]
+"""What people asked for, or, of the last two, what the job's own rules say: it has reached its target, or its
+time is up. The state follows as soon as it can."""
 
 ENDED: tuple[State, ...] = ("finished", "failed", "cancelled")
 
@@ -124,6 +125,12 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
     unsaved_s: float = 0.0
     remaining: float | None = None
 
+    @property
+    def samples_per_s(self) -> float:
+        """As last measured with the workers it holds; 0: not measured yet."""
+        workers = sum(held.workers for held in self.held.values())
+        return dict(self.speeds).get(workers, 0.0)
+
 
 class Explanation(Served, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job has the size it has, in sentences."""
@@ -145,7 +152,12 @@ class JobSummary(Served, frozen=True, kw_only=True):
         state: where it is.
         wanted: where people want it.
         workers: granted, in all pools together.
+        min_workers: fewest that its elastic policy allows.
+        max_workers: most, likewise.
         step: last committed step.
+        steps: it lasts; 0: nobody knows.
+        loss: of the last step; None: there was none.
+        samples_per_s: as last measured with the workers it has; 0: not measured, or it does not run.
         submitted_s: when.
         started_s: when it was first granted its minimum.
         ended_s: when it finished, failed or was cancelled.
@@ -160,7 +172,12 @@ class JobSummary(Served, frozen=True, kw_only=True):
     state: State
     wanted: Wanted
     workers: int
+    min_workers: int
+    max_workers: int
     step: int
+    steps: int
+    loss: float | None
+    samples_per_s: float
     submitted_s: float
     started_s: float | None
     ended_s: float | None
@@ -183,7 +200,9 @@ class Job(JobSummary, frozen=True, kw_only=True):
         resized_s: when its grant last changed.
         retry_at_s: after a crash, not before this time.
         spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.
-        why: how it ended, or how its last life did.
+        active_s: seconds it has held devices, before ``active_since_s``.
+        active_since_s: since when it holds some; None: it holds none.
+        why: how it ended, why it is about to, or how its last life did.
         traceback: the user's own, if the script raised.
     """
 
@@ -200,8 +219,39 @@ class Job(JobSummary, frozen=True, kw_only=True):
     resized_s: float | None
     retry_at_s: float
     spent: float
+    active_s: float
+    active_since_s: float | None
     why: str
     traceback: str
+
+
+class Occupancy(Served, frozen=True, kw_only=True):
+    """A pool, and how much of it is in use, by all teams together.
+
+    Args:
+        pool: its name.
+        device: kind.
+        devices: that there are, as a plan counts them.
+        leaving: how many of those are on nodes that are drained or will be taken away.
+        used: by jobs, those on their way out included.
+        spot: they can be taken away with a short notice.
+        price: of a device for an hour, now.
+        site: region or data centre.
+    """
+
+    pool: str
+    device: str
+    devices: int
+    leaving: int
+    used: int
+    spot: bool
+    price: float
+    site: str
+
+    @property
+    def free(self) -> int:
+        """Devices that nobody uses and that will stay."""
+        return max(0, self.devices - max(self.used, self.leaving))
 
 
 class Scale(Asked, frozen=True, kw_only=True):
@@ -413,6 +463,20 @@ class Usage(Served, frozen=True, kw_only=True):
 
 Role: TypeAlias = Literal["viewer", "submitter", "team-admin", "operator", "reporter"]
 """The first three are roles in a team; an operator has the cluster; a reporter may only report."""
+
+
+class Me(Served, frozen=True, kw_only=True):
+    """Whose token it is that asks.
+
+    Args:
+        user: whom it speaks for.
+        role: what it may do.
+        team: in which team; ``*``: in every one; empty for operators and reporters.
+    """
+
+    user: str
+    role: Role
+    team: str
 
 
 class NewToken(Asked, frozen=True, kw_only=True):

@@ -1,44 +1,48 @@
-"""``elastane events``: what happened in a run, and why."""
+"""``elastane events``: what happened in a run, to a job, or in the cluster, and why."""
 
-import time
 from typing import Annotated
 
 import typer
 
-from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
-from elastane.observability.run_files import decode_event_line, is_live, read_run
-from elastane.observability.tail import Tail
-
-LOOK_S = 0.2
+from elastane.api.errors import BadInput
+from elastane.cli.jobs.events import cluster_events, job_events
+from elastane.cli.run_or_job import found_run
+from elastane.cli.runs.events import run_events
+from elastane.cli.verb import AsJob, AsJson
 
 
 def events(
-    run: RunName,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A run's name or directory, or a job's name.", show_default=False
+        ),
+    ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run is over.", show_default=False)
+        bool, typer.Option("--follow", "-f", help="Go on until it is over.", show_default=False)
     ] = False,
+    job: AsJob = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every change of RUN: who joined, left or died, why, and how long the others paused.
+    """Show what happened to NAME, and why.
 
-    With --json, one object per line, as in events.jsonl.
+    Of a run on this machine: who joined, left or died, and how long the others
+    paused. Of a job of the cluster: its sizes, each with the reason. A run
+    wins over a job of the same name, unless --job is given.
+
+    Without NAME, with -f: whatever happens in the cluster from now on.
+
+    With --json, one object per line; of a run as in events.jsonl.
     """
-    from elastane.cli.words import event_text  # noqa: PLC0415 - rich
-
-    run_dir = find_run(run)
-    console = talk(as_json=as_json)
-    if not follow:
-        for event in read_run(run_dir).events:
-            print_json(event) if as_json else console.print(event_text(event))
+    if name is None:
+        if not follow:
+            raise BadInput(
+                "events of what?", do="elastane events NAME, or elastane events -f for the cluster"
+            )
+        cluster_events(as_json=as_json)
         return
-    tail = Tail(run_dir.events)
-    while True:
-        # Asked before reading, so that what was written last is still read.
-        live = is_live(run_dir)
-        for line in tail.new_lines():
-            event = decode_event_line(line)
-            print_json(event) if as_json else console.print(event_text(event))
-        if not live:
-            return
-        time.sleep(LOOK_S)
+    run_dir = found_run(name, job=job)
+    if run_dir is not None:
+        run_events(run_dir, follow=follow, as_json=as_json)
+    else:
+        job_events(name, follow=follow, as_json=as_json)

@@ -1,73 +1,46 @@
-"""``elastane logs``: what the processes of a run printed."""
+"""``elastane logs``: what the processes of a run, or of a job, printed."""
 
-import time
 from typing import Annotated
 
 import typer
 
-from elastane.api.errors import BadInput
-from elastane.api.rundir import RunDir
-from elastane.cli.verb import AsJson, RunName, print_json
-from elastane.client.resolve import find_run
-from elastane.observability.run_files import is_live
-from elastane.observability.tail import Tail
-
-LOOK_S = 0.2
+from elastane.cli.jobs.logs import job_logs
+from elastane.cli.run_or_job import found_run
+from elastane.cli.runs.logs import run_logs
+from elastane.cli.verb import AsJob, AsJson
 
 
 def logs(
-    run: RunName,
-    worker: Annotated[
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A run's name or directory, or a job's name.", show_default=False
+        ),
+    ],
+    process: Annotated[
         str | None,
         typer.Argument(
-            metavar="WORKER",
-            help="A worker's number, or coordinator, or spares. Default: all.",
+            metavar="PROCESS",
+            help="A worker's number, or agent, coordinator, spares. Default: all of a run, the newest "
+            "worker of a job.",
             show_default=False,
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run is over.", show_default=False)
+        bool, typer.Option("--follow", "-f", help="Go on until it is over.", show_default=False)
     ] = False,
+    job: AsJob = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the workers of RUN printed.
+    """Show what the processes of NAME printed.
+
+    A run on this machine wins over a job of the cluster of the same name,
+    unless --job is given.
 
     With --json, one object with the keys process and line per line.
     """
-    run_dir = find_run(run)
-    wanted = None if worker is None else process_named(run_dir, worker)
-    tails: dict[str, Tail] = {}
-    while True:
-        # Asked before reading, so that what was written last is still read.
-        live = is_live(run_dir)
-        for process in [wanted] if wanted else processes_of(run_dir):
-            tail = tails.setdefault(process, Tail(run_dir.log(process)))
-            for line in tail.new_lines(at_end=not (follow and live)):
-                show(process, line.decode(errors="replace"), prefix=wanted is None, as_json=as_json)
-        if not (follow and live):
-            return
-        time.sleep(LOOK_S)
-
-
-def processes_of(run_dir: RunDir) -> list[str]:
-    """Processes with a log, workers in the order of their numbers, then the others."""
-    names = [path.stem for path in run_dir.logs.glob("*.log")]
-    return sorted(names, key=lambda name: (not name.startswith("worker-"), len(name), name))
-
-
-def process_named(run_dir: RunDir, text: str) -> str:
-    process = f"worker-{text}" if text.isdigit() else text
-    known = processes_of(run_dir)
-    if process not in known:
-        raise BadInput(
-            f"{run_dir.root} holds no log of {process}",
-            do=f"choose one of {', '.join(known)}" if known else "wait until a process has started",
-        )
-    return process
-
-
-def show(process: str, line: str, *, prefix: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"process": process, "line": line})
+    run_dir = found_run(name, job=job)
+    if run_dir is not None:
+        run_logs(run_dir, process, follow=follow, as_json=as_json)
     else:
-        print(f"{process} | {line}" if prefix else line, flush=True)
+        job_logs(name, process, follow=follow, as_json=as_json)

@@ -5,20 +5,40 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.checkpoint import checkpoint
-from elastane.cli.drain import drain
+from elastane.cli.checkpoints.checkpoint import checkpoint
 from elastane.cli.events import events
-from elastane.cli.export import export
-from elastane.cli.listing import listing
+from elastane.cli.jobs.describe import describe
+from elastane.cli.jobs.explain import explain
+from elastane.cli.jobs.holding import cancel, pause, resume
+from elastane.cli.jobs.listing import jobs
+from elastane.cli.jobs.login import login
+from elastane.cli.jobs.scale import scale
+from elastane.cli.jobs.submit import submit
+from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
-from elastane.cli.ps import ps
-from elastane.cli.report import report
-from elastane.cli.resize import resize
-from elastane.cli.run import run
-from elastane.cli.stop import stop
-from elastane.cli.up import down, up
+from elastane.cli.operators.audit import audit
+from elastane.cli.operators.calendar import calendar
+from elastane.cli.operators.config import config, policy
+from elastane.cli.operators.node import node
+from elastane.cli.operators.pool import pool
+from elastane.cli.operators.priority import priority
+from elastane.cli.operators.quota import quota
+from elastane.cli.operators.team import cohort, team
+from elastane.cli.operators.tell import tell
+from elastane.cli.operators.token import token
+from elastane.cli.operators.trigger import trigger
+from elastane.cli.operators.up import down, up
+from elastane.cli.operators.usage import usage
+from elastane.cli.runs.drain import drain
+from elastane.cli.runs.export import export
+from elastane.cli.runs.listing import listing
+from elastane.cli.runs.ps import ps
+from elastane.cli.runs.report import report
+from elastane.cli.runs.resize import resize
+from elastane.cli.runs.run import run
+from elastane.cli.runs.stop import stop
+from elastane.cli.runs.verify import verify
 from elastane.cli.verb import verb
-from elastane.cli.verify import verify
 
 HELP = """
 Elastic training for PyTorch. Workers may join, leave and die while a model
@@ -62,7 +82,8 @@ Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
 Every verb takes --json, and explains itself with --help.
 """
 
-TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Many jobs, many teams"
+TRAIN, LOOK, AFTER, CLUSTER = "Train and change", "Look", "Afterwards", "Cluster: many jobs, many teams"
+OPERATE = "Operate: what the cluster has, and who may use it"
 
 app = typer.Typer(
     name="elastane",
@@ -103,8 +124,22 @@ app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
+app.command(rich_help_panel=CLUSTER)(verb(submit))
+app.command(rich_help_panel=CLUSTER)(verb(jobs))
+app.command(rich_help_panel=CLUSTER)(verb(top))
+app.command(rich_help_panel=CLUSTER)(verb(describe))
+app.command(rich_help_panel=CLUSTER)(verb(explain))
+app.command(rich_help_panel=CLUSTER)(verb(scale))
+app.command(rich_help_panel=CLUSTER)(verb(pause))
+app.command(rich_help_panel=CLUSTER)(verb(resume))
+app.command(rich_help_panel=CLUSTER)(verb(cancel))
+app.command(rich_help_panel=CLUSTER)(verb(login))
 app.command(rich_help_panel=CLUSTER)(verb(up))
 app.command(rich_help_panel=CLUSTER)(verb(down))
+for group in (pool, team, cohort, quota, priority, calendar, trigger, node, token, config, policy, tell):
+    app.add_typer(group, rich_help_panel=OPERATE)
+app.command(rich_help_panel=OPERATE)(verb(usage))
+app.command(rich_help_panel=OPERATE)(verb(audit))
 
 
 def main() -> None:

@@ -21,6 +21,13 @@ AsJson: TypeAlias = Annotated[
 RunName: TypeAlias = Annotated[
     str, typer.Argument(metavar="RUN", help="Name of a run, or its directory.", show_default=False)
 ]
+JobName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="JOB", help="Name of a job of the cluster.", show_default=False)
+]
+AsJob: TypeAlias = Annotated[
+    bool,
+    typer.Option("--job", help="The cluster's job, though a run of that name is here.", show_default=False),
+]
 
 
 def verb(function: Callable[P, None]) -> Callable[P, None]:

@@ -6,7 +6,7 @@ import msgspec
 from rich.text import Text
 
 from elastane.api.records import EventLine
-from elastane.cli.progress import Progress
+from elastane.cli.runs.progress import Progress
 from elastane.observability.lives import restored_of
 from elastane.observability.quantities import speed_text
 

@@ -8,9 +8,10 @@ with Cluster("https://cluster:8080", token) as cluster:
 ```
 """
 
+import ssl
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -34,9 +35,11 @@ from elastane.api.wire import (
     Job,
     JobSummary,
     MadeToken,
+    Me,
     NewToken,
     Node,
     NodeChange,
+    Occupancy,
     Page,
     Problem,
     Report,
@@ -61,6 +64,8 @@ PATHS: dict[type[Document], str] = {
     Reservation: "reservations",
     Trigger: "triggers",
 }
+NONE_YET = '"0"'
+"""Version of a document that is not there."""
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
@@ -102,7 +107,7 @@ class Cluster:
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/v1",
             headers={"Authorization": f"Bearer {token}"},
-            verify=verify,
+            verify=ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify,
             timeout=timeout_s,
         )
 
@@ -169,9 +174,9 @@ class Cluster:
         """Why the job has the size it has."""
         return self._do("GET", f"/jobs/{name}/explain", Explained)
 
-    def events(self, name: str) -> Iterator[Event]:
-        """What has happened to a job, oldest first."""
-        yield from self._pages(f"/jobs/{name}/events", Page[Event], {})
+    def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
+        """What has happened to a job, oldest first; after the event with this number."""
+        yield from self._pages(f"/jobs/{name}/events", Page[Event], {"after": after or None})
 
     def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
         """What happens from now on, or after an event; goes on for ever, also after the controller's restart.
@@ -211,6 +216,10 @@ class Cluster:
                 elif line.startswith(":"):
                     yield None
 
+    def processes(self, name: str) -> tuple[str, ...]:
+        """Processes of a job that have a log: workers in the order of their numbers, then the others."""
+        return self._do("GET", f"/jobs/{name}/processes", Page[str]).items
+
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
         """A part of a log, and where the next one begins.
 
@@ -234,6 +243,29 @@ class Cluster:
     def declare(self, document: Document) -> None:
         """Declares a document, new or in place of the one with its name."""
         self._ask("PUT", f"/{PATHS[type(document)]}/{document.name}", body=document)
+
+    def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
+        """Declares what ``changed`` makes of a document; it is given None if there is none of that name.
+
+        Returns:
+            The document as it was, and as it is.
+
+        Raises:
+            Refused: somebody else changed it meanwhile, or it would contradict something.
+        """
+        path = f"/{PATHS[kind]}/{name}"
+        before: D | None = None
+        version = NONE_YET
+        try:
+            answer = self._ask("GET", path)
+        except NotThere:
+            pass
+        else:
+            before, version = msgspec.json.decode(answer.content, type=kind), answer.headers["ETag"]
+        after = changed(before)
+        if after != before:
+            self._ask("PUT", path, body=after, if_match=version)
+        return before, after
 
     def undeclare(self, kind: type[Document], name: str) -> None:
         self._ask("DELETE", f"/{PATHS[kind]}/{name}")
@@ -318,6 +350,14 @@ class Cluster:
     def audit(self) -> Iterator[AuditLine]:
         """Who did what, newest first."""
         yield from self._pages("/audit", Page[AuditLine], {})
+
+    def occupancy(self) -> tuple[Occupancy, ...]:
+        """Every pool, and how much of it is in use."""
+        return self._do("GET", "/occupancy", Page[Occupancy]).items
+
+    def me(self) -> Me:
+        """Whose token this connection has."""
+        return self._do("GET", "/me", Me)
 
     def version(self) -> Version:
         return self._do("GET", "/version", Version)

@@ -6,13 +6,15 @@
 
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from elastane.api.errors import BadInput
-from elastane.client.cluster import Cluster
 from elastane.client.resolve import runs_home
+
+if TYPE_CHECKING:
+    from elastane.client.cluster import Cluster
 
 T = TypeVar("T")
 
@@ -24,11 +26,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         url: of the controller.
         token: ``ela_...``.
         certificate: file with the certificate to trust; empty: those that the machine trusts.
+        team: whose jobs this user submits; empty: nobody has said.
     """
 
     url: str
     token: str
     certificate: str = ""
+    team: str = ""
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,13 +69,30 @@ def context() -> Context:
         )
     kept = kept or Context(url=url, token=token)
     certificate = os.environ.get("ELASTANE_CA", kept.certificate)
-    return Context(url=url or kept.url, token=token or kept.token, certificate=certificate)
+    team = kept.team if token in ("", kept.token) else ""
+    return Context(url=url or kept.url, token=token or kept.token, certificate=certificate, team=team)
 
 
-def connect() -> Cluster:
-    """A connection to the controller that `context` names."""
-    found = context()
-    return Cluster(found.url, found.token, verify=found.certificate or True)
+def connect(to: Context | None = None) -> "Cluster":
+    """A connection to a controller; to the one that `context` names, if none is given.
+
+    Raises:
+        BadInput: nobody has said which, its certificate is not there, or httpx is not installed.
+    """
+    to = context() if to is None else to
+    try:
+        from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
+    except ModuleNotFoundError as error:
+        raise BadInput(
+            f"to talk to a cluster, {error.name} must be installed", do="pip install 'elastane[client]'"
+        ) from error
+    if to.certificate and not Path(to.certificate).is_file():
+        raise BadInput(
+            f"there is no certificate {to.certificate}",
+            means="the cluster's own cannot be told from another's without it",
+            do="put it there, or elastane login URL --ca FILE",
+        )
+    return Cluster(to.url, to.token, verify=to.certificate or True)
 
 
 def keep(found: Context) -> None:

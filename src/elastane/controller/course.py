@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.jobs import JobSpec
-from elastane.api.wire import Job
+from elastane.api.wire import Job, Wanted
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -30,7 +30,8 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         spec: as submitted, or as changed since.
         granted: workers the plan has given it; 0: none, because it waits, is paused or was preempted.
         held: workers it was last seen to hold.
-        cancelled: the user wants it no more.
+        ending: nobody wants it any more, and that is what it will be once it is gone, unless it finishes or
+            fails by itself before; None: it goes on.
         gone_by_s: when workers beyond those granted are to be gone; 0: nobody was asked to leave.
         over: so many of its lives have ended and been judged. The next has the number after.
         crashes: of those, how many count against the retry limit.
@@ -43,7 +44,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     granted: int = 0
     held: int = 0
-    cancelled: bool = False
+    ending: Ended | None = None
     gone_by_s: float = 0.0
     over: int = 0
     crashes: int = 0
@@ -64,7 +65,7 @@ def course_of(job: Job) -> Course:
         spec=job.spec,
         granted=sum(job.grant.workers.values()),
         held=sum(held.workers for held in job.observed.held.values()),
-        cancelled=job.wanted == "cancel",
+        ending=_ending(job.wanted, job.why),
         gone_by_s=job.grant.drain_until_s,
         over=job.lives,
         crashes=job.crashes,
@@ -73,13 +74,25 @@ def course_of(job: Job) -> Course:
     )
 
 
+def _ending(wanted: Wanted, why: str) -> Ended | None:
+    match wanted:
+        case "cancel":
+            return Ended("cancelled")
+        case "finish":
+            return Ended("finished", why)
+        case "fail":
+            return Ended("failed", why)
+        case "run" | "pause":
+            return None
+
+
 def granting(course: Course, workers: int, now_s: float) -> Course:
     """The plan has decided on another number of workers; 0 takes all away.
 
     What was granted may have been told, so it counts as held until it is seen not to be. A job that is over,
     or that nobody wants any more, gets none.
     """
-    workers = 0 if course.cancelled or course.ended is not None else workers
+    workers = 0 if course.ending is not None or course.ended is not None else workers
     held = max(course.held, course.granted) if workers < course.granted else course.held
     gone_by_s = course.gone_by_s if workers == course.granted else 0.0
     if workers < course.granted:
@@ -89,4 +102,4 @@ def granting(course: Course, workers: int, now_s: float) -> Course:
 
 def cancelling(course: Course, now_s: float) -> Course:
     """The user wants the job no more."""
-    return granting(msgspec.structs.replace(course, cancelled=True), 0, now_s)
+    return granting(msgspec.structs.replace(course, ending=Ended("cancelled")), 0, now_s)

@@ -17,11 +17,12 @@ from elastane.api.orders import Order, Settle
 from elastane.api.plans import Decision, Plan
 from elastane.api.wire import ENDED, Job
 from elastane.controller.charging import charged
-from elastane.controller.course import Course, course_of
+from elastane.controller.course import Course, Ended, course_of
+from elastane.controller.ending import Ending, ending
 from elastane.controller.noting import Noted, changes_the_plan, matters, noted, told
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
-from elastane.controller.store import events, jobs, nodes, snapshots
+from elastane.controller.store import events, forgetting, jobs, nodes, snapshots
 from elastane.controller.store.database import Store
 from elastane.controller.store.deciding import Outdated, Worded, decide
 from elastane.engines.engine import Engine
@@ -48,6 +49,20 @@ class Scheduler(NamedTuple):
 
     plan: Callable[[Snapshot], Plan]
     words: Callable[[Decision], tuple[str, ...]]
+
+
+class _Found(NamedTuple):
+    """What is new about a job.
+
+    Args:
+        job: as it is stored.
+        after: as it was seen.
+        over: why it is to end by its own rules; None: it goes on.
+    """
+
+    job: Job
+    after: Noted
+    over: Ending | None
 
 
 class Loop:
@@ -133,6 +148,7 @@ class Loop:
         if self._stale or now_s >= self._planned_s + REPLAN_S:
             self._stale = False
             self._plan(now_s)
+            self._forget(now_s)
             self._planned_s = now_s
         await self._tell(self._due())
 
@@ -142,25 +158,47 @@ class Loop:
         self._seen = await self._engine.observe(unsettled)
         now_s = self._clock()
         with self._store.reading() as tx:
-            known = jobs.named(tx, self._seen.keys())
-        found = [(job, self._judged(job, now_s)) for job in known if job.state not in ENDED]
-        found = [(job, after) for job, after in found if matters(job, after)]
-        self._stale |= any(changes_the_plan(job, after) for job, after in found)
+            found = self._found(jobs.named(tx, self._seen.keys()), now_s)
         if found:
             with self._store.writing() as tx:
-                jobs.note(tx, (after for _, after in found), now_s)
-                for job, after in found:
+                # Somebody may have asked for something since they were read.
+                found = self._found(jobs.named(tx, [one.job.name for one in found]), now_s)
+                jobs.note(tx, (one.after for one in found), now_s)
+                for job, after, over in found:
                     for said in told(job, after):
                         events.append(tx, said.kind, said.message, now_s, team=job.team, job=job.name)
+                    if over is not None:
+                        jobs.end(tx, job.name, over)
+                        message = f"{job.name} is to end: {over.why}"
+                        events.append(tx, "job.ending", message, now_s, team=job.team, job=job.name)
+            self._stale |= any(changes_the_plan(one.job, one.after) or one.over for one in found)
         if now_s >= self._nodes_s + NODES_S:
             self._nodes_s = now_s
             with self._store.writing() as tx:
                 for node in self._engine.nodes():
                     nodes.seen(tx, node.name, node.pool, node.devices, now_s)
 
-    def _judged(self, job: Job, now_s: float) -> Noted:
-        seen = self._seen[job.name]
-        return noted(job, observed(course_of(job), seen, now_s), seen, now_s)
+    def _found(self, known: Iterable[Job], now_s: float) -> list[_Found]:
+        """What is new about these jobs."""
+        found = []
+        for job in known:
+            if job.state not in ENDED:
+                seen = self._seen[job.name]
+                after = noted(job, observed(course_of(job), seen, now_s), seen, now_s)
+                over = None if after.state in ENDED else ending(job, seen.progress, now_s)
+                if over is not None or matters(job, after):
+                    found.append(_Found(job, after, over))
+        return found
+
+    def _forget(self, now_s: float) -> None:
+        """Jobs whose time to be remembered is over, unless their engine has not heard of their end."""
+        with self._store.reading() as tx:
+            due_now = [job for job in forgetting.due(tx, now_s) if job.name not in self._seen]
+        for job in due_now:
+            with self._store.writing() as tx:
+                forgetting.forget(tx, job, now_s)
+                message = f"{job.name} is forgotten, as its ttlSecondsAfterFinished says; its files stay"
+                events.append(tx, "job.forgotten", message, now_s, team=job.team)
 
     def _plan(self, now_s: float) -> None:
         """Decides, or finds that somebody was quicker: then the next turn does."""
@@ -210,5 +248,5 @@ def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:
     if not seen.present:
         return Settle(job=job.name)
     over = course_of(job)
-    gone = Course(job=over.job, spec=over.spec, over=max(over.over, seen.life - 1), cancelled=True)
+    gone = Course(job=over.job, spec=over.spec, over=max(over.over, seen.life - 1), ending=Ended("cancelled"))
     return due(gone, seen, now_s)

@@ -27,8 +27,8 @@ def observed(course: Course, seen: Observation, now_s: float) -> Course:
     if seen.life > course.over:
         course = msgspec.structs.replace(course, over=seen.life)
         course = judged(course, seen.outcome or WITHOUT_A_WORD, now_s)
-    if course.ended is None and course.cancelled:
-        course = msgspec.structs.replace(course, ended=Ended("cancelled"))
+    if course.ended is None and course.ending is not None:
+        course = msgspec.structs.replace(course, ended=course.ending)
     if course.ended is not None:
         course = msgspec.structs.replace(course, granted=0)
     return course
@@ -51,10 +51,12 @@ def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
     """The job after a life that ended so."""
     if outcome.code == FINISHED:
         return msgspec.structs.replace(course, ended=Ended("finished", outcome.why))
-    if course.cancelled:
+    if course.ending is not None and course.ending.how == "cancelled":
         return course
     if is_permanent(outcome):
         return msgspec.structs.replace(course, ended=Ended("failed", outcome.why, outcome.traceback))
+    if course.ending is not None:
+        return course if outcome.code == STOPPED else _unready(course, course.ending, outcome)
     if course.granted == 0:
         # However it went, it went because it was to go.
         return msgspec.structs.replace(course, why=outcome.why)
@@ -67,6 +69,12 @@ def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
         return msgspec.structs.replace(course, ended=Ended("failed", times, outcome.traceback))
     wait_s = min(FIRST_RETRY_S * 2 ** (crashes - 1), LONGEST_RETRY_S)
     return msgspec.structs.replace(course, retry_at_s=now_s + wait_s)
+
+
+def _unready(course: Course, ending: Ended, outcome: Outcome) -> Course:
+    """The job was to stop in order, and did not: its files are those of its newest checkpoint."""
+    words = f"{ending.why}; its last life did not stop in order: {outcome.why}"
+    return msgspec.structs.replace(course, ending=msgspec.structs.replace(ending, why=words))
 
 
 def is_permanent(outcome: Outcome) -> bool:

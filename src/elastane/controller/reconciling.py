@@ -34,7 +34,8 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
     if course.ended is not None or course.granted == 0:
         return kill if now_s >= course.gone_by_s else Stop(job=course.job, life=seen.life)
     if seen.target is not None and seen.target != course.granted:
-        return Resize(job=course.job, life=seen.life, workers=course.granted)
+        limits = course.spec.elastic_policy.limits
+        return Resize(job=course.job, life=seen.life, workers=course.granted, limits=limits)
     if seen.workers is not None and seen.workers > course.granted and 0 < course.gone_by_s <= now_s:
         return Evict(job=course.job, life=seen.life)
     return None

@@ -50,9 +50,11 @@ def refused(roster: Roster, ask: Ask) -> str:
     if isinstance(ask, AskCheckpoint):
         never = "this run keeps no checkpoints; it was started with --checkpoint-every never"
         return "" if roster.spec.checkpoints is not None else never
-    low, high = roster.spec.min_workers, roster.spec.max_workers
+    low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
     if not low <= ask.workers <= high:
         return f"{ask.workers} workers are outside this run's limits of {low} to {high}"
+    if roster.pinned is not None and ask.workers > roster.pinned.virtual_ranks:
+        return f"{ask.workers} workers cannot share {roster.pinned.virtual_ranks} virtual ranks"
     return ""
 
 

@@ -133,7 +133,9 @@ def plan(turn: Turn) -> None:
     wanted = target - len(staying)
     if not _can_spare(roster, staying):
         staying, leaving = newest.members, ()
-    joining = roster.ready[: max(0, min(wanted, roster.spec.max_workers - len(staying)))]
+    # Of a run whose limits are a controller's to change, the target may be beyond those it began with.
+    most = max(target, roster.spec.max_workers)
+    joining = roster.ready[: max(0, min(wanted, most - len(staying)))]
     if joining or leaving:
         joiners = tuple(roster.member(worker) for worker in joining)
         parts = [f"{names(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []

@@ -1,7 +1,8 @@
-"""``python -m elastane.lives RUN_DIR --life N --workers K``: one life of a job, without a terminal.
+"""``python -m elastane.lives RUN_DIR --life N --workers K --limits MIN:MAX``: one life of a job.
 
-The number fences it: a life that has begun, or an earlier one, is not lived again, however often and late it
-is asked for. SIGTERM stops at the next commit, with a checkpoint; a second one ends everything at once.
+It needs no terminal. The number fences it: a life that has begun, or an earlier one, is not lived again,
+however often and late it is asked for. SIGTERM stops at the next commit, with a checkpoint; a second one ends
+everything at once.
 """
 
 import argparse
@@ -38,10 +39,12 @@ class Wish:
     Args:
         life: its number.
         workers: to begin with.
+        limits: fewest and most workers, as they are now.
     """
 
     life: int
     workers: int
+    limits: tuple[int, int]
 
 
 def main() -> None:
@@ -49,11 +52,14 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--life", type=int, required=True, help="its number")
     parser.add_argument("--workers", type=int, required=True, help="to begin with")
+    parser.add_argument("--limits", required=True, help="fewest and most, MIN:MAX")
     options = parser.parse_args()
+    low, _, high = options.limits.partition(":")
+    wish = Wish(options.life, options.workers, (int(low), int(high)))
     audience = Log()
     try:
         with reclaimed(RunDir(options.run_dir.absolute())) as run_dir:
-            code = live(run_dir, Wish(options.life, options.workers), audience)
+            code = live(run_dir, wish, audience)
     except BadInput as error:
         # Another process lives this life or the one before: it is told by its lock, and needs no help.
         audience.say(f"not begun: {error}")
@@ -114,7 +120,7 @@ def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
         ElastaneError: there are checkpoints, and none can be had.
     """
     record = read_record(run_dir)
-    spec = beginning_with(record.spec, wish.workers)
+    spec = beginning_with(record, wish)
     if not run_dir.events.exists():
         record = msgspec.structs.replace(record, spec=spec)
         beside = run_dir.run.with_suffix(".json.new")
@@ -130,9 +136,14 @@ def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
         return from_the_beginning(run_dir, spec, audience.say, why=why)
 
 
-def beginning_with(spec: RunSpec, workers: int) -> RunSpec:
-    start = min(max(spec.min_workers, workers), spec.max_workers)
-    return msgspec.structs.replace(spec, start=start)
+def beginning_with(record: RunRecord, wish: Wish) -> RunSpec:
+    """The run's spec with the sizes of this life; the number of virtual ranks, once known, bounds them."""
+    low, high = wish.limits
+    if record.pinned is not None:
+        high = min(high, record.pinned.virtual_ranks)
+    low = min(low, high)
+    start = min(max(low, wish.workers), high)
+    return msgspec.structs.replace(record.spec, min_workers=low, max_workers=high, start=start)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from elastane.api.observations import RECENT_STEPS
 from elastane.api.records import EventLine, LedgerLine
 
 FORGETTING = 0.95
@@ -30,6 +31,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         step: last committed.
         loss: of that step.
+        losses: of the last `RECENT_STEPS` steps; fewer after a step that has none, or that is not the next.
         samples: of the largest step seen: the global batch.
         speeds: by number of workers.
         pauses_s: of the latest changes, the longest wait of a healthy worker, oldest first.
@@ -38,10 +40,16 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int = 0
     loss: float | None = None
+    losses: tuple[float, ...] = ()
     samples: int = 0
     speeds: Mapping[int, Speed] = {}
     pauses_s: tuple[float, ...] = ()
     saved_s: float | None = None
+
+    @property
+    def recent_loss(self) -> float | None:
+        """Mean of ``losses``; None while they are too few."""
+        return sum(self.losses) / RECENT_STEPS if len(self.losses) == RECENT_STEPS else None
 
     @property
     def resize_s(self) -> float | None:
@@ -58,9 +66,18 @@ def after_line(pace: Pace, line: LedgerLine) -> Pace:
         pace,
         step=line.step,
         loss=line.loss,
+        losses=_losses(pace, line),
         samples=max(pace.samples, line.samples.count),
         speeds={**pace.speeds, workers: speed} if told else pace.speeds,
     )
+
+
+def _losses(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
+    if line.loss is None or not math.isfinite(line.loss):
+        return ()
+    # After a resume some steps are made again: what they were before does not count twice.
+    known = pace.losses if line.step == pace.step + 1 else ()
+    return (*known, line.loss)[-RECENT_STEPS:]
 
 
 def after_event(pace: Pace, event: EventLine) -> Pace:

@@ -10,7 +10,7 @@ from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 def peak(
     reservations: Iterable[Reservation], pool: str, now_s: float, further_s: float = 0.0
 ) -> tuple[int, tuple[tuple[Reservation, float], ...]]:
-    """The most devices that are reserved at one moment between now and the end of the announcements.
+    """The most devices that are reserved at one moment, of what is announced by now.
 
     Args:
         reservations: the calendar.
@@ -24,11 +24,10 @@ def peak(
     mine = [reservation for reservation in reservations if reservation.pool == pool]
     if not mine:
         return 0, ()
-    until_s = now_s + max(reservation.announced_ahead_s for reservation in mine) + further_s
     found = [
         (max(start_s, now_s), end_s, start_s, reservation)
         for reservation in mine
-        for start_s, end_s in times(reservation, now_s, until_s)
+        for start_s, end_s in times(reservation, now_s, now_s + reservation.announced_ahead_s + further_s)
     ]
     worst: tuple[int, tuple[tuple[Reservation, float], ...]] = (0, ())
     for moment_s in sorted({entry[0] for entry in found}):

@@ -11,10 +11,12 @@ from elastane.api.plans import (
     BudgetAllows,
     BudgetSpent,
     CapacityGone,
+    Cause,
     CoolingDown,
     Decision,
     DidNotArrive,
     Drains,
+    Ends,
     GivesWay,
     MinimumFits,
     NeverFits,
@@ -41,6 +43,11 @@ BECAUSE: dict[Because, str] = {
     "deadline": "which would miss its deadline",
     "fairness": "whose team has the smaller share of what is idle",
     "goodput": "to which they are worth more",
+}
+ENDS: dict[Cause, str] = {
+    "cancelled": "It was cancelled.",
+    "target": "Its loss has reached its target.",
+    "time": "It has run for as long as activeDeadlineSeconds allows.",
 }
 
 
@@ -102,6 +109,8 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
             return f"Its elastic policy does not allow {_count(workers, 'worker')}."
         case Suspended():
             return "It is paused."
+        case Ends(cause=cause):
+            return ENDS[cause]
         case RetryLater(at_s=at_s):
             return f"It crashed and is tried again at {_time(at_s)}."
         case BudgetSpent(spent=spent, budget=budget):

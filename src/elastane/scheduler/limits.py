@@ -10,6 +10,7 @@ from elastane.api.plans import (
     BudgetSpent,
     CoolingDown,
     DidNotArrive,
+    Ends,
     OwnDrain,
     RetryLater,
     Suspended,
@@ -40,6 +41,8 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         now_s: seconds since 1970.
     """
     spec, policy = state.spec, state.spec.elastic_policy
+    if state.ends is not None:
+        return Limit(0, Ends(cause=state.ends))
     if spec.run_policy.suspend:
         return Limit(0, Suspended())
     if state.retry_at_s > now_s and not state.workers:

@@ -74,6 +74,31 @@ def test_discrete_values_are_limits_by_themselves():
         ({"budget": 0}, "budget:", "write a number above 0"),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
         ({"teem": "vision"}, "teem:", "write team"),
+        ({"workingDir": "here"}, "workingDir:", "write the whole path"),
+        ({"training": {"seeds": 1}}, "training.seeds:", "write seed"),
+        ({"training": {"seed": -1}}, "training.seed:", "write 0 or more"),
+        ({"training": {"seed": 2**63}}, "training.seed:", "write a smaller one"),
+        ({"training": {"threads": 0}}, "training.threads:", "write 1 or more"),
+        ({"training": {"convergence": "fats"}}, "training.convergence:", "write exact or fast"),
+        ({"training": {"copies": 0}}, "training.copies:", "write 1 or more"),
+        ({"training": {"copies": "some"}}, "training.copies:", "write a number or all"),
+        (
+            {"training": {"virtualRanks": 4}, "elasticPolicy": {"maxReplicas": 8}},
+            "training.virtualRanks:",
+            "write 8 or more",
+        ),
+        (
+            {"training": {"checkpoints": {"every": "10 days"}}},
+            "training.checkpoints.every:",
+            '"500 steps"',
+        ),
+        ({"training": {"checkpoints": {"keepLast": 0}}}, "training.checkpoints.keepLast:", "1 or more"),
+        ({"training": {"checkpoints": {"keepBest": "loss"}}}, "training.checkpoints.keepBest:", "eval_loss"),
+        (
+            {"training": {"checkpoints": {"at": ["step"]}}},
+            "training.checkpoints.at[0]:",
+            "write epoch or evaluation",
+        ),
     ],
 )
 def test_an_error_names_the_field_and_says_what_to_write(change, field, write):

@@ -9,8 +9,8 @@ from elastane.api.control import Answer, AskCheckpoint
 from elastane.api.errors import NoSuchRun
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
-from elastane.cli import checkpoint_now
-from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
+from elastane.cli.checkpoints import now as checkpoint_now
+from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 from elastane.observability.run_files import read_record
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.api.spec import CheckpointPolicy
-from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
+from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_is_kept_is_passed_on():
 
 @pytest.mark.parametrize("typed", [{"keep_last": 0}, {"keep_every": 0}])
 def test_at_least_one_is_kept(typed):
-    with pytest.raises(BadInput, match="at least 1"):
+    with pytest.raises(BadInput, match="0 is less than 1"):
         policy_of(CheckpointOptions(**typed))
 
 

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
-from elastane.cli.live import cells_of, panel, sparkline
-from elastane.cli.progress import CURVE_POINTS, Curve, Progress, after_event, after_line
+from elastane.cli.runs.live import cells_of, panel, sparkline
+from elastane.cli.runs.progress import CURVE_POINTS, Curve, Progress, after_event, after_line
 from elastane.cli.words import event_text, step_text
 
 

@@ -48,7 +48,7 @@ def rehearsing(tmp_path, monkeypatch):
         ]
         (tmp_path / "pretend_rehearsal.py").write_text("\n".join(lines))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr("elastane.cli.rehearsal.MODULE", "pretend_rehearsal")
+        monkeypatch.setattr("elastane.cli.runs.rehearsal.MODULE", "pretend_rehearsal")
         return notes
 
     return install

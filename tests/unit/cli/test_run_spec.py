@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.cli.run_spec import Options, remarks, spec_of
+from elastane.cli.runs.run_spec import Options, remarks, spec_of
 
 
 @pytest.fixture

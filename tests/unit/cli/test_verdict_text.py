@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from elastane.cli.verify import show_verdict
+from elastane.cli.runs.verify import show_verdict
 from elastane.observability.coverage import EpochCoverage
 from elastane.observability.verify import Verdict
 

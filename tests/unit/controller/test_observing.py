@@ -105,6 +105,26 @@ def test_a_job_that_is_cancelled_before_it_began_is_cancelled_at_once() -> None:
     assert course.ended == Ended("cancelled")
 
 
+TARGET = Ended("finished", "its loss has reached its target")
+
+
+def test_a_job_that_stopped_at_its_target_has_finished_and_one_that_failed_there_has_failed() -> None:
+    course = msgspec.structs.replace(COURSE, granted=0, ending=TARGET)
+    assert observed(course, living(1, 2, 2), 5.0).ended is None
+    assert observed(course, ended(1, 130, why="stopped"), 6.0).ended == TARGET
+    error = observed(course, ended(1, 1, why="ValueError", traceback="Traceback"), 6.0)
+    assert error.ended == Ended("failed", "ValueError", "Traceback")
+
+
+def test_a_job_that_did_not_stop_in_order_says_so_and_is_not_tried_again() -> None:
+    course = msgspec.structs.replace(COURSE, granted=0, ending=TARGET)
+    after = observed(course, ended(1, 137, why="killed"), 6.0)
+    assert after.ended == Ended(
+        "finished", "its loss has reached its target; its last life did not stop in order: killed"
+    )
+    assert after.crashes == 0
+
+
 def test_a_shrink_frees_only_what_was_seen_gone() -> None:
     course = observed(msgspec.structs.replace(COURSE, granted=4), living(1, 4, 4), 5.0)
     course = granting(course, 2, 6.0)

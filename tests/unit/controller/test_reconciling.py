@@ -10,6 +10,7 @@ from elastane.controller.reconciling import LINGER_S, due
 
 from .test_observing import SPEC, living
 
+LIMITS = SPEC.elastic_policy.limits
 COURSE = Course(job="j", spec=SPEC, granted=2, over=3)
 NOT_THERE = Observation(job="j", life=3)
 
@@ -28,7 +29,7 @@ def test_a_job_without_a_grant_is_left_alone() -> None:
 
 @pytest.mark.parametrize(("target", "order"), [(2, None), (None, None), (3, 2), (1, 2)])
 def test_a_living_job_is_resized_when_it_aims_at_another_number(target, order) -> None:
-    expected = None if order is None else Resize(job="j", life=4, workers=order)
+    expected = None if order is None else Resize(job="j", life=4, workers=order, limits=LIMITS)
     assert due(COURSE, living(4, 2, target), 5.0) == expected
 
 
@@ -40,7 +41,7 @@ def test_a_job_without_a_grant_is_stopped_and_after_its_grace_killed() -> None:
 
 def test_workers_that_have_not_left_in_time_are_evicted() -> None:
     course = granting(msgspec.structs.replace(COURSE, granted=3), 2, 100.0)
-    assert due(course, living(4, 3, 3), 161.0) == Resize(job="j", life=4, workers=2)
+    assert due(course, living(4, 3, 3), 161.0) == Resize(job="j", life=4, workers=2, limits=LIMITS)
     assert due(course, living(4, 3, 2), 159.0) is None
     assert due(course, living(4, 3, 2), 160.0) == Evict(job="j", life=4)
     assert due(course, living(4, 2, 2), 161.0) is None
@@ -54,7 +55,7 @@ def test_a_worker_too_many_that_nobody_was_asked_to_give_is_not_evicted() -> Non
 
 def test_a_life_that_begins_after_it_was_judged_is_as_good_as_any() -> None:
     assert due(COURSE, living(3, 2, 2), 5.0) is None
-    assert due(COURSE, living(3, 1, 1), 5.0) == Resize(job="j", life=3, workers=2)
+    assert due(COURSE, living(3, 1, 1), 5.0) == Resize(job="j", life=3, workers=2, limits=LIMITS)
 
 
 def test_processes_without_an_agent_are_given_some_time_to_begin_or_to_end() -> None:

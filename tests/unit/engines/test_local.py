@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.lives import Life, Outcome
 from elastane.api.orders import Drain, Kill, Resize, Settle, Start, Stop
-from elastane.api.spec import RunSpec
+from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.controller.observing import is_permanent
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.environment import environment_of
@@ -25,6 +25,7 @@ SPEC = JobSpec(
     args=("--lr", "$(rm -rf /)"),
     elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=6),
 )
+PYTHON = "/opt/python/bin/python3"
 OVER = Life(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
 
 
@@ -38,16 +39,62 @@ def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
 
 
 def test_a_jobs_limits_and_arguments_are_its_runs() -> None:
-    run = run_spec_of("17-j", SPEC)
-    assert (run.name, run.start, run.max_workers) == ("17-j", 2, 6)
+    run = run_spec_of("17-j", SPEC, PYTHON)
+    assert (run.name, run.min_workers, run.max_workers) == ("17-j", 2, 6)
     assert run.args == ("--lr", "$(rm -rf /)")
     assert run.checkpoints is not None
 
 
-@pytest.mark.parametrize("wish", [{"script": ""}, {"script": "train.py"}])
-def test_what_this_engine_cannot_run_it_refuses_in_words(wish) -> None:
-    with pytest.raises(BadInput, match="job j names"):
-        run_spec_of("j", msgspec.structs.replace(SPEC, **wish))
+def test_how_a_job_trains_is_how_its_run_does() -> None:
+    keeping = Checkpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
+    training = Training(
+        seed=7, threads=2, virtual_ranks=12, convergence="fast", copies=2, checkpoints=keeping
+    )
+    run = run_spec_of("j", msgspec.structs.replace(SPEC, training=training), PYTHON)
+    assert (run.seed, run.threads, run.virtual_ranks, run.convergence, run.copies) == (7, 2, 12, "fast", 2)
+    assert run.checkpoints == CheckpointPolicy(
+        every_steps=500, each_epoch=True, keep_last=4, keep_best=("eval_loss", "min")
+    )
+
+
+def test_discrete_sizes_are_the_limits_of_the_run() -> None:
+    policy = ElasticPolicy(replica_discrete_values=(2, 4, 8))
+    run = run_spec_of("j", msgspec.structs.replace(SPEC, elastic_policy=policy), PYTHON)
+    assert (run.min_workers, run.max_workers) == (2, 8)
+
+
+def test_a_script_that_is_not_absolute_begins_in_the_working_directory() -> None:
+    run = run_spec_of("j", msgspec.structs.replace(SPEC, script="../train.py", working_dir="/work/x"), PYTHON)
+    assert run.script == "/work/train.py"
+
+
+@pytest.mark.parametrize("program", ["python", "python3", "python3.12", PYTHON])
+def test_a_command_may_be_a_python_with_a_script(program) -> None:
+    spec = msgspec.structs.replace(SPEC, script="", args=(), command=(program, "/train.py", "-u", "--lr"))
+    run = run_spec_of("j", spec, PYTHON)
+    assert (run.script, run.args) == ("/train.py", ("-u", "--lr"))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("bash", "-c", "python train.py"), "wants to start bash"),
+        (("/usr/bin/python3", "/train.py"), "wants to start /usr/bin/python3"),
+        (("pythonx", "/train.py"), "wants to start pythonx"),
+        (("python", "-m", "train"), "gives python the option -m"),
+        (("python",), "names no script"),
+    ],
+)
+def test_a_command_that_is_none_is_refused_in_words(command, said) -> None:
+    spec = msgspec.structs.replace(SPEC, script="", args=(), command=command)
+    with pytest.raises(BadInput, match=said) as refused:
+        run_spec_of("j", spec, PYTHON)
+    assert refused.value.do
+
+
+def test_a_script_without_a_place_is_refused_in_words() -> None:
+    with pytest.raises(BadInput, match=r"job j names the script train\.py"):
+        run_spec_of("j", msgspec.structs.replace(SPEC, script="train.py"), PYTHON)
 
 
 def test_a_job_nobody_has_heard_of_is_not_there(tmp_path) -> None:
@@ -98,7 +145,7 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
 
 @pytest.mark.parametrize("kind", [Resize, Drain, Stop, Kill])
 def test_an_order_for_a_life_that_is_not_there_does_nothing(tmp_path, kind) -> None:
-    more = {Resize: {"workers": 2}, Drain: {"worker": 0}}.get(kind, {})
+    more = {Resize: {"workers": 2, "limits": (1, 4)}, Drain: {"worker": 0}}.get(kind, {})
     refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", life=1, **more)]))
     assert refused == {"j": "life 1 is not there"}
 

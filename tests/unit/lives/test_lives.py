@@ -58,7 +58,7 @@ def run_dir(tmp_path, monkeypatch) -> RunDir:
 @pytest.fixture
 def live(run_dir, monkeypatch):
     def begin(life: int, workers: int = 1) -> int:
-        options = ["--life", str(life), "--workers", str(workers)]
+        options = [f"--life={life}", f"--workers={workers}", "--limits=1:4"]
         monkeypatch.setattr(sys, "argv", ["lives", str(run_dir.root), *options])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -1,5 +1,6 @@
 """What a job can do with each number of workers, from the lines it writes down."""
 
+import msgspec
 import pytest
 
 from elastane.api.records import EventLine, LedgerLine, Samples
@@ -58,3 +59,18 @@ def test_a_change_costs_what_the_healthy_worker_that_waited_longest_lost() -> No
     pace = after_event(pace, EventLine(time=2.0, kind="checkpoint.saved"))
     assert pace.resize_s == pytest.approx(0.2)
     assert pace.saved_s == 2.0
+
+
+def test_a_loss_is_averaged_over_twenty_steps_in_a_row_or_not_at_all() -> None:
+    def losing(*losses: tuple[int, float | None]) -> Pace:
+        lines = (msgspec.structs.replace(line(step, 1, 1.0), loss=loss) for step, loss in losses)
+        return folded(*lines)
+
+    steps = [(step, float(step)) for step in range(1, 22)]
+    assert losing(*steps[:19]).recent_loss is None
+    assert losing(*steps[:20]).recent_loss == sum(range(1, 21)) / 20
+    assert losing(*steps).recent_loss == sum(range(2, 22)) / 20
+    assert losing(*steps[:10], (11, None), *steps[11:]).recent_loss is None
+    assert losing(*steps[:10], (11, float("nan")), *steps[11:]).recent_loss is None
+    # Made again after a resume.
+    assert losing(*steps, *steps[4:10]).recent_loss is None

@@ -1,6 +1,7 @@
 """One small cluster for each rule that the random ones do not reach, with its reason and its sentences."""
 
 from datetime import UTC, datetime, time, timedelta
+from typing import get_args
 
 import pytest
 
@@ -36,6 +37,17 @@ def decided(*jobs, devices=8, reservations=(), pools=None, now_s=NOW_S):
 def test_a_paused_job_gives_everything_back():
     decision = decided(state(workers=4, run_policy=RunPolicy(suspend=True)))
     assert (decision.action, decision.drain, decision.why) == ("preempt", {"a": 4}, (plans.Suspended(),))
+
+
+@pytest.mark.parametrize("cause", get_args(plans.Cause))
+def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
+    decision = decided(state(workers=4, fields={"ends": cause}))
+    assert (decision.action, decision.drain, decision.why) == (
+        "preempt",
+        {"a": 4},
+        (plans.Ends(cause=cause),),
+    )
+    assert "paused" not in " ".join(explain(decision))
 
 
 def test_a_crashed_job_is_tried_again_when_it_is_time():
@@ -148,9 +160,12 @@ def test_a_job_at_rest_says_why_it_is_not_larger():
 
 @pytest.mark.parametrize("kind", plans.Why.__args__)
 def test_every_reason_has_a_sentence(kind):
-    values = {"str": "x", "int": 3, "float": 0.5, "Because": "owner", "str | None": "x"}
+    values = {"str": "x", "int": 3, "float": 0.5, "str | None": "x"}
     hints = {name: str(getattr(hint, "__name__", hint)) for name, hint in kind.__annotations__.items()}
-    fields = {name: values.get(hint, "owner") for name, hint in hints.items()}
+    enums = {get_args(plans.Because): "owner", get_args(plans.Cause): "time"}
+    fields = {
+        name: enums.get(get_args(kind.__annotations__[name])) or values[hint] for name, hint in hints.items()
+    }
     said = sentence(kind(**fields))
     assert said.endswith(".")
     assert said[0].isupper() or said[0] in "3x"

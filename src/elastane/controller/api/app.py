@@ -14,6 +14,7 @@ from elastane.controller.api import (
     documents,
     jobs,
     nodes,
+    occupancy,
     problems,
     reports,
     tokens,
@@ -24,7 +25,7 @@ from elastane.controller.api.context import Controller, Settings
 from elastane.controller.api.description import describe
 from elastane.controller.api.size import SizeLimit
 
-ROUTERS = (jobs, watching, documents, config, nodes, reports, usage, tokens, audit, about)
+ROUTERS = (jobs, watching, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
 
 
 def application(controller: Controller) -> FastAPI:

@@ -65,6 +65,7 @@ class Caller:
         self.now_s = now_s
         self._key = key
         self._if_match = if_match
+        self._about = Target(name="")
 
     @property
     def teams(self) -> tuple[str, ...] | None:
@@ -81,7 +82,7 @@ class Caller:
             case Denied() as denied:
                 raise NotAllowed(action, target, denied)
             case _:
-                pass
+                self._about = target
 
     def expect(self, version: int) -> None:
         """Goes on if the caller means this version.
@@ -107,14 +108,15 @@ class Caller:
             self._tell(refusal)
             raise
 
-    def change(self, action: str, target: str, do: Callable[[Connection], Reply], team: str = "") -> Response:
+    def change(self, action: str, target: str, do: Callable[[Connection], Reply]) -> Response:
         """Does something once, with its line in the audit log, in one transaction.
+
+        The line belongs to the team of what it was allowed with.
 
         Args:
             action: for the audit log.
             target: likewise.
             do: checks what is allowed, does it and says what to answer.
-            team: whom the target belongs to; empty: the cluster.
         """
         digest = self._digest()
         try:
@@ -122,7 +124,7 @@ class Caller:
                 if self._key and (kept := replies.find(tx, self.principal.token, self._key)):
                     return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
                 done = do(tx)
-                self._audit(tx, action, target, team, allowed=True, detail="")
+                self._audit(tx, action, target, self._about.team, allowed=True, detail="")
                 if self._key:
                     replies.keep(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
         except NotAllowed as refusal:

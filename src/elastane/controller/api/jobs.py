@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -14,10 +15,10 @@ from elastane.controller.access.roles import Action, Target
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller
 from elastane.controller.api.description import says
-from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, read
+from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
 from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
 from elastane.controller.api.problems import missing
-from elastane.controller.store import deciding, documents, events, jobs
+from elastane.controller.store import deciding, documents, events, forgetting, jobs
 from elastane.controller.store.replies import Reply
 from elastane.controller.submission import check
 
@@ -49,12 +50,31 @@ def submit(caller: Asking, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
         check(spec, _priorities(tx))
+        _claim(tx, spec.name)
         job = jobs.submit(tx, spec, caller.principal.user, caller.now_s)
         message = f"{caller.principal.user} submitted {job.name}"
         events.append(tx, "job.submitted", message, caller.now_s, team=job.team, job=job.name)
         return reply(job, status=HTTPStatus.CREATED, version=job.version)
 
-    return caller.change("job.submit", f"job {spec.name}", do, spec.team)
+    return caller.change("job.submit", f"job {spec.name}", do)
+
+
+def _claim(tx: Connection, name: str) -> None:
+    """Goes on if nothing that a forgotten job of this name has left would be in the way.
+
+    Raises:
+        NameTaken: its files are still there.
+    """
+    left = forgetting.files_of(tx, name)
+    if not left:
+        return
+    if Path(left).exists():
+        raise jobs.NameTaken(
+            f"the name {name!r} is taken",
+            means="a job of that name has ended and is forgotten, but its files are still there",
+            do=f"choose another, such as {name}-2, or move its run directory away",
+        )
+    forgetting.release(tx, name)
 
 
 @router.get("", **says(Page[JobSummary]))
@@ -195,6 +215,15 @@ def events_of(caller: Asking, job: Name, after: After = None, limit: Limit = 100
         found = events.after(tx, after or 0, limit + 1, job=job)
     items = found[:limit]
     return response(reply(Page(items=items, after=str(items[-1].id) if len(found) > limit else "")))
+
+
+@router.get("/{job}/processes", **says(Page[str]))
+def processes_of(caller: Asking, job: Name) -> Response:
+    """Processes of the job that have a log: workers in the order of their numbers, then the others."""
+    with caller.reading() as tx:
+        allowed_job(tx, caller, job, "job.read")
+        run_dir = jobs.run_dir(tx, job)
+    return response(reply(Page(items=processes(run_dir))))
 
 
 @router.get("/{job}/logs", **says(str, media="text/plain; charset=utf-8"))

@@ -5,6 +5,7 @@ followed and nothing but a regular file is opened.
 """
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -20,6 +21,26 @@ class Part(msgspec.Struct, frozen=True):
 
     data: bytes
     following: int
+
+
+def processes(run_dir: str) -> tuple[str, ...]:
+    """Processes that have a log, workers first in the order of their numbers; none: the job never began."""
+    if not run_dir:
+        return ()
+    try:
+        logs = os.open(Path(run_dir) / "logs", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    try:
+        names = (
+            Path(name).stem
+            for name in os.listdir(logs)  # noqa: PTH208 - of a descriptor
+            if name.endswith(".log")
+        )
+        found = (name for name in names if re.fullmatch(PROCESS, name))
+        return tuple(sorted(found, key=lambda name: (not name.startswith("worker-"), len(name), name)))
+    finally:
+        os.close(logs)
 
 
 def read(run_dir: str, process: str, offset: int, limit: int) -> Part | None:

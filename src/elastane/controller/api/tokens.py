@@ -42,7 +42,7 @@ def make(caller: Asking, new: Annotated[NewToken, body(NewToken)]) -> Response:
         # What is kept for a repeated request must not hold the secret.
         return reply(MadeToken(secret="", token=token), status=HTTPStatus.CREATED)
 
-    answer = caller.change("token.make", f"{new.role} token of {new.user}", do, new.team)
+    answer = caller.change("token.make", f"{new.role} token of {new.user}", do)
     if made:
         answer.body = msgspec.json.encode(MadeToken(secret=secret, token=made[0]))
         answer.headers["content-length"] = str(len(answer.body))

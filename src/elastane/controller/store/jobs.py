@@ -12,6 +12,7 @@ from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision
 from elastane.api.wire import ENDED, Explanation, Grant, Held, Job, JobSummary, Observed, Page, State, Use
+from elastane.controller.ending import Ending, forget_at_s
 from elastane.controller.noting import Noted
 from elastane.controller.standing import Standing, standing_after
 from elastane.controller.store import rows
@@ -80,6 +81,7 @@ def submit(tx: Connection, spec: JobSpec, user: str, now_s: float) -> Job:
         "using": "[]",
         "using_since_s": now_s,
         "spent": 0.0,
+        "active_s": 0.0,
     }
     try:
         with tx.begin_nested():
@@ -128,6 +130,8 @@ _SUMMARY = (
     "wanted",
     "workers",
     "step",
+    "spec",
+    "observed",
 )
 
 
@@ -160,7 +164,7 @@ def respecify(tx: Connection, name: str, spec: JobSpec) -> Job:
         Ended: it is over.
     """
     row = _living(tx, name)
-    wanted = "cancel" if row.wanted == "cancel" else rows.wanted_by(spec)
+    wanted = row.wanted if row.wanted in rows.ENDS else rows.wanted_by(spec)
     values = rows.of_spec(spec) | {"wanted": wanted, "version": row.version + 1}
     if row.state in {"queued", "paused"}:
         values["state"] = "paused" if wanted == "pause" else "queued"
@@ -181,13 +185,20 @@ def cancel(tx: Connection, name: str, now_s: float) -> Job:
     job = rows.job_of(_living(tx, name))
     values = {"wanted": "cancel", "version": row.version + 1}
     if not job.grant.workers and not job.observed.held and job.state != "running":
-        values |= {"state": "cancelled", "ended_s": now_s}
+        values |= {"state": "cancelled", "ended_s": now_s, "forget_at_s": forget_at_s(job.spec, now_s)}
     after = tx.execute(update(jobs).where(jobs.c.name == name).values(values).returning(jobs)).one()
     changed(tx)
     return rows.job_of(after)
 
 
 # -- what the loop writes ----------------------------------------------------------------------------------
+
+
+def end(tx: Connection, name: str, ending: Ending) -> None:
+    """The job is to end by its own rules; like a cancelled one, it has ended once it is gone."""
+    values = {"wanted": ending.wanted, "why": ending.why, "version": jobs.c.version + 1}
+    tx.execute(update(jobs).where(jobs.c.name == name).values(values))
+    changed(tx)
 
 
 def unsettled(tx: Connection) -> tuple[Job, ...]:
@@ -224,7 +235,8 @@ def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
             "traceback": one.traceback,
         }
         if ended:
-            values |= {"ended_s": now_s, "granted": "{}", "workers": 0}
+            spec = rows.job_of(_one(tx, one.job)).spec
+            values |= {"ended_s": now_s, "granted": "{}", "workers": 0, "forget_at_s": forget_at_s(spec, now_s)}
             use(tx, one.job, (), now_s)
         tx.execute(update(jobs).where(jobs.c.name == one.job).values(values))
         some = True
@@ -333,10 +345,19 @@ def use(tx: Connection, name: str, uses: tuple[Use, ...], now_s: float) -> None:
     if ended := rows.intervals(row, now_s):
         tx.execute(insert(usage), ended)
     spent = row.spent + rows.cost(rows.uses_of(row), now_s - row.using_since_s)
+    since_s = max(now_s, row.using_since_s)
+    before_s = row.active_since_s
+    active_s = row.active_s + (since_s - before_s if before_s is not None and not uses else 0.0)
     tx.execute(
         update(jobs)
         .where(jobs.c.name == name)
-        .values(using=rows.text_of(uses), using_since_s=max(now_s, row.using_since_s), spent=spent)
+        .values(
+            using=rows.text_of(uses),
+            using_since_s=since_s,
+            spent=spent,
+            active_s=active_s,
+            active_since_s=(since_s if before_s is None else before_s) if uses else None,
+        )
     )
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Row
 
 from elastane.api.cluster import Draining, Holding, JobState
 from elastane.api.jobs import JobSpec
+from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
 
 _spec = msgspec.json.Decoder(JobSpec)
@@ -23,16 +24,17 @@ def text_of(value: object) -> str:
 
 
 def summary_of(row: Row[Any]) -> JobSummary:
-    return JobSummary(**_summary(row))
+    return JobSummary(**_summary(row, _spec.decode(row.spec), _observed.decode(row.observed)))
 
 
 def job_of(row: Row[Any]) -> Job:
+    spec, observed = _spec.decode(row.spec), _observed.decode(row.observed)
     return Job(
-        **_summary(row),
+        **_summary(row, spec, observed),
         version=row.version,
-        spec=_spec.decode(row.spec),
+        spec=spec,
         grant=_grant.decode(row.granted),
-        observed=_observed.decode(row.observed),
+        observed=observed,
         explained=_explanation.decode(row.explained),
         run_dir=row.run_dir,
         lives=row.lives,
@@ -42,6 +44,8 @@ def job_of(row: Row[Any]) -> Job:
         resized_s=_moment(row.resized_s),
         retry_at_s=float(row.retry_at_s),
         spent=float(row.spent),
+        active_s=float(row.active_s),
+        active_since_s=_moment(row.active_since_s),
         why=row.why,
         traceback=row.traceback,
     )
@@ -52,7 +56,8 @@ def _moment(seconds: float | None) -> float | None:
     return None if seconds is None else float(seconds)
 
 
-def _summary(row: Row[Any]) -> dict[str, Any]:
+def _summary(row: Row[Any], spec: JobSpec, observed: Observed) -> dict[str, Any]:
+    low, high = spec.elastic_policy.limits
     return {
         "number": row.number,
         "name": row.name,
@@ -63,15 +68,24 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
         "state": row.state,
         "wanted": row.wanted,
         "workers": row.workers,
+        "min_workers": low,
+        "max_workers": high,
         "step": row.step,
+        "steps": observed.steps,
+        "loss": observed.loss,
+        "samples_per_s": observed.samples_per_s if row.state == "running" else 0.0,
         "submitted_s": float(row.submitted_s),
         "started_s": _moment(row.started_s),
         "ended_s": _moment(row.ended_s),
     }
 
 
+ENDS: dict[Wanted, Cause] = {"cancel": "cancelled", "finish": "target", "fail": "time"}
+"""Why the scheduler should give a job nothing any more."""
+
+
 def wanted_by(spec: JobSpec) -> Wanted:
-    """What a job's spec says, unless somebody has cancelled it."""
+    """What a job's spec says, unless the job is to end."""
     return "pause" if spec.run_policy.suspend else "run"
 
 
@@ -120,7 +134,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
             )
     return JobState(
         number=row.number,
-        spec=_wanted_spec(row),
+        spec=_spec.decode(row.spec),
         submitted_s=row.submitted_s,
         holds=tuple(holds),
         draining=tuple(draining),
@@ -136,17 +150,8 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,
         spent=row.spent + cost(_uses.decode(row.using), now_s - row.using_since_s),
+        ends=ENDS.get(row.wanted),
     )
-
-
-def _wanted_spec(row: Row[Any]) -> JobSpec:
-    spec = _spec.decode(row.spec)
-    if row.wanted == "cancel" and not spec.run_policy.suspend:
-        # To the scheduler a job that is being cancelled wants nothing, as a paused one.
-        return msgspec.structs.replace(
-            spec, run_policy=msgspec.structs.replace(spec.run_policy, suspend=True)
-        )
-    return spec
 
 
 def explanation_of(text: str) -> Explanation:

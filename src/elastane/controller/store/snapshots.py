@@ -4,6 +4,7 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from elastane.api.cluster import Snapshot
+from elastane.api.pools import Pool
 from elastane.api.rules import Rules
 from elastane.api.wire import Config
 from elastane.controller.limits import limited
@@ -33,6 +34,12 @@ COLUMNS = [
 ]
 
 
+def pools_of(tx: Connection, config: Config, now_s: float) -> tuple[Pool, ...]:
+    """The declared pools, with the devices that they really have."""
+    capacities, metrics = reports.valid(tx, now_s)
+    return limited(config.pools or (), nodes.every(tx), capacities, metrics, config.triggers or ())
+
+
 class Taken(msgspec.Struct, frozen=True):
     """A snapshot, and the number of the last change in it."""
 
@@ -49,8 +56,7 @@ def snapshot(tx: Connection, now_s: float, config: Config | None = None) -> Take
         config: what would be declared; None: what is.
     """
     config = documents.config(tx) if config is None else config
-    capacities, metrics = reports.valid(tx, now_s)
-    pools = limited(config.pools or (), nodes.every(tx), capacities, metrics, config.triggers or ())
+    pools = pools_of(tx, config, now_s)
     rows = tx.execute(select(*COLUMNS).where(jobs.c.ended_s.is_(None)).order_by(jobs.c.number))
     return Taken(
         change(tx),

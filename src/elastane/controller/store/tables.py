@@ -83,9 +83,13 @@ jobs = Table(
     Column("using", Text, nullable=False),
     Column("using_since_s", Float, nullable=False),
     Column("spent", Float, nullable=False),
+    Column("active_s", Float, nullable=False, server_default="0"),
+    Column("active_since_s", Float),
+    Column("forget_at_s", Float),
     Index(None, "team", "number"),
     Index(None, "user", "number"),
     Index(None, "state", "number"),
+    Index(None, "forget_at_s"),
     # A snapshot reads the living among many that have ended.
     Index(
         "ix_jobs_alive",
@@ -94,6 +98,15 @@ jobs = Table(
         postgresql_where=text("ended_s IS NULL"),
     ),
     sqlite_autoincrement=True,
+)
+
+forgotten = Table(
+    "forgotten",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("run_dir", Text, nullable=False),
+    Column("forgotten_s", Float, nullable=False),
+    comment="Names of jobs that are forgotten and whose files may still be there.",
 )
 
 nodes = Table(

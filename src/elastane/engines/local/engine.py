@@ -117,8 +117,8 @@ class LocalEngine:
         match order:
             case Start():
                 return self._start(order)
-            case Resize(workers=workers):
-                return await self._tell(order, AskResize(workers=workers))
+            case Resize(workers=workers, limits=limits):
+                return await self._tell(order, AskResize(workers=workers, limits=limits))
             case Drain(worker=worker):
                 return await self._tell(order, AskDrain(worker=worker))
             case Evict():
@@ -144,12 +144,14 @@ class LocalEngine:
         if watched is not None and watched.life is not None and watched.life.number >= order.life:
             return ""
         try:
-            spec = run_spec_of(job, order.spec)
+            spec = run_spec_of(job, order.spec, sys.executable)
         except BadInput as error:
             self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=str(error)))
             return str(error)
-        if not Path(spec.script).is_file():
-            why = f"there is no script {spec.script} on this machine"
+        script = Path(spec.script)
+        working_dir = Path(order.spec.working_dir or script.parent)
+        if missing := _missing(script, working_dir):
+            why = f"there is no {missing} on this machine"
             self._started[job] = Impossible(order.life, Outcome(code=NOBODYS_FAULT, why=why))
             return why
         run_dir = self._places.run_dir(job)
@@ -164,7 +166,7 @@ class LocalEngine:
                 with claimed(spec, run_dir.root):
                     pass
             environment = environment_of(order.spec.env, self._own)
-            self._started[job] = start_agent(run_dir, order, self._agent, environment)
+            self._started[job] = start_agent(run_dir, order, self._agent, environment, working_dir)
         except (OSError, ElastaneError) as error:
             return str(error)
         return ""
@@ -202,6 +204,13 @@ class LocalEngine:
     async def close(self) -> None:
         """Hang up; jobs go on."""
         await self._forget(self._watched)
+
+
+def _missing(script: Path, working_dir: Path) -> str:
+    """What of these is not there; empty: both are."""
+    if not script.is_file():
+        return f"script {script}"
+    return "" if working_dir.is_dir() else f"working directory {working_dir}"
 
 
 def _kill_agent(pid: int, start: int) -> None:

@@ -1,42 +1,93 @@
 """From a job to the run that this machine makes of it."""
 
+import os
+import re
 from pathlib import Path
 
+import msgspec
+
+from elastane.api.checkpoint_policy import policy_of
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
-from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.api.spec import RunSpec
+
+PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
-def run_spec_of(job: str, spec: JobSpec) -> RunSpec:
+class Program(msgspec.Struct, frozen=True):
+    """What each worker runs.
+
+    Args:
+        script: absolute path of a Python script.
+        args: its arguments.
+    """
+
+    script: str
+    args: tuple[str, ...]
+
+
+def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
     """The run of a job.
 
     Args:
         job: unique name; also that of the run.
         spec: of the job.
+        python: path of the Python with which this engine starts workers.
 
     Raises:
         BadInput: this engine cannot run it.
     """
-    if not spec.script:
-        raise BadInput(
-            f"job {job} names no script",
-            means="the local engine starts Python scripts, each worker a process that runs it",
-            do="write script: and args: instead of command:",
-        )
-    if not Path(spec.script).is_absolute():
-        raise BadInput(
-            f"job {job} names the script {spec.script}, which is not an absolute path",
-            means="the engine works in no directory of the user's",
-            do="elastane submit makes it absolute; through the API, write the whole path",
-        )
-    policy = spec.elastic_policy
+    program, training = program_of(job, spec, python), spec.training
+    low, high = spec.elastic_policy.limits
     return RunSpec(
         name=job,
-        script=spec.script,
-        args=spec.args,
-        # How few are too few is the controller's to say, and may change while the job runs.
-        min_workers=1,
-        max_workers=policy.max_replicas,
-        start=policy.min_replicas,
-        checkpoints=CheckpointPolicy(auto=True),
+        script=program.script,
+        args=program.args,
+        min_workers=low,
+        max_workers=high,
+        start=low,
+        virtual_ranks=training.virtual_ranks,
+        copies=None if training.copies == "all" else training.copies,
+        convergence=training.convergence,
+        seed=training.seed,
+        threads=training.threads,
+        checkpoints=policy_of(training.checkpoints),
     )
+
+
+def program_of(job: str, spec: JobSpec, python: str) -> Program:
+    """The script of a job, and its arguments, also if they are written as ``command: [python, train.py]``.
+
+    Raises:
+        BadInput: it is something that this engine cannot run.
+    """
+    script, args = spec.script, spec.args
+    if spec.command:
+        script, args = _of_command(job, spec.command, python)
+    path = os.path.normpath(Path(spec.working_dir, script))
+    if not Path(path).is_absolute():
+        raise BadInput(
+            f"job {job} names the script {script}, which is not an absolute path",
+            means="the engine works in no directory of the user's",
+            do="elastane submit makes it absolute; through the API, write the whole path, or workingDir",
+        )
+    return Program(path, args)
+
+
+def _of_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, tuple[str, ...]]:
+    program, *words = command
+    if program != python and not PYTHON.fullmatch(program):
+        raise BadInput(
+            f"job {job} wants to start {program}",
+            means=f"the local engine starts Python scripts, each worker a process of {python}",
+            do="write command: [python, SCRIPT, ...], or script: and args:",
+        )
+    if not words or words[0].startswith("-"):
+        option = f"gives python the option {words[0]}" if words else "names no script"
+        raise BadInput(
+            f"job {job} {option}",
+            means="the engine starts python itself, and runs a script in it",
+            do="write the script right after python; variables such as PYTHONUNBUFFERED go into env:",
+        )
+    script, *args = words
+    return script, tuple(args)

@@ -51,15 +51,21 @@ class Impossible:
 
 
 def start_agent(
-    run_dir: RunDir, order: Start, command: Sequence[str], environment: Mapping[str, str]
+    run_dir: RunDir, order: Start, command: Sequence[str], environment: Mapping[str, str], working_dir: Path
 ) -> Starting:
-    """Start the process of a life, in a session of its own and without a terminal.
+    """Start the process of a life in this directory, in a session of its own and without a terminal.
 
     Raises:
         OSError: it cannot be started.
     """
     log = run_dir.log(AGENT)
-    options = (str(run_dir.root), "--life", str(order.life), "--workers", str(order.workers))
+    low, high = order.spec.elastic_policy.limits
+    options = (
+        str(run_dir.root),
+        f"--life={order.life}",
+        f"--workers={order.workers}",
+        f"--limits={low}:{high}",
+    )
     # The process is present from its first moment on, whoever dies between here and its first line.
     presence = be_present(run_dir)
     try:
@@ -71,7 +77,7 @@ def start_agent(
                 stderr=stream,
                 start_new_session=True,
                 pass_fds=(presence,),
-                cwd=Path(order.spec.script).parent,
+                cwd=working_dir,
                 env=dict(environment),
             )
     finally:

@@ -72,6 +72,7 @@ class Watched:
         return Progress(
             step=pace.step,
             loss=pace.loss,
+            recent_loss=pace.recent_loss,
             steps=self._steps or 0,
             samples_per_step=self._samples or pace.samples,
             speeds=tuple((workers, speed.samples_per_s) for workers, speed in sorted(pace.speeds.items())),

@@ -2,9 +2,9 @@
 
 The gradient of a virtual rank is copied into a free slot, or added to the slot of its sibling in the tree;
 full siblings are merged. Where the sibling comes right after, its gradients wait where autograd left them, so
-that the two are added on the way into the slot: one pass over memory instead of two. A worker with an aligned
-power of two ends with one slot and holds at most ``log2 V + 1`` on the way. Slot 0 is where whole sums end
-up, and the gradient the optimizer sees.
+that the two are added on the way into the slot, their own or that of the pair's sibling: one pass over
+memory instead of two or three. A worker with an aligned power of two ends with one slot and holds at most
+``log2 V + 1`` on the way. Slot 0 is where whole sums end up, and the gradient the optimizer sees.
 """
 
 import threading
@@ -20,6 +20,9 @@ from elastane.runtime.state.memory import Arena
 from elastane.runtime.state.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
+
+STRETCH = 1 << 16
+"""Elements; four times as many are looked at together."""
 
 
 class Gradients:
@@ -104,6 +107,7 @@ class Gradients:
             return
         if kept is not None and other is not None:
             node = (other[0], node[1])
+            other = sibling(node, self._size)
         add = other is not None and other in self._nodes if self.exact else bool(self._nodes)
         if not self.exact:
             slot = 0
@@ -250,7 +254,13 @@ class _Leaf:
         kept = self._kept.gradients.pop(number) if self._kept is not None else None
         with gradients.lock:
             if gradients.rooted.isdisjoint(self._layout.blocks_of[number]):
-                self._write(self._views[number], kept, gradient)
+                if self._adding and self._kept is not None:
+                    place = self._layout.places[number]
+                    target = place.flat(gradients._arenas[self._slot].tensors)  # noqa: SLF001
+                    flat = [None if one is None else place.flattened(one) for one in (kept, gradient)]
+                    _add_pair(target, *flat)
+                else:
+                    self._write(self._views[number], kept, gradient)
             else:
                 self._write_around(number, kept, gradient)
             if self._announce is not None:
@@ -296,11 +306,9 @@ class _Leaf:
             return
         target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
         cut = slice(piece.start, piece.stop)
-        self._write(
-            target[cut],
-            None if kept is None else place.flattened(kept)[cut],
-            None if change is None else place.flattened(change)[cut],
-        )
+        pair = [None if one is None else place.flattened(one)[cut] for one in (kept, change)]
+        write = _add_pair if self._adding and self._kept is not None else self._write
+        write(target[cut], *pair)
 
     def _count_down(self, number: int) -> None:
         done = []
@@ -335,3 +343,25 @@ class _Leaf:
                 self._merge(block)
             if self._announce is not None and of_buffers:
                 self._announce(tuple(of_buffers))
+
+
+def _add_pair(target: torch.Tensor, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+    """Add the sum of two virtual ranks to that of their sibling; None counts as zeros.
+
+    In stretches that stay in the processor's cache, so that the pair's sum is never in memory.
+
+    Args:
+        target: 1-D.
+        one: 1-D and as long.
+        other: likewise.
+    """
+    if one is None:
+        one, other = other, None
+    if one is None:
+        target.add_(0)
+        return
+    sums = torch.empty(min(STRETCH, target.numel()), dtype=target.dtype)
+    for begin in range(0, target.numel(), STRETCH):
+        stretch = slice(begin, begin + STRETCH)
+        some = target[stretch]
+        some.add_(torch.add(one[stretch], 0 if other is None else other[stretch], out=sums[: some.numel()]))

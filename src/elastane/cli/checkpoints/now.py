@@ -9,7 +9,7 @@ from elastane.api.control import AskCheckpoint, AskStatus
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.cli.status import asked
+from elastane.cli.runs.status import asked
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.quantities import size_text

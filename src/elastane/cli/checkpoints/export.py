@@ -8,10 +8,10 @@ import typer
 from elastane.api.errors import NoSuchRun
 from elastane.api.export import Exported
 from elastane.api.spec import MAX_SHARD_BYTES
-from elastane.cli import export as finished
-from elastane.cli.export import DType, Format, options_of, show_exported
+from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen
+from elastane.cli.runs import export as finished
+from elastane.cli.runs.export import DType, Format, options_of, show_exported
 from elastane.cli.verb import AsJson
-from elastane.cli.which_checkpoint import Checkpoint, Checkpoints, catalog_of, chosen
 from elastane.cli.with_torch import said_by
 from elastane.client.resolve import find_run
 from elastane.observability.run_files import read_record

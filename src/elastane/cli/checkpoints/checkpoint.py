@@ -7,10 +7,10 @@ import typer
 
 from elastane.api.checkpoints import Damage, Manifest, Retention, Summary
 from elastane.api.errors import BadInput, NoSuchFile
-from elastane.cli.checkpoint_export import export
-from elastane.cli.checkpoint_now import now
+from elastane.cli.checkpoints.export import export
+from elastane.cli.checkpoints.now import now
+from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen
 from elastane.cli.verb import AsJson, print_json, talk, verb
-from elastane.cli.which_checkpoint import Checkpoint, Checkpoints, catalog_of, chosen
 from elastane.observability.quantities import size_text
 
 HELP = """

@@ -12,8 +12,8 @@ from elastane.api.errors import ElastaneError
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.cli.live import panel
-from elastane.cli.progress import MESSAGE, QUIET, Progress, after_event, after_line
+from elastane.cli.runs.live import panel
+from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, after_event, after_line
 from elastane.cli.words import event_text, restored_event, step_text
 from elastane.observability.facts import OUTCOMES
 from elastane.observability.lives import RESTORED, RESUMED

@@ -9,7 +9,7 @@ from elastane.api.control import Answer, AskStatus
 from elastane.api.errors import NoSuchRun
 from elastane.api.rundir import RunDir
 from elastane.cli.home import known_runs
-from elastane.cli.status import asked
+from elastane.cli.runs.status import asked
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.run_files import is_live, read_record

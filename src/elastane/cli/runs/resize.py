@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.control import Answer, AskResize
-from elastane.cli.status import asked, members, wait_until
+from elastane.cli.runs.status import asked, members, wait_until
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.control import AskStop
-from elastane.cli.status import LOOK_S, asked
+from elastane.cli.runs.status import LOOK_S, asked
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.observability.run_files import is_live

@@ -13,9 +13,9 @@ from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.cli.checkpoint_policy import CheckpointOptions
+from elastane.cli.checkpoints.policy import CheckpointOptions
 from elastane.cli.home import fresh_name
-from elastane.cli.run_spec import (
+from elastane.cli.runs.run_spec import (
     Changes,
     Options,
     changed_spec,
@@ -34,7 +34,7 @@ from elastane.observability.run_files import read_record
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastane.cli.watch import Watcher
+    from elastane.cli.runs.watch import Watcher
 
 ELASTICITY, TRAINING = "Elasticity", "Training (the trained bytes depend on these)"
 CHECKPOINTS, BACK, OUTPUT = "Checkpoints", "Coming back", "Output"
@@ -304,7 +304,7 @@ class Terminal:
         self._console.print(line, markup=False)
 
     def view(self, record: RunRecord) -> "Watcher":
-        from elastane.cli.watch import Watcher  # noqa: PLC0415 - only a life that is watched needs the panel
+        from elastane.cli.runs.watch import Watcher  # noqa: PLC0415 - only a life that is watched needs the panel
 
         return Watcher(self._run_dir, record.spec, self._console)
 

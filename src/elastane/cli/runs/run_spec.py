@@ -8,7 +8,7 @@ import msgspec
 
 from elastane.api.errors import BadInput
 from elastane.api.spec import RunSpec
-from elastane.cli.checkpoint_policy import CheckpointOptions, policy_of
+from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LARGEST_SEED = 2**63 - 1

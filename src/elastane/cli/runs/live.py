@@ -10,7 +10,7 @@ from rich.text import Text
 
 from elastane.api.records import LedgerLine
 from elastane.api.spec import RunSpec
-from elastane.cli.progress import Progress
+from elastane.cli.runs.progress import Progress
 from elastane.cli.words import duration_text, event_text, loss_text
 
 CELLS = 48

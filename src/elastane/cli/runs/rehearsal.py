@@ -12,8 +12,8 @@ from elastane.api.records import Digest, LedgerLine
 from elastane.api.rehearsal import Rehearsed
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
+from elastane.cli.checkpoints.which import chosen
 from elastane.cli.verb import print_json, talk
-from elastane.cli.which_checkpoint import chosen
 from elastane.cli.with_torch import said_by
 from elastane.observability.quantities import speed_text
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_record

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from elastane.api.errors import BadInput
-from elastane.cli.rehearsal import rehearse
+from elastane.cli.runs.rehearsal import rehearse
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 from elastane.lives.proof import judged

@@ -1,0 +1,1 @@
+"""``elastane checkpoint``: verbs about the checkpoints of a run."""

@@ -1,0 +1,1 @@
+"""Verbs about the jobs of a cluster, for whoever submits them."""

@@ -1,0 +1,122 @@
+"""``elastane describe``: all that is known about a job."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from elastane.api.wire import Event, Job
+from elastane.cli.verb import AsJson, JobName, print_json, talk
+from elastane.client.context import connect
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+SHOWN = 8
+"""Events; elastane events has them all."""
+
+
+def describe(job: JobName, as_json: AsJson = False) -> None:
+    """Show all that is known about JOB: sizes, progress, cost, why, and what happened last.
+
+    With --json, one object, its spec included.
+    """
+    with connect() as cluster:
+        found = cluster.job(job)
+        if as_json:
+            print_json(found)
+            return
+        events = deque(cluster.events(job), maxlen=SHOWN)
+    show(found, list(events))
+
+
+def show(job: Job, events: list[Event]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
+    from rich.text import Text  # noqa: PLC0415
+
+    from elastane.cli.jobs.words import event_text, explanation_lines  # noqa: PLC0415
+
+    console = talk()
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for title, value in facts(job):
+        grid.add_row(title, Text(value) if isinstance(value, str) else value)
+    console.print(grid, soft_wrap=False)
+    if job.state in ("queued", "running", "paused"):
+        console.print()
+        for line in explanation_lines(job.explained):
+            console.print(Text(line))
+    if events:
+        console.print()
+        for event in events:
+            console.print(event_text(event, of_job=True))
+    if job.traceback:
+        console.print()
+        sys.stdout.write(job.traceback)
+
+
+def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
+    """Titles and values; what is not known is left out."""
+    from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
+        loss_of,
+        moment_text,
+        speed_text,
+        state_text,
+        step_text,
+        time_text,
+        workers_text,
+    )
+
+    spec, now_s = job.spec, time.time()
+    owner = f"{job.team}, submitted by {job.user}"
+    pairs: list[tuple[str, str | Text]] = [
+        ("name", job.name),
+        ("state", state_text(job)),
+        ("why", job.why),
+        ("team", owner + (f", queue {job.queue}" if job.queue else "")),
+        ("priority", job.priority_class),
+        ("workers", workers_text(job)),
+        ("in", ", ".join(f"{pool}: {workers}" for pool, workers in job.grant.workers.items())),
+        ("each", each_text(job)),
+        ("step", step_text(job)),
+        ("loss", loss_of(job)),
+        ("samples/s", speed_text(job)),
+        ("speeds", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
+        ("runs", " ".join(spec.command or (spec.script, *spec.args))),
+        ("begins in", spec.working_dir),
+        ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
+        ("cost", cost_text(job)),
+        ("lives", lives_text(job)),
+        ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
+        ("started", moment_text(job.started_s)),
+        ("ended", moment_text(job.ended_s)),
+        ("run", job.run_dir),
+    ]
+    return ((title, value) for title, value in pairs if value)
+
+
+def each_text(job: Job) -> str:
+    """What a worker takes."""
+    resources = job.spec.resources_per_worker
+    devices = f"{resources.devices} device{'s' * (resources.devices > 1)}"
+    kinds = f" of {' or '.join(resources.kinds)}" if resources.kinds else ""
+    terms = [*(["spot too"] if job.spec.spot else []), *([] if job.spec.borrow else ["never borrowed"])]
+    return ", ".join([devices + kinds, *terms])
+
+
+def cost_text(job: Job) -> str:
+    if not job.spent and job.spec.budget is None:
+        return ""
+    return f"{job.spent:.2f}" + ("" if job.spec.budget is None else f" of {job.spec.budget:.2f}")
+
+
+def lives_text(job: Job) -> str:
+    """How often it was interrupted, and by what."""
+    counts = [
+        (job.crashes, f"crashed (of {job.spec.run_policy.job_max_retry_count} allowed)"),
+        (job.preemptions, "stopped for others"),
+        (job.resizes, "resized"),
+    ]
+    return ", ".join(f"{count} times {what}" for count, what in counts if count)

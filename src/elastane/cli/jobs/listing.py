@@ -1,0 +1,64 @@
+"""``elastane jobs``: the jobs of the cluster."""
+
+import time
+from typing import Annotated, cast, get_args
+
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.wire import State
+from elastane.cli.verb import AsJson, print_json, talk
+from elastane.client.context import connect
+
+ALIVE: tuple[State, ...] = ("queued", "running", "paused")
+
+Team = Annotated[str, typer.Option(metavar="TEAM", help="Only this team's.", show_default=False)]
+Queue = Annotated[str, typer.Option(metavar="QUEUE", help="Only those in this queue.", show_default=False)]
+
+
+def jobs(
+    *,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Those that have ended, too.")] = False,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only in this state; repeatable.", show_default=False),
+    ] = None,
+    team: Team = "",
+    user: Annotated[str, typer.Option(metavar="USER", help="Only this user's.", show_default=False)] = "",
+    queue: Queue = "",
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only those whose name begins so.", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show the jobs of the cluster that you may see, newest first.
+
+    WORKERS is how many a job has, of the fewest and most that it may have. A
+    queued job waits for its minimum; elastane explain JOB says for what.
+
+    With --json, one object per line.
+    """
+    states = states_of(state or []) or (() if all_ else ALIVE)
+    with connect() as cluster:
+        found = cluster.jobs(team=team, states=states, user=user, queue=queue, prefix=prefix)
+        if as_json:
+            for job in found:
+                print_json(job)
+            return
+        rows = list(found)
+    console = talk()
+    if not rows:
+        more = "" if all_ or state else "; elastane jobs --all shows those that have ended"
+        console.print(f"no jobs{more}")
+        return
+    from elastane.cli.jobs.words import jobs_table, print_whole  # noqa: PLC0415 - rich
+
+    print_whole(console, jobs_table(rows, time.time()))
+
+
+def states_of(words: list[str]) -> tuple[State, ...]:
+    known = get_args(State)
+    for word in words:
+        if word not in known:
+            raise BadInput(f"--state {word!r} is no state of a job", do=f"write one of {', '.join(known)}")
+    return tuple(cast(State, word) for word in words)

@@ -1,0 +1,90 @@
+"""``elastane login``: from now on, another cluster."""
+
+import getpass
+import ipaddress
+import os
+import sys
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.wire import Me
+from elastane.cli.verb import AsJson, print_json, talk
+from elastane.client.context import Context, connect, home, keep
+
+EVERY_TEAM = "*"
+
+
+def login(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Of the controller: https://cluster:7425", show_default=False)
+    ],
+    *,
+    token_stdin: Annotated[
+        bool, typer.Option("--token-stdin", help="Read the token from stdin instead of asking for it.")
+    ] = False,
+    ca: Annotated[
+        str, typer.Option("--ca", metavar="FILE", help="Certificate to trust.", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remember a cluster's address and your token for it; all commands then ask that cluster.
+
+    The token is never an argument: other users of the machine could read it
+    there. It is kept in $ELASTANE_HOME/cluster.json, which only you can read.
+
+      $ elastane login https://cluster:7425 --token-stdin < token
+
+    With --json, an object with the keys url, user, role and team.
+    """
+    check_url(url)
+    token = sys.stdin.readline().strip() if token_stdin else asked_for()
+    if not token:
+        raise BadInput("no token was given", do="ask an operator for one: elastane token create")
+    certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
+    wish = Context(url=url.rstrip("/"), token=token, certificate=certificate)
+    with connect(wish) as cluster:
+        me = cluster.me()
+    team = "" if me.team == EVERY_TEAM else me.team
+    keep(Context(url=wish.url, token=token, certificate=certificate, team=team))
+    if as_json:
+        print_json({"url": wish.url, "user": me.user, "role": me.role, "team": me.team})
+        return
+    talk().print(f"{who_text(me)} at {wish.url}; kept in {home() / 'cluster.json'}", markup=False)
+
+
+def who_text(me: Me) -> str:
+    team = "in every team" if me.team == EVERY_TEAM else f"in team {me.team}" if me.team else ""
+    return " ".join(filter(None, (f"you are {me.user}, {me.role}", team)))
+
+
+def check_url(url: str) -> None:
+    """Goes on if a token may be sent there.
+
+    Raises:
+        BadInput: it is no address, or others could listen.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"{url} is not the address of a controller", do="write https://HOST:PORT")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        raise BadInput(
+            f"{url} is not encrypted",
+            means="whoever sees the network would see your token",
+            do="write https://, or reach it through a tunnel that ends on 127.0.0.1",
+        )
+
+
+def asked_for() -> str:
+    if not sys.stdin.isatty():
+        raise BadInput("there is no terminal to ask for the token", do="give --token-stdin")
+    return getpass.getpass("token: ").strip()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

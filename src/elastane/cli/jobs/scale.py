@@ -1,0 +1,65 @@
+"""``elastane scale``: other limits for a job's size."""
+
+import re
+from typing import Annotated
+
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.cli.verb import AsJson, JobName, print_json, talk
+from elastane.client.context import connect
+
+
+def scale(
+    job: JobName,
+    workers: Annotated[
+        str | None,
+        typer.Argument(metavar="MIN:MAX", help="Fewest and most; one number is both.", show_default=False),
+    ] = None,
+    *,
+    least: Annotated[
+        int | None,
+        typer.Option("--min", metavar="N", help="Fewest; the most stays as it is.", show_default=False),
+    ] = None,
+    most: Annotated[
+        int | None,
+        typer.Option("--max", metavar="N", help="Most; the fewest stays as it is.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let JOB have other numbers of workers.
+
+    The cluster follows as it can, while the job trains; the trained bytes do
+    not depend on it.
+
+      $ elastane scale digits 2:8
+      $ elastane scale digits --max 4
+
+    With --json, the job.
+    """
+    low, high = limits_of(workers, least, most)
+    with connect() as cluster:
+        found = cluster.scale(job, min_replicas=low, max_replicas=high)
+    if as_json:
+        print_json(found)
+        return
+    has = f"; it has {found.workers} now" if found.state == "running" else ""
+    talk().print(f"{job} may have {found.min_workers} to {found.max_workers} workers{has}", markup=False)
+
+
+def limits_of(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
+    """Fewest and most workers; None: as before.
+
+    Raises:
+        BadInput: nothing is said, or the same is said twice.
+    """
+    if workers is None:
+        if least is None and most is None:
+            raise BadInput("no size was given", do="elastane scale JOB MIN:MAX, or --min N, or --max N")
+        return least, most
+    if least is not None or most is not None:
+        raise BadInput(f"{workers} beside --min or --max", do="give one of them")
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", workers.strip())
+    if match is None:
+        raise BadInput(f"{workers!r} is not MIN:MAX", do="write for example 1:8")
+    return int(match[1]), int(match[2] or match[1])

@@ -1,0 +1,91 @@
+"""What ``elastane top`` shows."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from elastane.api.wire import JobSummary, Occupancy
+from elastane.cli.jobs.words import (
+    loss_of,
+    speed_text,
+    state_text,
+    step_text,
+    table_of,
+    time_text,
+    workers_text,
+)
+
+if TYPE_CHECKING:
+    from elastane.cli.jobs.top import Sight
+
+CELLS = 10
+AROUND = 5
+"""Lines that are neither a pool nor a job."""
+
+
+def screen(sight: "Sight", url: str, height: int) -> RenderableType:
+    """The whole screen, of so many lines."""
+    head = Table.grid(expand=True)
+    head.add_column(no_wrap=True)
+    head.add_column(justify="right", no_wrap=True)
+    now = f"{datetime.fromtimestamp(sight.time_s).astimezone():%H:%M:%S}"
+    head.add_row(Text.assemble(("elastane", "bold"), f"  {url}"), Text(f"{now}   q ends", style="dim"))
+    rows = max(0, height - AROUND - len(sight.pools))
+    parts: list[RenderableType] = [head, Text(), pools_part(sight), Text(), jobs_part(sight, rows)]
+    return Group(*parts)
+
+
+def pools_part(sight: "Sight") -> Table:
+    """A row per pool: how full it is."""
+    titles = ["pool", "device", "", "used", "free", "leaving", "price", "site"]
+    return table_of(titles, [_pool_row(pool) for pool in sight.pools])
+
+
+def jobs_part(sight: "Sight", rows: int | None = None) -> RenderableType:
+    """A row per job; as many as fit."""
+    if not sight.jobs:
+        return Text("no jobs", style="dim")
+    titles = ["name", "team", "state", "workers", "", "step", "loss", "samples/s", "age"]
+    fitting = sight.jobs if rows is None or len(sight.jobs) <= rows else sight.jobs[: max(0, rows - 1)]
+    table = table_of(titles, [_job_row(job, sight.time_s) for job in fitting])
+    if len(fitting) < len(sight.jobs) or sight.more:
+        return Group(table, Text("and more; elastane jobs has them all", style="dim"))
+    return table
+
+
+def bar(part: float, style: str) -> Text:
+    """So much of a whole, 0 to 1."""
+    full = round(min(1.0, max(0.0, part)) * CELLS)
+    return Text.assemble(("━" * full, style), ("─" * (CELLS - full), "dim"))
+
+
+def _pool_row(pool: Occupancy) -> list[Text]:
+    part = pool.used / pool.devices if pool.devices else float(pool.used > 0)
+    kind = f"{pool.device} spot" if pool.spot else pool.device
+    return [
+        Text(pool.pool),
+        Text(kind),
+        bar(part, "green" if pool.free else "yellow"),
+        Text(f"{pool.used}/{pool.devices}"),
+        Text(f"{pool.free}"),
+        Text(f"{pool.leaving}" if pool.leaving else ""),
+        Text(f"{pool.price:g}" if pool.price else ""),
+        Text(pool.site),
+    ]
+
+
+def _job_row(job: JobSummary, now_s: float) -> list[Text]:
+    return [
+        Text(job.name),
+        Text(job.team),
+        state_text(job),
+        Text(workers_text(job)),
+        bar(job.step / job.steps, "bright_blue") if job.steps else Text(),
+        Text(step_text(job)),
+        Text(loss_of(job)),
+        Text(speed_text(job)),
+        Text(time_text(now_s - job.submitted_s)),
+    ]

@@ -1,0 +1,164 @@
+"""From a job and what was typed about it to a `JobSpec`, or a sentence that says why not. Pure."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Literal, TypeVar
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.job_checks import checked
+from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
+from elastane.cli.checkpoints.policy import moments
+from elastane.cli.runs.run_spec import worker_range
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+AHEAD = re.compile(r"\+\s*(\d+(?:\.\d+)?)\s*(min|minutes?|h|hours?|d|days?)")
+SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """The options as they were typed; see ``elastane submit --help``. None: not typed."""
+
+    name: str | None = None
+    team: str | None = None
+    queue: str | None = None
+    priority: str | None = None
+    workers: str | None = None
+    devices: int | None = None
+    kinds: tuple[str, ...] | None = None
+    spot: bool | None = None
+    borrow: bool | None = None
+    env: tuple[str, ...] = ()
+    deadline: str | None = None
+    budget: float | None = None
+    retries: int | None = None
+    seed: int | None = None
+    threads: int | None = None
+    virtual_ranks: int | None = None
+    convergence: Literal["exact", "fast"] | None = None
+    copies: str | None = None
+    checkpoint_every: str | None = None
+    checkpoint_at: str | None = None
+    checkpoint_dir: str | None = None
+    keep_last: int | None = None
+    keep_every: int | None = None
+    keep_best: str | None = None
+
+
+class Here(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when something is typed.
+
+    Args:
+        environment: of the terminal.
+        now: with the terminal's time zone.
+    """
+
+    environment: Mapping[str, str]
+    now: datetime
+
+
+def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
+    """The job with what was typed in place of what it said before, checked.
+
+    Raises:
+        BadInput: with the option or the field, what is wrong and what to write.
+    """
+    resources = _with(spec.resources_per_worker, devices=wishes.devices, kinds=wishes.kinds)
+    run_policy = _with(spec.run_policy, job_max_retry_count=wishes.retries)
+    deadline = None if wishes.deadline is None else deadline_of(wishes.deadline, here.now)
+    return checked(
+        _with(
+            spec,
+            name=wishes.name,
+            team=wishes.team,
+            queue=wishes.queue,
+            priority_class=wishes.priority,
+            spot=wishes.spot,
+            borrow=wishes.borrow,
+            deadline=deadline,
+            budget=wishes.budget,
+            env=spec.env | environment_of(wishes.env, here.environment),
+            resources_per_worker=resources,
+            elastic_policy=_policy(spec.elastic_policy, wishes.workers),
+            run_policy=run_policy,
+            training=_training(spec.training, wishes),
+        )
+    )
+
+
+def deadline_of(text: str, now: datetime) -> datetime:
+    """A moment as people write it: ``+8h``, ``+2 days``, ``2026-12-01T18:00``.
+
+    Args:
+        text: a time without a zone is one of ``now``'s zone.
+        now: with its time zone.
+
+    Raises:
+        BadInput: it is neither.
+    """
+    if match := AHEAD.fullmatch(text.strip()):
+        return now + timedelta(seconds=float(match[1]) * SECONDS[match[2][0]])
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise BadInput(
+            f"--deadline {text!r} is no moment", do="write +8h, +2d, or for example 2026-12-01T18:00"
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)
+
+
+def environment_of(wishes: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
+    """Variables that were named: ``NAME=VALUE``, or ``NAME`` for the value that it has here.
+
+    Raises:
+        BadInput: it has none here.
+    """
+    found = {}
+    for wish in wishes:
+        name, equals, value = wish.partition("=")
+        if not equals and name not in own:
+            raise BadInput(f"--env {name}: there is no such variable here", do=f"write --env {name}=VALUE")
+        found[name] = value if equals else own[name]
+    return found
+
+
+def _policy(policy: ElasticPolicy, workers: str | None) -> ElasticPolicy:
+    if workers is None:
+        return policy
+    low, high = worker_range(workers, None, 1)
+    return msgspec.structs.replace(policy, min_replicas=low, max_replicas=high)
+
+
+def _training(training: Training, wishes: Wishes) -> Training:
+    copies = wishes.copies
+    if copies is not None and copies != "all" and not copies.isdecimal():
+        raise BadInput(f"--copies {copies!r} is neither 'all' nor a number", do="write all, or 2")
+    return _with(
+        training,
+        seed=wishes.seed,
+        threads=wishes.threads,
+        virtual_ranks=wishes.virtual_ranks,
+        convergence=wishes.convergence,
+        copies=int(copies) if copies is not None and copies.isdecimal() else copies,
+        checkpoints=_checkpoints(training.checkpoints, wishes),
+    )
+
+
+def _checkpoints(keeping: Checkpoints, wishes: Wishes) -> Checkpoints:
+    return _with(
+        keeping,
+        every=wishes.checkpoint_every,
+        at=None if wishes.checkpoint_at is None else moments(wishes.checkpoint_at),
+        url=wishes.checkpoint_dir,
+        keep_last=wishes.keep_last,
+        keep_every=wishes.keep_every,
+        keep_best=wishes.keep_best,
+    )
+
+
+def _with(value: S, **changes: object) -> S:
+    """A struct with those of the changes that are there."""
+    return msgspec.structs.replace(value, **{name: one for name, one in changes.items() if one is not None})

@@ -1,0 +1,270 @@
+"""``elastane submit``: a job for the cluster, from a file or a script."""
+
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.jobs import JobSpec
+from elastane.api.wire import Job
+from elastane.cli.home import fresh_name
+from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
+from elastane.cli.jobs.submission import Here, Wishes, wished
+from elastane.cli.jobs.waiting import looks_at
+from elastane.cli.runs.run_spec import check_script
+from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
+from elastane.client.context import connect, context
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from elastane.client.cluster import Cluster
+
+WHOSE, SIZE, RULES = "Whose it is", "How many workers, and where", "When it ends"
+TRAINING, CHECKPOINTS, AFTER = "Training (the trained bytes depend on these)", "Checkpoints", "After it"
+DEFAULT_TEAM = "default"
+
+
+def submit(
+    what: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE|SCRIPT", help="A job's file (.yaml, .json), or a Python script.", show_default=False
+        ),
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="The script's own.", show_default=False)
+    ] = None,
+    *,
+    name: Annotated[
+        str | None, typer.Option(help="Unique in the cluster. Default: made up.", rich_help_panel=WHOSE)
+    ] = None,
+    team: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEAM", help="Whose quota it runs on. Default: your token's.", rich_help_panel=WHOSE
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="QUEUE", help="Of the team, to sort by.", rich_help_panel=WHOSE)
+    ] = None,
+    priority: Annotated[
+        str | None,
+        typer.Option(metavar="CLASS", help="Its priority class, such as high.", rich_help_panel=WHOSE),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="MIN:MAX", help="Fewest and most workers. Default: 1.", rich_help_panel=SIZE),
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", help="Devices of each worker.", rich_help_panel=SIZE)
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND", help="Device kind that will do, best first; repeatable.", rich_help_panel=SIZE
+        ),
+    ] = None,
+    spot: Annotated[
+        bool | None,
+        typer.Option("--spot/--no-spot", help="May use capacity that can vanish.", rich_help_panel=SIZE),
+    ] = None,
+    borrow: Annotated[
+        bool | None,
+        typer.Option("--borrow/--no-borrow", help="May use others' idle quota.", rich_help_panel=SIZE),
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="When it should be done: +8h, or a time.", rich_help_panel=RULES),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="COST", help="The most it may cost.", rich_help_panel=RULES)
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(metavar="N", help="Restarts after crashes.", rich_help_panel=RULES)
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K[=V]",
+            help="A variable of its environment; without a value, as it is here. Repeatable.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of samples, dropout and initial weights.", rich_help_panel=TRAINING),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads per worker.", rich_help_panel=TRAINING)
+    ] = None,
+    virtual_ranks: Annotated[
+        int | None,
+        typer.Option(metavar="V", help="Fixed pieces of every global batch.", rich_help_panel=TRAINING),
+    ] = None,
+    convergence: Annotated[
+        Literal["exact", "fast"] | None,
+        typer.Option(help="exact: the same bits for any number of workers.", rich_help_panel=TRAINING),
+    ] = None,
+    copies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|N", help="Workers that keep each piece of the optimizer.", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EVERY", help='"10 min", "500 steps", auto or never.', rich_help_panel=CHECKPOINTS
+        ),
+    ] = None,
+    checkpoint_at: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="epoch, evaluation or both.", rich_help_panel=CHECKPOINTS),
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A directory, or s3://bucket/path.", rich_help_panel=CHECKPOINTS),
+    ] = None,
+    keep_last: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="So many of the newest stay.", rich_help_panel=CHECKPOINTS),
+    ] = None,
+    keep_every: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Those of every K steps stay.", rich_help_panel=CHECKPOINTS),
+    ] = None,
+    keep_best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC:DIR", help="The best stays: eval_loss:min.", rich_help_panel=CHECKPOINTS
+        ),
+    ] = None,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Follow it to its end; exit with its code.", rich_help_panel=AFTER),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", "-n", help="Only print the job as YAML.", rich_help_panel=AFTER),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Hand a job to the cluster. It starts as soon as its fewest workers fit.
+
+    The job is described by a file, or it is a script; options win over the
+    file's fields. Paths in a file begin where the file is. A script begins in
+    the directory that you are in, with the variables that --env names.
+
+      $ elastane submit job.yaml --workers 2:8
+      $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
+      $ elastane submit train.py --workers 1:8 --dry-run > job.yaml
+
+    With --json, the job as the cluster has it, with --wait as it ended.
+    With --wait, exit code 0 if it finished, 1 if it failed, 130 if it was
+    cancelled; Ctrl-C ends the waiting, not the job.
+    """
+    here = Path.cwd()
+    kept_team = team or _usual_team(needed=not dry_run)
+    spec = job_of(what, tuple(args or ()), here, team=kept_team)
+    wishes = Wishes(
+        name=name,
+        team=team,
+        queue=queue,
+        priority=priority,
+        workers=workers,
+        devices=devices,
+        kinds=tuple(kind) if kind else None,
+        spot=spot,
+        borrow=borrow,
+        env=tuple(env or ()),
+        deadline=deadline,
+        budget=budget,
+        retries=retries,
+        seed=seed,
+        threads=threads,
+        virtual_ranks=virtual_ranks,
+        convergence=convergence,
+        copies=copies,
+        checkpoint_every=checkpoint_every,
+        checkpoint_at=checkpoint_at,
+        checkpoint_dir=checkpoint_dir,
+        keep_last=keep_last,
+        keep_every=keep_every,
+        keep_best=keep_best,
+    )
+    typed = Here(environment=os.environ, now=datetime.now().astimezone())
+    spec = anchored(wished(spec, wishes, typed), here)
+    if dry_run:
+        print_json(spec) if as_json else sys.stdout.write(yaml_of(spec))
+        return
+    console = talk(as_json=as_json)
+    with connect() as cluster:
+        job = cluster.submit(spec)
+        console.print(
+            f"submitted {job.name}: team {job.team}, {job.min_workers} to {job.max_workers} workers",
+            markup=False,
+        )
+        if wait:
+            job = followed(cluster, job.name, console)
+    if as_json:
+        print_json(job)
+    elif not wait:
+        console.print(f"  elastane explain {job.name}    elastane logs {job.name} -f", markup=False)
+    if wait:
+        raise typer.Exit(concluded(job, console))
+
+
+def job_of(what: Path, args: tuple[str, ...], here: Path, *, team: str) -> JobSpec:
+    """The job that a file describes or that a script is, before any option.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if is_job_file(what):
+        if args:
+            raise BadInput(
+                f"{what} and arguments for a script",
+                do=f"write args: into {what}, or submit the script itself",
+            )
+        return read_job(what, name=fresh_name(what.stem), team=team)
+    check_script(what)
+    return JobSpec(
+        name=fresh_name(what.stem), team=team, script=str(what.absolute()), args=args, working_dir=str(here)
+    )
+
+
+def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
+    """Tell what happens to a job, and how far it is, until it has ended."""
+    from elastane.cli.jobs.words import event_text, progress_line  # noqa: PLC0415 - rich
+
+    shown = 0
+    for job, events in looks_at(cluster, name):
+        for event in events:
+            console.print(event_text(event, of_job=True))
+        if job.step > shown:
+            shown = job.step
+            console.print(progress_line(job))
+    return job
+
+
+def concluded(job: Job, console: "Console") -> int:
+    """Say how a job has ended; its exit code."""
+    if job.traceback:
+        sys.stderr.write(job.traceback)
+    if job.run_dir and job.state == "finished":
+        console.print(f"  run  {job.run_dir}", markup=False)
+    return {"finished": 0, "cancelled": STOPPED_BY_USER}.get(job.state, 1)
+
+
+def _usual_team(*, needed: bool) -> str:
+    try:
+        return context().team or DEFAULT_TEAM
+    except BadInput:
+        if needed:
+            raise
+        return DEFAULT_TEAM

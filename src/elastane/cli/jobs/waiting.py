@@ -1,0 +1,34 @@
+"""Looking at a job until something is so."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from elastane.api.wire import ENDED, Event, Job
+
+if TYPE_CHECKING:
+    from elastane.client.cluster import Cluster
+
+LOOK_S = 0.5
+
+
+def until(cluster: "Cluster", name: str, done: Callable[[Job], bool]) -> Job:
+    """The job once it is so, or has ended."""
+    while True:
+        job = cluster.job(name)
+        if done(job) or job.state in ENDED:
+            return job
+        time.sleep(LOOK_S)
+
+
+def looks_at(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Job, tuple[Event, ...]]]:
+    """Look after look: the job, and what has happened since the look before; the last after it has ended."""
+    while True:
+        # The job before its events: whatever led to a state that was seen is then read, too.
+        job = cluster.job(name)
+        events = tuple(cluster.events(name, after=after))
+        yield job, events
+        if job.state in ENDED:
+            return
+        after = events[-1].id if events else after
+        time.sleep(LOOK_S)

@@ -1,0 +1,150 @@
+"""Jobs, their events and their times as the command line says them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from elastane.api.wire import Event, Explanation, JobSummary
+from elastane.cli.words import loss_text
+
+COLOURS = {
+    "queued": "yellow",
+    "running": "green",
+    "pausing": "yellow",
+    "cancelling": "yellow",
+    "paused": "yellow",
+    "finished": "bright_blue",
+    "failed": "red",
+    "cancelled": "dim",
+}
+EVENT_COLOURS = {
+    "job.started": "green",
+    "job.running": "green",
+    "job.grown": "green",
+    "job.shrunk": "yellow",
+    "job.moved": "blue",
+    "job.preempted": "yellow",
+    "job.paused": "yellow",
+    "job.resumed": "green",
+    "job.crashed": "red",
+    "job.failed": "red",
+    "job.finished": "bright_blue",
+    "job.cancelled": "yellow",
+}
+RIGHT = frozenset({"step", "loss", "age", "samples/s", "devices", "used", "free", "price"})
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
+UNBOUNDED = 10_000
+
+
+def state_of(job: JobSummary) -> str:
+    """Where it is, and whether somebody wants it elsewhere."""
+    if job.state == "running" and job.wanted != "run":
+        return "pausing" if job.wanted == "pause" else "cancelling"
+    return job.state
+
+
+def state_text(job: JobSummary) -> Text:
+    state = state_of(job)
+    return Text(state, style=COLOURS[state])
+
+
+def workers_text(job: JobSummary) -> str:
+    """Those it has, and the fewest and most that it may have."""
+    limits = f"{job.min_workers}:{job.max_workers}"
+    return f"{job.workers} of {limits}" if job.state == "running" else limits
+
+
+def step_text(job: JobSummary) -> str:
+    if not job.step:
+        return ""
+    return f"{job.step}" + (f"/{job.steps}" if job.steps else "")
+
+
+def loss_of(job: JobSummary) -> str:
+    return "" if job.loss is None else loss_text(job.loss)
+
+
+def speed_text(job: JobSummary) -> str:
+    return f"{job.samples_per_s:,.0f}" if job.samples_per_s else ""
+
+
+def time_text(seconds: float) -> str:
+    """A span, in its largest unit: ``45 s``, ``3 min``, ``2 d``."""
+    for length, unit in UNITS:
+        if seconds >= length:
+            return f"{math.floor(seconds / length)} {unit}"
+    return f"{max(0, math.floor(seconds))} s"
+
+
+def moment_text(at_s: float | None) -> str:
+    """A moment in the terminal's own time zone; empty: never."""
+    return "" if at_s is None else f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def event_text(event: Event, *, of_job: bool) -> Text:
+    """One event on one line.
+
+    Args:
+        event: what happened.
+        of_job: all are about one job, which need not be named.
+    """
+    who = "" if of_job or event.job in event.message else f"{event.job}  "
+    return Text.assemble(
+        (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
+        (f"{event.kind:<14}", EVENT_COLOURS.get(event.kind, "")),
+        f"  {who}{event.message}",
+    )
+
+
+def progress_line(job: JobSummary) -> Text:
+    """How far a job is, on a line for a log."""
+    words = [f"step {step_text(job)}", f"loss {loss_of(job)}", f"{job.workers} of {job.max_workers} workers"]
+    speed = [f"{speed_text(job)} samples/s"] if job.samples_per_s else []
+    return Text("          " + "  ".join([*words, *speed]))
+
+
+def explanation_lines(explanation: Explanation) -> Sequence[str]:
+    return explanation.sentences or ("No plan has been made since it was submitted.",)
+
+
+def jobs_table(jobs: Iterable[JobSummary], now_s: float, *, speeds: bool = False) -> Table:
+    """Jobs, one per row; a column with nothing in it is left out."""
+    titles = ["name", "team", "priority", "state", "workers", "step", "loss", "samples/s", "age"]
+    rows = [
+        [
+            Text(job.name),
+            Text(job.team),
+            Text(job.priority_class),
+            state_text(job),
+            Text(workers_text(job)),
+            Text(step_text(job)),
+            Text(loss_of(job)),
+            Text(speed_text(job)) if speeds else Text(),
+            Text(time_text(now_s - job.submitted_s)),
+        ]
+        for job in jobs
+    ]
+    return table_of(titles, rows)
+
+
+def table_of(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
+    """A table without lines; a column with nothing in it is left out."""
+    filled = [index for index in range(len(titles)) if any(row[index].plain for row in rows)]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for index in filled:
+        right = titles[index] in RIGHT
+        table.add_column(
+            titles[index], justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+        )
+    for row in rows:
+        table.add_row(*(row[index] for index in filled))
+    return table
+
+
+def print_whole(console: Console, what: RenderableType) -> None:
+    """In the width of the terminal; for a file or another program, as wide as it is."""
+    console.print(what, width=None if console.is_terminal else UNBOUNDED)

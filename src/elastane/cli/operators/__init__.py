@@ -1,0 +1,1 @@
+"""Verbs about the cluster itself, for whoever looks after it."""

@@ -1,0 +1,37 @@
+"""``elastane audit``: who did what, or was not allowed to."""
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from elastane.cli.operators.quantities import local
+from elastane.cli.operators.tables import print_table
+from elastane.cli.verb import AsJson, print_json
+from elastane.client.context import connect
+
+
+def audit(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many lines.")] = 50,
+    refused: Annotated[bool, typer.Option("--refused", help="Only what was not allowed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show who did what, or was not allowed to; newest first.
+
+    A team-admin sees what was done to the team, an operator everything. With
+    --json, one object per line.
+    """
+    with connect() as cluster:
+        found = list(islice((line for line in cluster.audit() if not (refused and line.allowed)), limit))
+    if as_json:
+        for line in found:
+            print_json(line)
+        return
+    print_table(
+        ("time", "user", "team", "action", "", "target"),
+        [
+            (local(line.time_s), line.user, line.team, line.action, "" if line.allowed else "refused")
+            + (f"{line.target}: {line.detail}" if line.detail else line.target,)
+            for line in found
+        ],
+    )

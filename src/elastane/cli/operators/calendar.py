@@ -1,0 +1,237 @@
+"""``elastane calendar``: devices that belong to somebody else at certain times."""
+
+import time as clock
+from collections.abc import Iterable
+from datetime import datetime, time
+from typing import Annotated, get_args
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
+from elastane.cli.operators.documents import Name, amend, declare_verbs, group
+from elastane.cli.operators.quantities import duration_s, duration_text, local
+from elastane.cli.verb import AsJson, verb
+from elastane.scheduler.calendar import times
+
+SOON_S = 8 * 24 * 3600.0
+"""Whatever happens weekly happens within it."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """When a reservation should hold, as typed; None: not typed."""
+
+    days: str | None = None
+    begin: str | None = None
+    until: str | None = None
+    zone: str | None = None
+    start: str | None = None
+    end: str | None = None
+
+
+def set_reservation(
+    name: Name,
+    *,
+    pool: Annotated[
+        str | None, typer.Option(metavar="POOL", help="Whose devices.", show_default=False)
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many.", show_default=False)
+    ] = None,
+    days: Annotated[
+        str | None,
+        typer.Option(metavar="DAYS", help="mon-fri, or sat,sun; at first mon-fri.", show_default=False),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="HH:MM", help="Each of these days.", show_default=False)
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="HH:MM", help="Not after --from: on the next day.", show_default=False),
+    ] = None,
+    zone: Annotated[
+        str | None,
+        typer.Option(metavar="ZONE", help="Of these times, Europe/Berlin; at first UTC.", show_default=False),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Once, from 2026-12-24T08:00 on.", show_default=False),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Once, until this time.", show_default=False)
+    ] = None,
+    announce: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="So long before, jobs begin to leave; at first 15min.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a reservation, or change what is given here of one.
+
+    Weekly with --from and --until, or once with --start and --end.
+    """
+    wish = Wish(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
+
+    def changed(before: Reservation | None) -> Reservation:
+        when = when_of(wish, None if before is None else before.when)
+        if before is None and (pool is None or devices is None):
+            raise BadInput(
+                f"there is no reservation {name} yet, so --pool and --devices must say what it takes",
+                do=f"elastane calendar set {name} --pool h100 --devices 32 --from 09:00 --until 18:00",
+            )
+        known = before or Reservation(name=name, pool=pool or "", devices=devices or 0, when=when)
+        return msgspec.structs.replace(
+            known,
+            when=when,
+            pool=known.pool if pool is None else pool,
+            devices=known.devices if devices is None else devices,
+            announced_ahead_s=known.announced_ahead_s
+            if announce is None
+            else duration_s("--announce", announce),
+        )
+
+    amend("reservation", Reservation, name, changed, as_json=as_json)
+
+
+def when_of(wish: Wish, before: Weekly | Once | None) -> Weekly | Once:
+    """The times of a reservation after what was typed.
+
+    Raises:
+        BadInput: they make no sense, or are not known yet.
+    """
+    weekly = any(one is not None for one in (wish.days, wish.begin, wish.until))
+    once = wish.start is not None or wish.end is not None
+    if weekly and once:
+        raise BadInput(
+            "--start and --end are once, --days, --from and --until are every week",
+            do="give either the two or the three",
+        )
+    if once or (not weekly and isinstance(before, Once)):
+        return _once(wish, before if isinstance(before, Once) else None)
+    return _weekly(wish, before if isinstance(before, Weekly) else None)
+
+
+def _once(wish: Wish, before: Once | None) -> Once:
+    start = _moment("--start", wish.start, wish.zone) or (before.start if before else None)
+    end = _moment("--end", wish.end, wish.zone) or (before.end if before else None)
+    if start is None or end is None:
+        raise BadInput("--start and --end say when; one is missing", do="give both")
+    return Once(start=start, end=end)
+
+
+def _weekly(wish: Wish, before: Weekly | None) -> Weekly:
+    start = _time("--from", wish.begin) or (before.start if before else None)
+    end = _time("--until", wish.until) or (before.end if before else None)
+    if start is None or end is None:
+        raise BadInput(
+            "nothing says when it holds",
+            do="--from 09:00 --until 18:00 for every week, or --start and --end for once",
+        )
+    days = (before.days if before else DAYS[:5]) if wish.days is None else days_of(wish.days)
+    zone = (before.zone if before else "UTC") if wish.zone is None else wish.zone
+    return Weekly(days=days, start=start, end=end, zone=zone)
+
+
+def days_of(text: str) -> tuple[Day, ...]:
+    """Days, of ``mon-fri``, ``sat,sun`` or ``fri-mon``.
+
+    Raises:
+        BadInput: they are none.
+    """
+    found: list[Day] = []
+    for part in text.lower().split(","):
+        first, _, last = part.strip().partition("-")
+        if first not in get_args(Day) or (last or first) not in get_args(Day):
+            raise BadInput(f"--days {text!r} are no days", do="write mon-fri, or mon,wed,sat")
+        begin = DAYS.index(first)  # type: ignore[arg-type]
+        count = (DAYS.index(last or first) - begin) % 7 + 1  # type: ignore[arg-type]
+        found += [DAYS[(begin + further) % 7] for further in range(count)]
+    return tuple(dict.fromkeys(found))
+
+
+def days_text(days: Iterable[Day]) -> str:
+    """The same the other way round: ``mon-fri``."""
+    wanted = [day for day in DAYS if day in set(days)]
+    numbers = [DAYS.index(day) for day in wanted]
+    row = len(wanted) > 2 and numbers[-1] - numbers[0] == len(wanted) - 1  # noqa: PLR2004 - two are a list
+    return f"{wanted[0]}-{wanted[-1]}" if row else ",".join(wanted)
+
+
+def _time(option: str, text: str | None) -> time | None:
+    if text is None:
+        return None
+    try:
+        return time.fromisoformat(text.zfill(5))
+    except ValueError:
+        raise BadInput(f"{option} {text!r} is no time of day", do="write for example 09:00") from None
+
+
+def _moment(option: str, text: str | None, zone: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo is not None else found.replace(tzinfo=ZoneInfo(zone or "UTC"))
+    except (ZoneInfoNotFoundError, OSError):
+        raise BadInput(f"--zone {zone!r} is not a time zone", do="write for example Europe/Berlin") from None
+    except ValueError:
+        raise BadInput(f"{option} {text!r} is no moment", do="write for example 2026-12-24T08:00") from None
+
+
+def when_text(when: Weekly | Once) -> str:
+    """``mon-fri 09:00-18:00 Europe/Berlin``."""
+    match when:
+        case Weekly(days=days, start=start, end=end, zone=zone):
+            return f"{days_text(days)} {start:%H:%M}-{end:%H:%M} {zone}"
+        case Once(start=start, end=end):
+            return f"{start:%Y-%m-%d %H:%M %Z} to {end:%Y-%m-%d %H:%M %Z}"
+
+
+def next_text(reservation: Reservation, now_s: float) -> str:
+    """Whether it holds, or when it does next, in the terminal's time zone."""
+    until_s = now_s + SOON_S if isinstance(reservation.when, Weekly) else float("inf")
+    coming = next(iter(times(reservation, now_s, until_s)), None)
+    if coming is None:
+        return "over"
+    start_s, end_s = coming
+    if start_s <= now_s:
+        return f"holds until {local(end_s)}"
+    announced = start_s - reservation.announced_ahead_s <= now_s
+    return f"from {local(start_s)}" + (", announced" if announced else "")
+
+
+calendar = group(
+    "calendar",
+    """
+The calendar: devices that jobs cannot have at certain times.
+
+Jobs give them back before the hour, from the announcement on, by shrinking.
+
+  $ elastane calendar set inference --pool h100 --devices 32 --days mon-fri
+      --from 09:00 --until 18:00 --zone Europe/Berlin --announce 15min
+  $ elastane calendar set repair --pool h100 --devices 8
+      --start 2026-12-01T08:00 --end 2026-12-01T12:00 --zone Europe/Berlin
+""",
+)
+calendar.command("set")(verb(set_reservation))
+declare_verbs(
+    calendar,
+    "reservation",
+    Reservation,
+    ("reservation", "pool", "devices", "announced", "next", "when"),
+    lambda one: (
+        one.name,
+        one.pool,
+        str(one.devices),
+        f"{duration_text(one.announced_ahead_s)} ahead",
+        next_text(one, clock.time()),
+        when_text(one.when),
+    ),
+    numbers=("devices",),
+)

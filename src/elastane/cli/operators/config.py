@@ -1,0 +1,113 @@
+"""``elastane config`` and ``elastane policy``: everything that is declared, as one document."""
+
+from typing import Annotated
+
+import typer
+
+from elastane.api.wire import Foreseen
+from elastane.cli.operators.config_file import read_config, yaml_of
+from elastane.cli.operators.differences import change_lines
+from elastane.cli.operators.documents import group
+from elastane.cli.operators.tables import print_table
+from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.client.context import connect
+
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="YAML; - for stdin.", show_default=False)
+]
+
+
+def show(as_json: AsJson = False) -> None:
+    """Print everything that is declared, as YAML that can be kept in git and applied."""
+    with connect() as cluster:
+        found = cluster.config()
+    if as_json:
+        print_json(found)
+        return
+    print(yaml_of(found), end="")
+
+
+def diff(file: File, as_json: AsJson = False) -> None:
+    """Show what applying FILE would change. A kind that it leaves out stays.
+
+    The exit code is 0 if nothing would change, 1 if something would.
+    """
+    wanted = read_config(file)
+    with connect() as cluster:
+        changes = cluster.diff(wanted)
+    if as_json:
+        print_json(changes)
+    else:
+        for line in change_lines(changes) or ["nothing would change"]:
+            talk().print(line, markup=False)
+    if changes:
+        raise typer.Exit(1)
+
+
+def apply(file: File, as_json: AsJson = False) -> None:
+    """Make what is declared equal to FILE, all at once or not at all.
+
+    A kind that FILE mentions becomes exactly what it lists: what is not in the
+    list is removed. A kind that it leaves out stays.
+    """
+    wanted = read_config(file)
+    with connect() as cluster:
+        changes = cluster.apply(wanted)
+    if as_json:
+        print_json(changes)
+        return
+    for line in change_lines(changes) or ["nothing to change"]:
+        talk().print(line, markup=False)
+
+
+def check(file: File, as_json: AsJson = False) -> None:
+    """Show what FILE would change if it were applied now: documents, and sizes of jobs. Changes nothing.
+
+    With --json, an object with the keys documents and jobs.
+    """
+    wanted = read_config(file)
+    with connect() as cluster:
+        foreseen = cluster.check_policy(wanted)
+    if as_json:
+        print_json(foreseen)
+        return
+    show_foreseen(foreseen)
+
+
+def show_foreseen(foreseen: Foreseen) -> None:
+    console = talk()
+    for line in change_lines(foreseen.documents) or ["nothing that is declared would change"]:
+        console.print(line, markup=False)
+    if not foreseen.jobs:
+        console.print("no job would have another size now")
+        return
+    console.print()
+    print_table(
+        ("job", "team", "workers", "because"),
+        [
+            (one.job, one.team, f"{one.before} -> {one.after}", " ".join(one.sentences))
+            for one in foreseen.jobs
+        ],
+        numbers=("workers",),
+    )
+
+
+config = group(
+    "config",
+    """
+Everything that operators declare, as one YAML document that can be kept in git.
+
+  $ elastane config show > cluster.yaml
+  $ elastane config diff cluster.yaml
+  $ elastane policy check cluster.yaml   [dim]which jobs would grow or shrink[/dim]
+  $ elastane config apply cluster.yaml
+""",
+)
+config.command("show")(verb(show))
+config.command("diff")(verb(diff))
+config.command("apply")(verb(apply))
+
+policy = group("policy", "What another configuration would do, before it does.")
+policy.command("check")(verb(check))
+# A group with one verb would lose its name.
+policy.callback()(lambda: None)

@@ -1,0 +1,99 @@
+"""Documents, and what changes in them, as lines that people read. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from elastane.api.wire import Change
+
+NOUNS = {
+    "cohorts": "cohort",
+    "teams": "team",
+    "priorities": "priority",
+    "pools": "pool",
+    "reservations": "reservation",
+    "triggers": "trigger",
+    "rules": "rules of the",
+}
+SIGNS = {"add": "+", "change": "~", "remove": "-"}
+
+
+def lean(document: msgspec.Struct) -> dict[str, Any]:
+    """A document as files write it: without what is as it would be anyway."""
+    found = {}
+    for field in msgspec.structs.fields(document):
+        value = getattr(document, field.name)
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if field.required or value != default:
+            found[field.encode_name] = _lean(value)
+    tag = document.__struct_config__.tag
+    if isinstance(tag, str):
+        return {str(document.__struct_config__.tag_field): tag} | found
+    return found
+
+
+def _lean(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
+    if isinstance(value, msgspec.Struct):
+        return lean(value)
+    if isinstance(value, tuple):
+        return [_lean(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+def change_lines(changes: Iterable[Change]) -> list[str]:
+    """One line for each document that is added, changed or removed."""
+    return [_line(change) for change in changes]
+
+
+def _line(change: Change) -> str:
+    head = f"{SIGNS[change.change]} {NOUNS.get(change.kind, change.kind)} {change.name}"
+    before, after = flat(change.before or {}), flat(change.after or {})
+    match change.change:
+        case "add":
+            words = [f"{field} {value}" for field, value in after.items() if value not in NOTHING]
+        case "remove":
+            words = []
+        case "change":
+            words = field_changes(before, after)
+    return f"{head}: {', '.join(words)}" if words else head
+
+
+NOTHING = ("", "none", "{}", "[]")
+
+
+def field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """``devices 64 -> 32`` for each field that differs."""
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name} {before.get(name, 'none') or 'none'} -> {after.get(name, 'none') or 'none'}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def flat(value: object, path: str = "") -> dict[str, str]:
+    """Fields of a document and of the documents in it, by path; quotas go by their pools. Without its name."""
+    found: dict[str, str] = {}
+    match value:
+        case dict():
+            for key, one in value.items():
+                if path or key != "name":
+                    found |= flat(one, f"{path}.{key}" if path else str(key))
+            if not value and path:
+                found[path] = "{}"
+        case [dict(), *_]:
+            for number, one in enumerate(value):
+                rest = {key: inner for key, inner in one.items() if key != "pool"}
+                found |= flat(rest, f"{path}.{one.get('pool', number)}")
+        case list() | tuple():
+            found[path] = "[" + " ".join(map(str, value)) + "]"
+        case None:
+            found[path] = "none"
+        case bool():
+            found[path] = "yes" if value else "no"
+        case float():
+            found[path] = f"{value:g}"
+        case _:
+            found[path] = str(value)
+    return found

@@ -1,0 +1,142 @@
+"""``elastane pool``: devices that are alike."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.pools import Pool
+from elastane.cli.operators.config_file import text_of
+from elastane.cli.operators.differences import lean
+from elastane.cli.operators.documents import Name, amend, group
+from elastane.cli.operators.quantities import labels
+from elastane.cli.operators.tables import print_table
+from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.client.context import connect
+
+
+def set_pool(
+    name: Name,
+    *,
+    device: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Kind of device: h100.", show_default=False)
+    ] = None,
+    devices: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="How many there are.", show_default=False)
+    ] = None,
+    per_node: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="On one node; at first 8.", show_default=False),
+    ] = None,
+    spot: Annotated[
+        bool | None,
+        typer.Option("--spot/--on-demand", help="Whether they can be taken away.", show_default=False),
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(metavar="PRICE", min=0, help="Of a device for an hour.", show_default=False),
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(metavar="SITE", help="Region or data centre.", show_default=False)
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K=V", help="What jobs may ask for; again for more.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a pool, or change what is given here of one.
+
+    A pool with nodes that engines have seen has the devices of those nodes,
+    whatever is declared here.
+    """
+
+    def changed(before: Pool | None) -> Pool:
+        if before is None and (device is None or devices is None):
+            raise BadInput(
+                f"there is no pool {name} yet, so --device and --devices must say what it is",
+                do=f"elastane pool set {name} --device h100 --devices 64",
+            )
+        wishes = {
+            "device": device,
+            "devices": devices,
+            "devices_per_node": per_node,
+            "spot": spot,
+            "price": price,
+            "site": site,
+            "labels": None if label is None else labels("--label", label),
+        }
+        known = before or Pool(name=name, device=device or "", devices=devices or 0)
+        return msgspec.structs.replace(
+            known, **{field: value for field, value in wishes.items() if value is not None}
+        )
+
+    amend("pool", Pool, name, changed, as_json=as_json)
+
+
+def listing(as_json: AsJson = False) -> None:
+    """Show every pool, what is in use, and what is free.
+
+    With --json, a list of objects with the keys pool (as declared), devices
+    (as a plan counts them now), leaving, used and free.
+    """
+    with connect() as cluster:
+        declared = {one.name: one for one in cluster.declared(Pool)}
+        now = [one for one in cluster.occupancy() if one.pool in declared]
+    if as_json:
+        print_json(
+            [
+                {"pool": declared[one.pool], "devices": one.devices, "leaving": one.leaving}
+                | {"used": one.used, "free": one.free}
+                for one in now
+            ]
+        )
+        return
+    print_table(
+        ("pool", "device", "devices", "leaving", "used", "free", "terms", "price/h", "site", "labels"),
+        [
+            (one.pool, one.device, str(one.devices), str(one.leaving or ""), str(one.used), str(one.free))
+            + ("spot" if one.spot else "on demand", f"{one.price:g}", one.site)
+            + (" ".join(f"{key}={value}" for key, value in declared[one.pool].labels.items()),)
+            for one in now
+        ],
+        numbers=("devices", "leaving", "used", "free", "price/h"),
+        empty="no pool is declared",
+    )
+
+
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show one pool, as a configuration file has it."""
+    with connect() as cluster:
+        found = cluster.document(Pool, name)
+    if as_json:
+        print_json(found)
+        return
+    talk().print(text_of(lean(found)), end="", markup=False)
+
+
+def remove(name: Name, as_json: AsJson = False) -> None:
+    """Remove a pool that nothing else stands on."""
+    with connect() as cluster:
+        cluster.undeclare(Pool, name)
+    if as_json:
+        print_json({"removed": name})
+        return
+    talk().print(f"pool {name} removed", markup=False)
+
+
+pool = group(
+    "pool",
+    """
+Pools: devices of one kind, at one site, on the same terms.
+
+  $ elastane pool set h100 --device h100 --devices 64 --price 2.1 --site eu
+  $ elastane pool set spot --device h100 --devices 32 --spot --price 0.7
+  $ elastane pool set spot --price 0.9      [dim]other fields stay as they are[/dim]
+""",
+)
+pool.command("set")(verb(set_pool))
+pool.command("list")(verb(listing))
+pool.command("show")(verb(show))
+pool.command("remove")(verb(remove))

@@ -1,0 +1,60 @@
+"""``elastane priority``: names for how important jobs are."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.priorities import PriorityClass
+from elastane.cli.operators.documents import Name, amend, declare_verbs, group
+from elastane.cli.verb import AsJson, verb
+
+
+def set_priority(
+    name: Name,
+    value: Annotated[
+        int, typer.Argument(metavar="VALUE", help="Higher is more important.", show_default=False)
+    ],
+    *,
+    default: Annotated[
+        bool | None,
+        typer.Option("--default/--no-default", help="For jobs that name none.", show_default=False),
+    ] = None,
+    description: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="For people.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a priority class, or change one."""
+
+    def changed(before: PriorityClass | None) -> PriorityClass:
+        known = before or PriorityClass(name=name, value=value)
+        return msgspec.structs.replace(
+            known,
+            value=value,
+            default=known.default if default is None else default,
+            description=known.description if description is None else description,
+        )
+
+    amend("priority", PriorityClass, name, changed, as_json=as_json)
+
+
+priority = group(
+    "priority",
+    """
+Priority classes: names for how important jobs are.
+
+  $ elastane priority set urgent 1000
+  $ elastane priority set usual 100 --default
+""",
+)
+# A value below zero is an argument, not an option.
+priority.command("set", context_settings={"ignore_unknown_options": True})(verb(set_priority))
+declare_verbs(
+    priority,
+    "priority",
+    PriorityClass,
+    ("priority", "value", "default", "description"),
+    lambda one: (one.name, str(one.value), "yes" if one.default else "", one.description),
+    numbers=("value",),
+)

@@ -1,0 +1,171 @@
+"""``elastane quota``: how much of a pool a team or a cohort owns, borrows and lends."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.cli.operators.documents import group, said
+from elastane.cli.operators.quantities import UNLIMITED, limit
+from elastane.cli.operators.tables import print_table
+from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.client.context import connect
+
+if TYPE_CHECKING:
+    from elastane.client.cluster import Cluster
+
+Owner = Annotated[
+    str, typer.Argument(metavar="OWNER", help="A team or a cohort.", show_default=False)
+]
+PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Whose devices.", show_default=False)]
+
+
+def set_quota(
+    owner: Owner,
+    *,
+    pool: PoolName,
+    nominal: Annotated[
+        int | None, typer.Option(metavar="N", help="Devices that it owns; at first 0.", show_default=False)
+    ] = None,
+    borrow: Annotated[
+        str | None,
+        typer.Option(
+            metavar=f"N|{UNLIMITED}",
+            help=f"Most that it uses beyond that; at first {UNLIMITED}.",
+            show_default=False,
+        ),
+    ] = None,
+    lend: Annotated[
+        str | None,
+        typer.Option(
+            metavar=f"N|{UNLIMITED}", help="Most of it that others use; at first all.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set what OWNER owns of a pool, and what of it is borrowed and lent."""
+
+    def changed(quota: Quota) -> Quota:
+        return msgspec.structs.replace(
+            quota,
+            nominal_quota=quota.nominal_quota if nominal is None else nominal,
+            borrowing_limit=quota.borrowing_limit if borrow is None else limit("--borrow", borrow),
+            lending_limit=quota.lending_limit if lend is None else limit("--lend", lend),
+        )
+
+    with connect() as cluster:
+        kind = kind_of(cluster, owner)
+
+        def amended(before: Team | Cohort | None) -> Team | Cohort:
+            node = before or kind(name=owner)
+            known = {quota.pool: quota for quota in node.quotas}
+            quotas = known | {pool: changed(known.get(pool, Quota(pool=pool)))}
+            return msgspec.structs.replace(node, quotas=tuple(quotas.values()))
+
+        before, after = cluster.amend(kind, owner, amended)
+    _say(kind, owner, before, after, as_json=as_json)
+
+
+def remove(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
+    """Take away what OWNER owns of a pool, and its limits there: it borrows as it likes."""
+    with connect() as cluster:
+        kind = kind_of(cluster, owner)
+
+        def amended(before: Team | Cohort | None) -> Team | Cohort:
+            node = before or kind(name=owner)
+            quotas = tuple(quota for quota in node.quotas if quota.pool != pool)
+            if quotas == node.quotas:
+                raise BadInput(f"{owner} has no quota of {pool}", do="elastane quota list")
+            return msgspec.structs.replace(node, quotas=quotas)
+
+        before, after = cluster.amend(kind, owner, amended)
+    _say(kind, owner, before, after, as_json=as_json)
+
+
+def listing(
+    pool: Annotated[
+        str, typer.Option("--pool", metavar="POOL", help="Only of this one.", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show every quota.
+
+    With --json, a list of objects with the keys owner, kind and quota.
+    """
+    with connect() as cluster:
+        nodes = (*cluster.declared(Cohort), *cluster.declared(Team))
+    found = [(node, quota) for node in nodes for quota in node.quotas if pool in ("", quota.pool)]
+    if as_json:
+        print_json(
+            [{"owner": node.name, "kind": _noun(type(node)), "quota": quota} for node, quota in found]
+        )
+        return
+    print_table(
+        ("owner", "", "pool", "owns", "may borrow", "lends"),
+        [
+            (node.name, _noun(type(node)), quota.pool, str(quota.nominal_quota))
+            + (_limit(quota.borrowing_limit, "any"), _limit(quota.lending_limit, "all"))
+            for node, quota in found
+        ],
+        numbers=("owns", "may borrow", "lends"),
+        empty="nobody owns anything; every job borrows from the cluster",
+    )
+
+
+def kind_of(cluster: "Cluster", owner: str) -> type[Team] | type[Cohort]:
+    """Whether it is a team or a cohort; names are unique among both.
+
+    Raises:
+        BadInput: neither.
+    """
+    if any(one.name == owner for one in cluster.declared(Team)):
+        return Team
+    if any(one.name == owner for one in cluster.declared(Cohort)):
+        return Cohort
+    raise BadInput(
+        f"there is no team and no cohort {owner!r}",
+        means="nothing was changed",
+        do=f"elastane team set {owner}, or elastane cohort set {owner}",
+    )
+
+
+def _say(
+    kind: type[Team] | type[Cohort],
+    owner: str,
+    before: Team | Cohort | None,
+    after: Team | Cohort,
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json(after)
+    else:
+        talk().print(said(_noun(kind), owner, before, after), markup=False)
+
+
+def _noun(kind: type) -> str:
+    return "team" if kind is Team else "cohort"
+
+
+def _limit(devices: int | None, else_: str) -> str:
+    return else_ if devices is None else str(devices)
+
+
+quota = group(
+    "quota",
+    """
+Quotas: how much of a pool a team or a cohort owns, borrows and lends.
+
+What nobody owns belongs to the cluster and is lent to everybody. What an
+owner does not use is lent too, and given back when the owner wants it.
+
+  $ elastane quota set vision --pool h100 --nominal 8 --borrow 16
+  $ elastane quota set speech --pool h100 --nominal 8 --lend 4
+  $ elastane quota list
+""",
+)
+quota.command("set")(verb(set_quota))
+quota.command("list")(verb(listing))
+quota.command("remove")(verb(remove))

@@ -1,0 +1,101 @@
+"""``elastane team`` and ``elastane cohort``: whom quotas belong to."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.cli.operators.documents import Name, amend, declare_verbs, group
+from elastane.cli.verb import AsJson, verb
+
+Weight = Annotated[
+    float | None,
+    typer.Option(help="Share of what is idle, relative to its siblings'; at first 1.", show_default=False),
+]
+
+
+def set_team(
+    name: Name,
+    *,
+    cohort: Annotated[
+        str | None,
+        typer.Option(metavar="COHORT", help="Whom it lends to first; '' for the cluster.", show_default=False),
+    ] = None,
+    weight: Weight = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a team, or change what is given here of one.
+
+    Its quotas are set with elastane quota.
+    """
+
+    def changed(before: Team | None) -> Team:
+        team = before or Team(name=name)
+        return msgspec.structs.replace(
+            team,
+            cohort=team.cohort if cohort is None else cohort,
+            weight=team.weight if weight is None else weight,
+        )
+
+    amend("team", Team, name, changed, as_json=as_json)
+
+
+def set_cohort(
+    name: Name,
+    *,
+    parent: Annotated[
+        str | None,
+        typer.Option(metavar="COHORT", help="Above it; '' for the cluster.", show_default=False),
+    ] = None,
+    weight: Weight = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a cohort, or change what is given here of one."""
+
+    def changed(before: Cohort | None) -> Cohort:
+        cohort = before or Cohort(name=name)
+        return msgspec.structs.replace(
+            cohort,
+            parent=cohort.parent if parent is None else parent,
+            weight=cohort.weight if weight is None else weight,
+        )
+
+    amend("cohort", Cohort, name, changed, as_json=as_json)
+
+
+def quotas_text(quotas: tuple[Quota, ...]) -> str:
+    """``h100 8, a100 4``."""
+    return ", ".join(f"{quota.pool} {quota.nominal_quota}" for quota in quotas)
+
+
+team = group(
+    "team",
+    """
+Teams: whom jobs belong to, and what they own.
+
+  $ elastane cohort set research
+  $ elastane team set vision --cohort research --weight 2
+  $ elastane quota set vision --pool h100 --nominal 8
+""",
+)
+team.command("set")(verb(set_team))
+declare_verbs(
+    team,
+    "team",
+    Team,
+    ("team", "cohort", "weight", "owns"),
+    lambda one: (one.name, one.cohort, f"{one.weight:g}", quotas_text(one.quotas)),
+    numbers=("weight",),
+)
+
+cohort = group("cohort", "Cohorts: teams that lend to each other before they lend to others.")
+cohort.command("set")(verb(set_cohort))
+declare_verbs(
+    cohort,
+    "cohort",
+    Cohort,
+    ("cohort", "parent", "weight", "owns"),
+    lambda one: (one.name, one.parent, f"{one.weight:g}", quotas_text(one.quotas)),
+    numbers=("weight",),
+)

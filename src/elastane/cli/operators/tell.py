@@ -1,0 +1,75 @@
+"""``elastane tell``: what others know and the controller does not."""
+
+from typing import Annotated
+
+import typer
+
+from elastane.api.wire import Capacity, Metric, Notice, Report
+from elastane.cli.operators.documents import group
+from elastane.cli.operators.quantities import duration_s, duration_text
+from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.client.context import connect
+
+Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="So long it counts.")]
+
+
+def capacity(
+    pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
+    devices: Annotated[int, typer.Argument(metavar="N", min=0, show_default=False)],
+    valid: Valid = "10min",
+    as_json: AsJson = False,
+) -> None:
+    """POOL has no more than N devices, for as long as the word counts."""
+    report = Capacity(pool=pool, devices=devices, valid_s=duration_s("--for", valid))
+    words = f"{pool} has at most {devices} devices for {duration_text(report.valid_s)}"
+    _tell(report, words, as_json=as_json)
+
+
+def notice(
+    node: Annotated[str, typer.Argument(metavar="NODE", show_default=False)],
+    within: Annotated[
+        str, typer.Option("--in", metavar="DURATION", help="When it is gone.", show_default=False)
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """NODE will be taken away: jobs leave it before."""
+    report = Notice(node=node, in_s=duration_s("--in", within))
+    _tell(report, f"{node} goes in {duration_text(report.in_s)}; jobs leave it now", as_json=as_json)
+
+
+def metric(
+    name: Annotated[str, typer.Argument(metavar="METRIC", show_default=False)],
+    value: Annotated[float, typer.Argument(metavar="VALUE", show_default=False)],
+    valid: Valid = "10min",
+    as_json: AsJson = False,
+) -> None:
+    """METRIC is VALUE, for triggers that watch it."""
+    report = Metric(metric=name, value=value, valid_s=duration_s("--for", valid))
+    _tell(report, f"{name} is {value:g} for {duration_text(report.valid_s)}", as_json=as_json)
+
+
+def _tell(report: Report, words: str, *, as_json: bool) -> None:
+    with connect() as cluster:
+        cluster.report(report)
+    if as_json:
+        print_json(report)
+        return
+    talk().print(words, markup=False)
+
+
+tell = group(
+    "tell",
+    """
+Report to the controller what it cannot see: capacity, notices, metrics.
+
+The newest word about each thing counts. A reporter's token is enough.
+
+  $ elastane tell capacity spot 24             [dim]the pool has 24 devices left[/dim]
+  $ elastane tell notice n17 --in 2min         [dim]the node will be taken away[/dim]
+  $ elastane tell metric qps 1250 --for 5min   [dim]see: elastane trigger[/dim]
+""",
+)
+tell.command("capacity")(verb(capacity))
+tell.command("notice")(verb(notice))
+# A value below zero is an argument, not an option.
+tell.command("metric", context_settings={"ignore_unknown_options": True})(verb(metric))

@@ -1,0 +1,118 @@
+"""``elastane token``: who may ask the controller for what."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from elastane.api.wire import NewToken, Role, Token
+from elastane.cli.operators.documents import group
+from elastane.cli.operators.quantities import duration_s, local
+from elastane.cli.operators.tables import print_table
+from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.client.context import connect
+
+
+def create(
+    *,
+    user: Annotated[str, typer.Option(metavar="USER", help="Whom it speaks for.", show_default=False)],
+    role: Annotated[
+        Role,
+        typer.Option(help="What it may do.", show_default=False),
+    ],
+    team: Annotated[
+        str,
+        typer.Option(
+            metavar="TEAM", help="Where; '*': in every team. Not for operators and reporters.", show_default=False
+        ),
+    ] = "",
+    note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.", show_default=False)] = "",
+    valid: Annotated[
+        str,
+        typer.Option(metavar="DURATION", help="Until it ends: 30d; without it, when it is revoked."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make a token. Its secret is told only now."""
+    valid_s = duration_s("--valid", valid) if valid else None
+    with connect() as cluster:
+        made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
+    if as_json:
+        print_json(made)
+        return
+    console = talk()
+    token = made.token
+    until = f", until {local(token.expires_s)}" if token.expires_s is not None else ""
+    console.print(f"token   {token.id}: {_role(token)}, for {token.user}{until}", markup=False)
+    if not made.secret:
+        console.print(
+            f"secret  lost with the first answer; elastane token revoke {token.id}, and make another",
+            markup=False,
+        )
+        return
+    console.print(f"secret  {made.secret}", markup=False)
+    console.print(f"        told only now; {token.user} sets ELASTANE_TOKEN to it", markup=False)
+
+
+def listing(
+    everyone: Annotated[bool, typer.Option("--all", "-a", help="Those that count no more, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show tokens, never their secrets."""
+    with connect() as cluster:
+        found = cluster.tokens()
+    now_s = time.time()
+    shown = [one for one in found if everyone or state_of(one, now_s) == "counts"]
+    if as_json:
+        print_json(shown)
+        return
+    print_table(
+        ("token", "user", "role", "team", "made", "ends", "state", "note"),
+        [
+            (one.id, one.user, one.role, one.team, local(one.created_s), local(one.expires_s))
+            + (state_of(one, now_s), one.note)
+            for one in shown
+        ],
+    )
+
+
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id: tok-...", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """From now on the token counts no more."""
+    with connect() as cluster:
+        cluster.revoke_token(token)
+    if as_json:
+        print_json({"revoked": token})
+        return
+    talk().print(f"{token} counts no more", markup=False)
+
+
+def state_of(token: Token, now_s: float) -> str:
+    if token.revoked_s is not None:
+        return "revoked"
+    return "ended" if token.expires_s is not None and token.expires_s <= now_s else "counts"
+
+
+def _role(token: Token) -> str:
+    if not token.team:
+        return token.role
+    return f"{token.role} of every team" if token.team == "*" else f"{token.role} of team {token.team}"
+
+
+token = group(
+    "token",
+    """
+Tokens: who may ask the controller for what.
+
+A viewer sees the jobs of a team, a submitter submits and changes its own,
+a team-admin changes all of the team's and makes tokens. An operator has the
+cluster; a reporter may only report.
+
+  $ elastane token create --user ada --role submitter --team vision --valid 30d
+""",
+)
+token.command("create")(verb(create))
+token.command("list")(verb(listing))
+token.command("revoke")(verb(revoke))

@@ -1,0 +1,76 @@
+"""``elastane trigger``: rules that turn a reported metric into a limit."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.wire import Trigger
+from elastane.cli.operators.documents import Name, amend, declare_verbs, group
+from elastane.cli.verb import AsJson, verb
+
+
+def set_trigger(
+    name: Name,
+    *,
+    metric: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="As it is reported.", show_default=False)
+    ] = None,
+    above: Annotated[
+        float | None, typer.Option(metavar="X", help="It limits while above this.", show_default=False)
+    ] = None,
+    below: Annotated[
+        float | None, typer.Option(metavar="X", help="It limits while below this.", show_default=False)
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(metavar="POOL", help="Whose devices.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="So many of them jobs may still have.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a trigger, or change what is given here of one."""
+
+    def changed(before: Trigger | None) -> Trigger:
+        wishes = {"metric": metric, "above": above, "below": below, "pool": pool, "limit": limit}
+        given = {field: value for field, value in wishes.items() if value is not None}
+        missing = [f"--{field}" for field in ("metric", "pool", "limit") if field not in given]
+        if before is None and (missing or not given.keys() & {"above", "below"}):
+            raise BadInput(
+                f"there is no trigger {name} yet, so all of it must be said",
+                do=f"elastane trigger set {name} --metric qps --above 1000 --pool h100 --limit 32",
+            )
+        known = before or Trigger(name=name, metric=metric or "", pool=pool or "", limit=limit or 0)
+        return msgspec.structs.replace(known, **given)
+
+    amend("trigger", Trigger, name, changed, as_json=as_json)
+
+
+def condition(one: Trigger) -> str:
+    """``qps above 1000``."""
+    bounds = [f"above {one.above:g}"] if one.above is not None else []
+    bounds += [f"below {one.below:g}"] if one.below is not None else []
+    return f"{one.metric} {' or '.join(bounds)}"
+
+
+trigger = group(
+    "trigger",
+    """
+Triggers: rules that turn a metric from outside into a limit.
+
+  $ elastane trigger set busy --metric qps --above 1000 --pool h100 --limit 32
+  $ elastane tell metric qps 1250      [dim]whoever measures says so, again and again[/dim]
+""",
+)
+trigger.command("set")(verb(set_trigger))
+declare_verbs(
+    trigger,
+    "trigger",
+    Trigger,
+    ("trigger", "while", "pool", "limit"),
+    lambda one: (one.name, condition(one), one.pool, str(one.limit)),
+    numbers=("limit",),
+)

@@ -1,0 +1,85 @@
+"""``elastane usage``: who used what, and what it cost."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.wire import Usage, UsageRow
+from elastane.cli.operators.quantities import local, moment
+from elastane.cli.operators.tables import print_table
+from elastane.cli.verb import AsJson, print_json
+from elastane.client.context import connect
+
+
+class By(StrEnum):
+    TEAM = "team"
+    USER = "user"
+    JOB = "job"
+    POOL = "pool"
+
+
+HOUR_S = 3600.0
+
+
+def usage(
+    *,
+    by: Annotated[
+        list[By] | None, typer.Option(help="Group by it; again for more. At first team.", show_default=False)
+    ] = None,
+    begin: Annotated[
+        str, typer.Option("--from", metavar="TIME", help="2026-11-01, or 7d for a week ago; at first 30d.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Likewise; at first now.")] = "",
+    as_csv: Annotated[bool, typer.Option("--csv", help="For spreadsheets, in device-seconds.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show device-hours and their cost: owned, borrowed and spot.
+
+    What runs counts up to now. With --json, an object with the keys fromS,
+    untilS and rows, in device-seconds.
+    """
+    if as_csv and as_json:
+        raise BadInput("--csv and --json are two formats", do="choose one")
+    now = datetime.now().astimezone()
+    columns = tuple(one.value for one in by or [By.TEAM])
+    from_s = moment("--from", begin, now).timestamp() if begin else None
+    until_s = moment("--until", until, now).timestamp() if until else None
+    with connect() as cluster:
+        if as_csv:
+            print(cluster.usage_csv(*columns, from_s=from_s, until_s=until_s), end="")
+            return
+        found = cluster.usage(*columns, from_s=from_s, until_s=until_s)
+    if as_json:
+        print_json(found)
+        return
+    show(columns, found)
+
+
+def show(by: tuple[str, ...], found: Usage) -> None:
+    span = f"between {local(found.from_s)} and {local(found.until_s)}"
+    rows = [(*(str(getattr(row, column)) for column in by), *figures(row)) for row in found.rows]
+    print_table(
+        (*by, "owned h", "borrowed h", "spot h", "all h", "cost"),
+        rows,
+        numbers=("owned h", "borrowed h", "spot h", "all h", "cost"),
+        empty=f"nothing was used {span}",
+        total=("all", *[""] * (len(by) - 1), *figures(summed(found.rows))) if rows else None,
+    )
+
+
+def summed(rows: tuple[UsageRow, ...]) -> UsageRow:
+    return UsageRow(
+        owned_device_s=sum(row.owned_device_s for row in rows),
+        borrowed_device_s=sum(row.borrowed_device_s for row in rows),
+        spot_device_s=sum(row.spot_device_s for row in rows),
+        cost=sum(row.cost for row in rows),
+    )
+
+
+def figures(row: UsageRow) -> tuple[str, ...]:
+    """Device-hours on each of the terms, all of them, and the cost."""
+    terms = (row.owned_device_s, row.borrowed_device_s, row.spot_device_s)
+    return (*(f"{one / HOUR_S:,.2f}" for one in (*terms, sum(terms))), f"{row.cost:,.2f}")

@@ -1,0 +1,30 @@
+"""A name that may be a run's on this machine or a job's of the cluster."""
+
+from elastane.api.errors import BadInput, NoSuchRun
+from elastane.api.rundir import RunDir
+from elastane.client.context import context
+from elastane.client.resolve import find_run
+
+
+def found_run(name: str, *, job: bool) -> RunDir | None:
+    """The run of this name or in this directory; None: ask the cluster for a job of that name.
+
+    Args:
+        name: as typed.
+        job: the user means the cluster's job, whatever is here.
+
+    Raises:
+        NoSuchRun: there is no such run, and no cluster is known here.
+    """
+    if job:
+        return None
+    try:
+        return find_run(name)
+    except NoSuchRun:
+        try:
+            context()
+        except BadInput:
+            pass
+        else:
+            return None
+        raise

@@ -1,0 +1,1 @@
+"""Verbs about one run on this machine."""

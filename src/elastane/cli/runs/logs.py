@@ -1,0 +1,51 @@
+"""What the processes of a run printed."""
+
+import time
+
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
+from elastane.cli.verb import print_json
+from elastane.observability.run_files import is_live
+from elastane.observability.tail import Tail
+
+LOOK_S = 0.2
+
+
+def run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json: bool) -> None:
+    """The log of one process, or of all; followed until the run is over."""
+    wanted = None if process is None else process_named(run_dir, process)
+    tails: dict[str, Tail] = {}
+    while True:
+        # Asked before reading, so that what was written last is still read.
+        live = is_live(run_dir)
+        for name in [wanted] if wanted else processes_of(run_dir):
+            tail = tails.setdefault(name, Tail(run_dir.log(name)))
+            for line in tail.new_lines(at_end=not (follow and live)):
+                show(name, line.decode(errors="replace"), prefix=wanted is None, as_json=as_json)
+        if not (follow and live):
+            return
+        time.sleep(LOOK_S)
+
+
+def processes_of(run_dir: RunDir) -> list[str]:
+    """Processes with a log, workers in the order of their numbers, then the others."""
+    names = [path.stem for path in run_dir.logs.glob("*.log")]
+    return sorted(names, key=lambda name: (not name.startswith("worker-"), len(name), name))
+
+
+def process_named(run_dir: RunDir, text: str) -> str:
+    process = f"worker-{text}" if text.isdigit() else text
+    known = processes_of(run_dir)
+    if process not in known:
+        raise BadInput(
+            f"{run_dir.root} holds no log of {process}",
+            do=f"choose one of {', '.join(known)}" if known else "wait until a process has started",
+        )
+    return process
+
+
+def show(process: str, line: str, *, prefix: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"process": process, "line": line})
+    else:
+        print(f"{process} | {line}" if prefix else line, flush=True)

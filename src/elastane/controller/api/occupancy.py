@@ -1,0 +1,23 @@
+"""What is in use, and what is free."""
+
+from fastapi import APIRouter, Response
+
+from elastane.api.wire import Occupancy, Page
+from elastane.controller.access.roles import Target
+from elastane.controller.api.bodies import reply, response
+from elastane.controller.api.caller import Asking
+from elastane.controller.api.description import says
+from elastane.controller.occupancy import occupied
+from elastane.controller.store import documents, jobs, snapshots
+
+router = APIRouter(prefix="/v1", tags=["nodes"])
+
+
+@router.get("/occupancy", **says(Page[Occupancy]))
+def occupancy(caller: Asking) -> Response:
+    """Every pool, its devices, and how many of them jobs use: of all teams together."""
+    caller.must("documents.read", Target(name="pools"))
+    with caller.reading() as tx:
+        pools = snapshots.pools_of(tx, documents.config(tx), caller.now_s)
+        uses = jobs.using(tx)
+    return response(reply(Page(items=occupied(pools, uses.values()))))

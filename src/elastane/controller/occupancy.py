@@ -1,0 +1,33 @@
+"""How much of each pool is in use. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from elastane.api.pools import Pool
+from elastane.api.wire import Occupancy, Use
+
+
+def occupied(pools: Iterable[Pool], uses: Iterable[tuple[Use, ...]]) -> tuple[Occupancy, ...]:
+    """The pools with what jobs use of them.
+
+    Args:
+        pools: as a plan sees them.
+        uses: of every job, what it uses now.
+    """
+    used = Counter[str]()
+    for job in uses:
+        for use in job:
+            used[use.pool] += use.devices
+    return tuple(
+        Occupancy(
+            pool=pool.name,
+            device=pool.device,
+            devices=pool.devices,
+            leaving=pool.leaving,
+            used=used[pool.name],
+            spot=pool.spot,
+            price=pool.price,
+            site=pool.site,
+        )
+        for pool in pools
+    )

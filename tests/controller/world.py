@@ -1,0 +1,261 @@
+"""An engine in little, and a cluster around it: store, API, loop and scheduler are the real ones.
+
+The world does what `elastane.engines.engine.Engine` promises, no more: jobs take a while to come and go, train as
+fast as they are told to, and say how far they are. Nothing in it takes real time; `Cluster.pass_time` moves the
+clock, a second and a turn at a time.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from elastane.api.jobs import JobSpec
+from elastane.api.lives import Outcome
+from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
+from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.wire import Job, Usage
+from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.store import jobs, snapshots
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+BATCH = 64
+"""Samples of a step."""
+
+
+@dataclass
+class Running:
+    """One job on the machine of this world.
+
+    Args:
+        steps: it lasts; 0: for ever.
+        speed: steps a second of one worker.
+        serial: part of a step that is not divided among workers.
+        first_loss: of the first step; each further one has ``decay`` of the one before.
+        decay: see there.
+        arrive_s: a worker takes to start.
+        leave_s: a worker takes to leave.
+    """
+
+    name: str
+    steps: int = 0
+    speed: float = 1.0
+    serial: float = 0.0
+    first_loss: float = 2.0
+    decay: float = 0.99
+    arrive_s: float = 1.0
+    leave_s: float = 1.0
+    life: int = 0
+    agent: bool = False
+    outcome: Outcome | None = None
+    target: int = 0
+    workers: int = 0
+    made: float = 0.0
+    saved_s: float | None = None
+    stopping: bool = False
+    busy_s: float = 0.0
+    speeds: dict[int, float] = field(default_factory=dict)
+    begun: list[int] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        return int(self.made)
+
+    def loss(self, step: int) -> float:
+        return self.first_loss * self.decay**step
+
+    def seen(self, run_dir: str) -> Observation:
+        step = self.step
+        recent = [self.loss(one) for one in range(step - RECENT_STEPS + 1, step + 1)]
+        return Observation(
+            job=self.name,
+            life=self.life,
+            present=self.agent,
+            agent=self.agent,
+            outcome=self.outcome,
+            workers=self.workers if self.agent else None,
+            target=self.target if self.agent else None,
+            progress=Progress(
+                step=step,
+                loss=self.loss(step) if step else None,
+                recent_loss=sum(recent) / RECENT_STEPS if step >= RECENT_STEPS else None,
+                steps=self.steps,
+                samples_per_step=BATCH,
+                speeds=tuple(sorted(self.speeds.items())),
+                saved_s=self.saved_s,
+            ),
+            run_dir=run_dir,
+        )
+
+    def end(self, outcome: Outcome | None) -> None:
+        self.agent, self.outcome, self.workers, self.stopping = False, outcome, 0, False
+
+    def go_on(self, seconds: float, now_s: float) -> None:
+        if not self.agent:
+            return
+        if self.workers:
+            rate = self.speed / (self.serial + (1 - self.serial) / self.workers)
+            self.speeds[self.workers] = rate * BATCH
+            self.made += rate * seconds
+        if self.steps and self.made >= self.steps:
+            self.made = self.steps
+            self.end(Outcome(0, f"all {self.steps} steps are made"))
+        elif self.stopping:
+            self.saved_s = now_s
+            self.end(Outcome(130, "stopped"))
+        elif self.workers != self.target:
+            more = self.target > self.workers
+            self.busy_s += seconds
+            if self.busy_s >= (self.arrive_s if more else self.leave_s):
+                self.workers += 1 if more else -1
+                self.busy_s = 0.0
+
+
+class World:
+    """An `elastane.engines.engine.Engine` of which everything is known.
+
+    Args:
+        where: run directories are made below it.
+        nodes: that it sees.
+        habits: how each job is, by name; others are as `Running` has it.
+    """
+
+    def __init__(self, where, nodes: Sequence[SeenNode] = ()) -> None:
+        self.where = where
+        self.seen_nodes = list(nodes)
+        self.habits: dict[str, dict] = {}
+        self.running: dict[str, Running] = {}
+        self.unsettled: set[str] = set()
+        self.orders: list[Order] = []
+        self.specs: dict[str, JobSpec] = {}
+
+    async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
+        names = {*jobs, *self.unsettled}
+        return {
+            name: self.running[name].seen(str(self.where / name))
+            if name in self.running
+            else Observation(job=name)
+            for name in names
+        }
+
+    async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        self.orders += orders
+        return {order.job: why for order in orders if (why := self._obey(order))}
+
+    def _obey(self, order: Order) -> str:
+        job = self.running.get(order.job)
+        if isinstance(order, Start):
+            if job is None:
+                job = self.running[order.job] = Running(order.job, **self.habits.get(order.job, {}))
+                (self.where / order.job).mkdir(parents=True)
+            self.unsettled.add(order.job)
+            self.specs[order.job] = order.spec
+            if job.agent or order.life <= job.life:
+                return "it is there already"
+            job.life, job.agent, job.outcome, job.busy_s = order.life, True, None, 0.0
+            job.target, job.workers, job.stopping = order.workers, 0, False
+            job.begun.append(order.life)
+            return ""
+        if isinstance(order, Settle):
+            self.unsettled.discard(order.job)
+            return ""
+        if job is None or not job.agent or job.life != order.life:
+            return f"life {order.life} is not there"
+        match order:
+            case Resize(workers=workers):
+                job.target = workers
+            case Drain():
+                job.target -= 1
+            case Stop():
+                job.stopping = True
+            case Kill():
+                job.end(None)
+        return ""
+
+    def nodes(self) -> Sequence[SeenNode]:
+        return self.seen_nodes
+
+    async def close(self) -> None:
+        pass
+
+    def go_on(self, seconds: float, now_s: float) -> None:
+        for job in self.running.values():
+            job.go_on(seconds, now_s)
+
+
+class Cluster:
+    """A controller without a socket, and the world it controls.
+
+    Args:
+        api: over its store, with the real scheduler; see `conftest.Api`.
+        world: in which its jobs are.
+    """
+
+    def __init__(self, api, world: World) -> None:
+        self.api, self.world, self.clock = api, world, api.clock
+        self.loop = Loop(api.store, world, Scheduler(plan=plan, words=explain), api.clock)
+        self.held: dict[tuple[str, str], float] = {}
+        """Device-seconds by job and pool, added up beside the accounts."""
+
+    def pass_time(self, seconds: float) -> None:
+        """So many turns, a second apart."""
+        for _ in range(int(seconds)):
+            self.clock.now_s += 1
+            self._add(1.0)
+            self.world.go_on(1.0, self.clock())
+            self.turn()
+
+    def until(self, true, seconds: float = 600) -> None:
+        """Turns until it is so."""
+        for _ in range(int(seconds)):
+            if true():
+                return
+            self.pass_time(1)
+        raise AssertionError(f"not within {seconds} s")
+
+    def turn(self) -> None:
+        if self.api.woken:
+            self.api.woken = 0
+            self.loop._awaken()
+        asyncio.run(self.loop.turn())
+
+    def uses(self) -> dict[tuple[str, str], int]:
+        """Devices by job and pool: the larger of what is granted and what was seen."""
+        found: dict[tuple[str, str], int] = {}
+        with self.api.store.reading() as tx:
+            for job in jobs.alive(tx):
+                granted, held = job.grant.workers, job.observed.held
+                for pool in granted.keys() | held.keys():
+                    seen = held[pool].workers if pool in held else 0
+                    devices = job.spec.resources_per_worker.devices
+                    found[job.name, pool] = max(granted.get(pool, 0), seen) * devices
+        return found
+
+    def _add(self, seconds: float) -> None:
+        for key, devices in self.uses().items():
+            self.held[key] = self.held.get(key, 0.0) + devices * seconds
+
+    # -- as people see it ----------------------------------------------------------------------------------
+
+    def job(self, name: str) -> Job:
+        with self.api.store.reading() as tx:
+            found = jobs.find(tx, name)
+        assert found is not None
+        return found
+
+    def workers(self, name: str) -> int:
+        """That train now."""
+        return self.world.running[name].workers if name in self.world.running else 0
+
+    def state(self, name: str):
+        """As the scheduler sees the job."""
+        with self.api.store.reading() as tx:
+            taken = snapshots.snapshot(tx, self.clock())
+        return next(one for one in taken.snapshot.jobs if one.name == name)
+
+    def usage(self, *by: str) -> tuple:
+        query = "&".join(f"by={one}" for one in by)
+        answer = self.api.user("operator").get(f"/usage?from=0&{query}")
+        return msgspec.json.decode(answer.content, type=Usage).rows
