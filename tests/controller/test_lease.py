@@ -41,7 +41,10 @@ def holder(store_url):
 def cut(url):
     """Ends every other connection to a PostgreSQL, as a restart of it does."""
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 def test_a_store_that_a_controller_has_is_refused_to_the_next(store_url, holder):
