@@ -125,7 +125,8 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
     eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")
     typed("cancel", "stretched", "--wait")
     kinds = [
-        event["kind"] for event in map(json.loads, typed("events", "stretched", "--job", "--json").stdout.splitlines())
+        event["kind"]
+        for event in map(json.loads, typed("events", "stretched", "--job", "--json").stdout.splitlines())
     ]
     assert "job.failed" not in kinds
     assert kinds[-1] == "job.cancelled"
