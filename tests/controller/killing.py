@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from select import select as waited
@@ -50,6 +51,7 @@ QUIET_S = 6.0
 REST_S = 90.0
 READY_S = 30.0
 TRAINING_STEPS = 100_000
+ANSWERS_EVERY = 3
 COLD_EVERY = 15
 """Every so many controllers are started as users do."""
 
@@ -73,12 +75,12 @@ class Asked:
     """
 
     def __init__(self, url: str, token: str, seed: int) -> None:
-        self._cluster = Cluster(url, token, timeout_s=60.0)
-        self._drawn = random.Random(seed)
+        self._cluster = Cluster(url, token, timeout_s=240.0)
+        self._drawn = random.Random(seed)  # noqa: S311 - repeatable
         self._numbers = itertools.count(1)
         self.submitted: dict[str, int] = {}
         self.cancelled: set[str] = set()
-        self.changes = 0
+        self.changes = self.answers = 0
         self.failure: BaseException | None = None
         self._alive: list[str] = []
         self._enough = threading.Event()
@@ -117,6 +119,7 @@ class Asked:
     def _run(self) -> None:
         try:
             while not self._enough.wait(self._drawn.uniform(0.02, 0.25)):
+                self.answers += 1
                 self._alive = [name for name in self._alive if self._cluster.job(name).state not in ENDED]
                 if len(self._alive) < MOST_ALIVE and self._drawn.random() < 0.5:
                     self._submit()
@@ -274,16 +277,18 @@ def warm_server(folder: Path):
         process.communicate()
 
 
-def free_port(drawn: random.Random) -> int:
+def free_port() -> int:
     """Not one that connections take: who asks a controller that is away might connect to himself."""
     while True:
-        port = drawn.randrange(20_000, 30_000)
+        port = random.randrange(20_000, 30_000)  # noqa: S311 - any will do
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
 
 
-def kill_again_and_again(controllers: Controllers, kills: int, drawn: random.Random) -> dict[str, int]:
-    """Returns how many were killed how."""
+def kill_again_and_again(
+    controllers: Controllers, kills: int, drawn: random.Random, answers: Callable[[], int]
+) -> dict[str, int]:
+    """Returns how many were killed how. Now and then one lives until it has answered somebody."""
     how = dict.fromkeys(("starting", "at a commit", "at any moment"), 0)
     for number in range(kills):
         cold = number % COLD_EVERY == COLD_EVERY - 1
@@ -298,6 +303,10 @@ def kill_again_and_again(controllers: Controllers, kills: int, drawn: random.Ran
             while controllers.alive and time.monotonic() < end_s:
                 time.sleep(0.01)
             expect(moments or controllers.alive, "a controller ended by itself")
+            if number % ANSWERS_EVERY == 0:
+                before, give_up_s = answers(), time.monotonic() + READY_S
+                while controllers.alive and answers() == before and time.monotonic() < give_up_s:
+                    time.sleep(0.01)
         controllers.kill()
         how[kind] += 1
     return how
@@ -437,9 +446,9 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
     Raises:
         Wrong: something that must hold does not.
     """
-    drawn = random.Random(seed)
+    drawn = random.Random(seed)  # noqa: S311 - repeatable
     operator, submitter = token_in(url, "operator", ""), token_in(url, "submitter", "t")
-    home, port = folder / "home", free_port(random.Random())
+    home, port = folder / "home", free_port()
     wish = Serving(home=str(home), store=url, port=port, devices=DEVICES + training * 2)
     places = Places(home)
     names = [f"training-{number}" for number in range(training)]
@@ -463,7 +472,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
         time.sleep(QUIET_S)
         quiet_until_s = time.time()
         controllers.kill()
-        how = kill_again_and_again(controllers, kills, drawn)
+        how = kill_again_and_again(controllers, kills, drawn, lambda: asked.answers)
         killed_until_s = time.time()
         controllers.begin()
         controllers.wait_until_ready()
@@ -530,7 +539,7 @@ def main() -> None:
             said = told(url, options.kills, options.seed, options.training, folder)
         except Wrong as wrong:
             sys.exit(f"seed {options.seed}: {wrong}\nits files are in {folder}")
-    print(json.dumps(said, indent=1))
+    sys.stdout.write(json.dumps(said, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ EVENT_COLOURS = {
     "job.shrunk": "yellow",
     "job.moved": "blue",
     "job.preempted": "yellow",
+    "job.stopping": "yellow",
+    "job.ending": "yellow",
     "job.paused": "yellow",
     "job.resumed": "green",
     "job.crashed": "red",
