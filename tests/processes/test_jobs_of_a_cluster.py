@@ -49,6 +49,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     with store.writing() as tx:
         pool = Pool(name="local", device="cpu", devices=6)
         documents.write(tx, diff(Config(), Config(pools=(pool,))), time.time())
+        token = first_token(tx, "ada", time.time())
     loop = Loop(
         store,
         LocalEngine(home, agent=stage.program("elastane.lives.__main__")),
@@ -61,7 +62,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
         thread.start()
     eventually(lambda: server.started, "the API listens")
     port = server.servers[0].sockets[0].getsockname()[1]
-    keep(Context(url=f"http://127.0.0.1:{port}", token=first_token(store, "ada", time.time())))
+    keep(Context(url=f"http://127.0.0.1:{port}", token=token))
 
     def answer(*words, code=0):
         result = CliRunner().invoke(app, [str(word) for word in words])
