@@ -120,9 +120,9 @@ def test_jobs_are_listed_while_they_live_and_with_all_afterwards(elastane, clust
     submitted("one")
     submitted("two", "--workers", "4:4")
     cluster.world.habits["one"] = {"steps": 20}
-    cluster.until(lambda: cluster.workers("one") == 1)
+    cluster.until(lambda: cluster.workers("one") == 2)
     page = elastane("jobs").stdout
-    assert "1 of 1:2" in page
+    assert "2 of 1:2" in page
     assert "queued" in page
     cluster.until(lambda: cluster.job("one").state == "finished")
     assert [json.loads(line)["name"] for line in elastane("jobs", "--json").stdout.splitlines()] == ["two"]

@@ -51,16 +51,17 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
 
     Raises:
         BadInput: it cannot listen there, or another controller has the store.
-        StoreError: the database cannot be used.
+        StoreError: the database cannot be used, or its lease was lost.
     """
     listener = _listening(wish)
     try:
-        store = Store(wish.store)
-        try:
-            with Lease(store) as lease:
+        # First the lease: opening the store may change its schema under another controller.
+        with Lease(wish.store) as lease:
+            store = Store(wish.store)
+            try:
                 _serve(wish, store, lease, listener, ready, clock)
-        finally:
-            store.close()
+            finally:
+                store.close()
     finally:
         listener.close()
 
@@ -91,7 +92,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         )
     )
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
-    ending = threading.Event()
+    ending, lost = threading.Event(), threading.Event()
 
     def end(*_: object) -> None:
         server.handle_exit(signal.SIGTERM, None)
@@ -100,7 +101,9 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     def watch_the_lease() -> None:
         while not ending.wait(LEASE_S):
             if not lease.held():
-                logger.error("the store is another controller's now, or cannot be reached: ending")
+                lost.set()
+                # Before those who ask are told: nothing must be decided any more.
+                loop.close()
                 end()
 
     server.farewell = app.state.closing.set
@@ -109,20 +112,22 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     # What has been imported lives for ever: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    thread.start()
-    watching = threading.Thread(target=watch_the_lease, name="lease", daemon=True)
-    watching.start()
-    secret = first_token(store, wish.user, clock())
     scheme = "https" if wish.certificate else "http"
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
+    with store.writing() as tx:
+        secret = first_token(tx, wish.user, clock())
+        ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
+    thread.start()
+    threading.Thread(target=watch_the_lease, name="lease", daemon=True).start()
     try:
         server.run(sockets=[listener])
     finally:
         end()
         loop.close()
         thread.join()
+    if lost.is_set():
+        raise lease.lost()
 
 
 def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:

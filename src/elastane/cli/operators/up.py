@@ -2,10 +2,10 @@
 
 import getpass
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -93,13 +93,11 @@ def down(as_json: AsJson = False) -> None:
         raise BadInput(f"the controller that was process {found.pid} has ended already", do="elastane up")
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        end_s = time.monotonic() + GONE_S
-        while identity.started(found.pid) == found.started:
-            if time.monotonic() > end_s:
-                raise RunFailed(
-                    f"process {found.pid} has not ended within {GONE_S:g} s", do=f"kill -9 {found.pid}"
-                )
-            time.sleep(0.05)
+        # Not before its last thread is gone is its address free again.
+        if not select.select((process,), (), (), GONE_S)[0]:
+            raise RunFailed(
+                f"process {found.pid} has not ended within {GONE_S:g} s", do=f"kill -9 {found.pid}"
+            )
     finally:
         os.close(process)
     if as_json:
