@@ -14,7 +14,7 @@ import msgspec
 from elastane.api.jobs import JobSpec
 from elastane.api.lives import Outcome
 from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
-from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.wire import Job, Usage
 from elastane.controller.loop import Loop, Scheduler
 from elastane.controller.store import jobs, snapshots
@@ -119,13 +119,13 @@ class World:
     Args:
         where: run directories are made below it.
         nodes: that it sees.
-        habits: how each job is, by name; others are as `Running` has it.
     """
 
     def __init__(self, where, nodes: Sequence[SeenNode] = ()) -> None:
         self.where = where
         self.seen_nodes = list(nodes)
         self.habits: dict[str, dict] = {}
+        """How each job is, by name; others are as `Running` has it."""
         self.running: dict[str, Running] = {}
         self.unsettled: set[str] = set()
         self.orders: list[Order] = []
@@ -168,6 +168,8 @@ class World:
                 job.target = workers
             case Drain():
                 job.target -= 1
+            case Evict():
+                job.workers = min(job.workers, job.target)
             case Stop():
                 job.stopping = True
             case Kill():
