@@ -7,6 +7,7 @@ TORCH  ?= torch==2.13.0
 SEED   ?= 1
 EVENTS ?= 20
 HISTORIES ?= 50
+KILLS ?= 200
 # Another scenario, or --keep, for the pilot.
 PILOT  ?=
 # More flags for the comparison, e.g. make bench BENCH="--quick".
@@ -16,7 +17,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pilot test check format bench chaos survive clean
+.PHONY: help setup demo pilot test check format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -62,6 +63,10 @@ chaos: setup ## EVENTS seeded joins, leaves and kills on a real run, compared wi
 
 survive: setup ## HISTORIES runs that are killed whole and resumed, compared with a quiet one (SEED=1 HISTORIES=50)
 	$(BIN)/python benchmarks/survive.py --seed $(SEED) --histories $(HISTORIES)
+
+crash: setup ## KILLS kills of the controller while jobs come and go, on SQLite and on PostgreSQL (SEED=1 KILLS=200)
+	$(BIN)/python tests/controller/killing.py --seed $(SEED) --kills $(KILLS)
+	$(BIN)/python tests/controller/killing.py --seed $(SEED) --kills $(KILLS) --postgres
 
 clean: ## remove what the targets above have built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -130,7 +130,8 @@ def main() -> None:
         url = asked.store or f"sqlite:///{Path(folder) / 'store.db'}"
         store = Store(url)
         fill(store, asked.jobs)
-        token = first_token(store, "benchmark", time.time())
+        with store.writing() as tx:
+            token = first_token(tx, "benchmark", time.time())
         if token is None:
             parser.error("the store is not empty")
         begin_s = time.monotonic()

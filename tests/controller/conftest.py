@@ -100,14 +100,24 @@ numbers = itertools.count(1)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/store.db"
-    url = request.getfixturevalue("postgres")
-    name = f"test{next(numbers)}"
-    with psycopg.connect(url("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    return url(name)
+def new_url(request, tmp_path):
+    """The URL of an empty database, another one each time, on each kind of database."""
+    url = None if request.param == "sqlite" else request.getfixturevalue("postgres")
+
+    def make():
+        name = f"test{next(numbers)}"
+        if url is None:
+            return f"sqlite:///{tmp_path}/{name}.db"
+        with psycopg.connect(url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return url(name)
+
+    return make
+
+
+@pytest.fixture
+def store_url(new_url):
+    return new_url()
 
 
 @pytest.fixture

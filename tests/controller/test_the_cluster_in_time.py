@@ -1,4 +1,4 @@
-"""Calendars, borrowing, prices, triggers, notices, budgets and deadlines, as hours go by; and the accounts of it."""
+"""Calendars, borrowing, prices, triggers, notices, budgets and deadlines as hours go by; and the accounts."""
 
 from datetime import UTC, datetime
 
@@ -199,7 +199,18 @@ def test_a_job_that_would_be_late_grows_before_others(cluster, operator, everybo
 HAPPENINGS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["submit", "cancel", "pause", "resume", "scale", "price", "shrink pool", "drain", "crash", "quota"]
+            [
+                "submit",
+                "cancel",
+                "pause",
+                "resume",
+                "scale",
+                "price",
+                "shrink pool",
+                "drain",
+                "crash",
+                "quota",
+            ]
         ),
         st.integers(0, 7),
         st.integers(1, 40),
@@ -222,7 +233,7 @@ def test_the_accounts_are_the_devices_that_were_held_whatever_happens(tmp_path_f
         operator.put("/pools/spot", pool(3, "spot", spot=True, price=0.5))
         operator.put("/teams/vision", team("vision", h100=2))
         for number, (what, which, seconds) in enumerate(history):
-            happen(cluster, operator, ada, what, which, number)
+            happen(cluster, (operator, ada), what, which, number)
             cluster.turn()
             cluster.pass_time(seconds)
         accounts = {
@@ -236,7 +247,8 @@ def test_the_accounts_are_the_devices_that_were_held_whatever_happens(tmp_path_f
         store.close()
 
 
-def happen(cluster, operator, ada, what, which, number):
+def happen(cluster, people, what, which, number):
+    operator, ada = people
     name = f"job-{which}"
     habits = [{}, {"arrive_s": 4.0}, {"leave_s": 5.0}, {"steps": 60}]
     match what:

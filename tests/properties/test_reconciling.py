@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
 from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.controller.course import Course, cancelling, granting
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import LINGER_S, due
@@ -72,12 +72,14 @@ class World:
 
     def obey(self, order: Order | None) -> None:
         """An engine may be asked for anything at any time."""
-        mine = isinstance(order, Resize | Stop | Kill) and order.life == self.life
+        mine = isinstance(order, Resize | Evict | Stop | Kill) and order.life == self.life
         match order:
             case Start(life=life, workers=workers) if life > self.life:
                 self.booting.append((life, workers))
             case Resize(workers=workers) if mine and self.agent:
                 self.target = workers
+            case Evict() if mine and self.agent:
+                self.workers = min(self.workers, self.target)
             case Stop() if mine and self.agent:
                 self.stopping = True
             case Kill() if mine and self.agent:

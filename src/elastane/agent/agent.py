@@ -273,8 +273,8 @@ class Agent:
                 self._staff = replace(self._staff, target=target, draining=drain)
                 self._hire()
                 self._news.set()
-            case Kill(worker=worker):
-                self._end(worker, "its peers had lost it while it lived, so it was ended")
+            case Kill(worker=worker, why=why):
+                self._end(worker, why)
             case RunOver():
                 self._finish(message)
 

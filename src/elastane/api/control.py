@@ -281,9 +281,10 @@ class SetTarget(Message, frozen=True, kw_only=True):
 
 
 class Kill(Message, frozen=True, kw_only=True):
-    """Coordinator to agent: end this worker's process with SIGKILL (it is outside the newest generation)."""
+    """Coordinator to agent: end this worker's process with SIGKILL, for ``why``."""
 
     worker: WorkerId
+    why: str = "its peers had lost it while it lived, so it was ended"
 
 
 class RunOver(Message, frozen=True, kw_only=True):
@@ -321,6 +322,10 @@ class AskStop(Message, frozen=True, kw_only=True):
     """Drain the whole run at the next commit."""
 
 
+class AskEvict(Message, frozen=True, kw_only=True):
+    """End at once whoever is still on the way out."""
+
+
 class AskCheckpoint(Message, frozen=True, kw_only=True):
     """Keep the state of one of the next steps."""
 
@@ -351,7 +356,7 @@ FromWorker: TypeAlias = (
 ToWorker: TypeAlias = Propose | Acknowledge | Stop | TakeCheckpoint | PublishCheckpoint | WriteModel | Dismiss
 FromAgent: TypeAlias = AgentReport
 ToAgent: TypeAlias = SetTarget | Kill | RunOver
-Ask: TypeAlias = AskResize | AskDrain | AskStop | AskCheckpoint | AskStatus
+Ask: TypeAlias = AskResize | AskDrain | AskEvict | AskStop | AskCheckpoint | AskStatus
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask
 

@@ -39,6 +39,16 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: int
 
 
+class Evict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End now, with SIGKILL, the workers that should have left by now; the others go on with what they hold.
+
+    If nobody else holds some of the state, the job goes back to its newest checkpoint.
+    """
+
+    job: str
+    life: int
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End the life at the next commit, with a checkpoint where the run keeps any."""
 
@@ -59,4 +69,4 @@ class Settle(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     job: str
 
 
-Order: TypeAlias = Start | Resize | Drain | Stop | Kill | Settle
+Order: TypeAlias = Start | Resize | Drain | Evict | Stop | Kill | Settle

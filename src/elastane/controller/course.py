@@ -32,7 +32,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         held: workers it was last seen to hold.
         ending: nobody wants it any more, and that is what it will be once it is gone, unless it finishes or
             fails by itself before; None: it goes on.
-        gone_by_s: with nothing granted: when its processes are to be gone.
+        gone_by_s: when workers beyond those granted are to be gone; 0: nobody was asked to leave.
         over: so many of its lives have ended and been judged. The next has the number after.
         crashes: of those, how many count against the retry limit.
         retry_at_s: no life begins before; in seconds since 1970.
@@ -94,8 +94,8 @@ def granting(course: Course, workers: int, now_s: float) -> Course:
     """
     workers = 0 if course.ending is not None or course.ended is not None else workers
     held = max(course.held, course.granted) if workers < course.granted else course.held
-    gone_by_s = course.gone_by_s
-    if course.granted and not workers:
+    gone_by_s = course.gone_by_s if workers == course.granted else 0.0
+    if workers < course.granted:
         gone_by_s = now_s + course.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
     return msgspec.structs.replace(course, granted=workers, held=held, gone_by_s=gone_by_s)
 

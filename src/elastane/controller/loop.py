@@ -4,6 +4,7 @@ Whatever it knows is in the store, so it may end between any two of these and an
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -96,7 +97,9 @@ class Loop:
     def wake(self) -> None:
         """Something has changed."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._awaken)
+            # Whoever asks while the process ends is answered all the same.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._awaken)
 
     def close(self) -> None:
         """End after this turn."""

@@ -1,7 +1,7 @@
 """What an engine must be told, from the difference between what is granted and what was seen. Pure."""
 
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.controller.course import Course
 
 LINGER_S = 20.0
@@ -36,4 +36,6 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
     if seen.target is not None and seen.target != course.granted:
         limits = course.spec.elastic_policy.limits
         return Resize(job=course.job, life=seen.life, workers=course.granted, limits=limits)
+    if seen.workers is not None and seen.workers > course.granted and 0 < course.gone_by_s <= now_s:
+        return Evict(job=course.job, life=seen.life)
     return None

@@ -17,6 +17,7 @@ import uvicorn
 from elastane.api.errors import BadInput
 from elastane.api.observations import SeenNode
 from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
 from elastane.api.serving import Ready, Serving
 from elastane.api.wire import Config
 from elastane.controller.api.app import application
@@ -35,6 +36,12 @@ IDLE_S = 75
 """Connections that ask nothing for so long are closed; longer than those who ask keep them."""
 FAREWELL_S = 3
 LEASE_S = 2.0
+CLASSES = (
+    PriorityClass(name="low", value=-100, description="gives way to all others"),
+    PriorityClass(name="normal", value=0, default=True),
+    PriorityClass(name="high", value=100, description="before all others"),
+)
+"""What a cluster begins with; operators change them as they like."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +51,17 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
 
     Raises:
         BadInput: it cannot listen there, or another controller has the store.
-        StoreError: the database cannot be used.
+        StoreError: the database cannot be used, or its lease was lost.
     """
     listener = _listening(wish)
     try:
-        store = Store(wish.store)
-        try:
-            with Lease(store) as lease:
+        # First the lease: opening the store may change its schema under another controller.
+        with Lease(wish.store) as lease:
+            store = Store(wish.store)
+            try:
                 _serve(wish, store, lease, listener, ready, clock)
-        finally:
-            store.close()
+            finally:
+                store.close()
     finally:
         listener.close()
 
@@ -84,7 +92,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         )
     )
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
-    ending = threading.Event()
+    ending, lost = threading.Event(), threading.Event()
 
     def end(*_: object) -> None:
         server.handle_exit(signal.SIGTERM, None)
@@ -93,7 +101,9 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     def watch_the_lease() -> None:
         while not ending.wait(LEASE_S):
             if not lease.held():
-                logger.error("the store is another controller's now, or cannot be reached: ending")
+                lost.set()
+                # Before those who ask are told: nothing must be decided any more.
+                loop.close()
                 end()
 
     server.farewell = app.state.closing.set
@@ -102,31 +112,35 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     # What has been imported lives for ever: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    thread.start()
-    watching = threading.Thread(target=watch_the_lease, name="lease", daemon=True)
-    watching.start()
-    secret = first_token(store, wish.user, clock())
     scheme = "https" if wish.certificate else "http"
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
+    with store.writing() as tx:
+        secret = first_token(tx, wish.user, clock())
+        ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
+    thread.start()
+    threading.Thread(target=watch_the_lease, name="lease", daemon=True).start()
     try:
         server.run(sockets=[listener])
     finally:
         end()
         loop.close()
         thread.join()
+    if lost.is_set():
+        raise lease.lost()
 
 
 def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:
-    """In a store in which nobody has declared anything, this machine's devices are the pool ``local``."""
+    """A store in which nobody has declared a pool gets this machine's devices as ``local``, and `CLASSES`."""
     with store.writing() as tx:
-        if documents.config(tx).pools:
+        standing = documents.config(tx)
+        if standing.pools:
             return
         pool = Pool(
             name="local", device=wish.device, devices=wish.devices, devices_per_node=max(1, wish.devices)
         )
-        documents.write(tx, diff(Config(), Config(pools=(pool,))), now_s)
+        classes = standing.priorities or CLASSES
+        documents.write(tx, diff(standing, Config(pools=(pool,), priorities=classes)), now_s)
 
 
 class _Server(uvicorn.Server):

@@ -3,11 +3,22 @@
 from dataclasses import replace
 from typing import assert_never
 
-from elastane.api.control import Ask, AskCheckpoint, AskDrain, AskResize, AskStatus, AskStop, Stop
+from elastane.api.control import (
+    Ask,
+    AskCheckpoint,
+    AskDrain,
+    AskEvict,
+    AskResize,
+    AskStatus,
+    AskStop,
+    Kill,
+    Stop,
+)
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Asked
 from elastane.coordinator.keeping import want_one
 from elastane.coordinator.roster import Roster
+from elastane.coordinator.succession import overstaying
 from elastane.coordinator.status import status
 from elastane.coordinator.turn import Turn
 
@@ -32,6 +43,8 @@ def refused(roster: Roster, ask: Ask) -> str:
         return "the run is about to end: it makes its last step"
     if roster.target is None:
         return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
+    if isinstance(ask, AskEvict):
+        return ""
     if isinstance(ask, AskDrain):
         return _drain_refused(roster, ask.worker, roster.target)
     if isinstance(ask, AskCheckpoint):
@@ -62,6 +75,8 @@ def _do(turn: Turn, ask: Ask) -> None:
             _resize(turn, workers)
         case AskDrain(worker=worker):
             _drain(turn, worker)
+        case AskEvict():
+            _evict(turn)
         case AskStop():
             request_stop(turn)
         case AskCheckpoint():
@@ -86,6 +101,12 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
         return
     turn.record("drain.requested", who="user", why=f"worker {worker} is to leave", workers=(worker,))
     turn.set_target(roster.target - 1, roster.draining | {worker})
+
+
+def _evict(turn: Turn) -> None:
+    """What follows from their deaths is decided when the agent has seen them."""
+    for worker in overstaying(turn.roster):
+        turn.tell_agent(Kill(worker=worker, why="it was to leave, and had not left in time"))
 
 
 def request_stop(turn: Turn) -> None:

@@ -16,6 +16,7 @@ from elastane.api.control import (
     AgentReport,
     AskCheckpoint,
     AskDrain,
+    AskEvict,
     AskResize,
     AskStatus,
     AskStop,
@@ -110,7 +111,7 @@ class Connections:
             return
 
     def _take(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
-        if isinstance(message, AskResize | AskDrain | AskStatus | AskStop | AskCheckpoint):
+        if isinstance(message, AskResize | AskDrain | AskEvict | AskStatus | AskStop | AskCheckpoint):
             self._asked += 1
             self.asking[self._asked] = outbox
             self.inbox.put_nowait(Asked(self._asked, message))

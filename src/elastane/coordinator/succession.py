@@ -171,6 +171,16 @@ def _parted(
     )
 
 
+def overstaying(roster: Roster) -> tuple[WorkerId, ...]:
+    """Living workers that are on their way out, by number: told to go, leaving, or about to be asked to."""
+    if roster.newest is None or roster.target is None:
+        return tuple(worker for worker in roster.started if worker in roster.dismissed)
+    members = tuple(member for member in roster.newest.members if not roster.gone(member.worker))
+    staying = {member.worker for member in _parted(members, roster.draining, roster.target)[0]}
+    known = roster.joined.union(roster.newest.workers, roster.draining, roster.dismissed)
+    return tuple(worker for worker in roster.started if worker in known - staying)
+
+
 def _deal_by_speed(turn: Turn) -> None:
     roster = turn.roster
     newest = roster.newest

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Resize, Settle, Start, Stop
+from elastane.api.orders import Evict, Kill, Resize, Settle, Start, Stop
 from elastane.controller.course import Course, Ended, granting
 from elastane.controller.reconciling import LINGER_S, due
 
@@ -37,6 +37,20 @@ def test_a_job_without_a_grant_is_stopped_and_after_its_grace_killed() -> None:
     course = granting(COURSE, 0, 100.0)
     assert due(course, living(4, 2, 2), 101.0) == Stop(job="j", life=4)
     assert due(course, living(4, 2, 2), 160.0) == Kill(job="j", life=4)
+
+
+def test_workers_that_have_not_left_in_time_are_evicted() -> None:
+    course = granting(msgspec.structs.replace(COURSE, granted=3), 2, 100.0)
+    assert due(course, living(4, 3, 3), 161.0) == Resize(job="j", life=4, workers=2, limits=LIMITS)
+    assert due(course, living(4, 3, 2), 159.0) is None
+    assert due(course, living(4, 3, 2), 160.0) == Evict(job="j", life=4)
+    assert due(course, living(4, 2, 2), 161.0) is None
+
+
+def test_a_worker_too_many_that_nobody_was_asked_to_give_is_not_evicted() -> None:
+    assert due(COURSE, living(4, 3, 2), 1e9) is None
+    grown = granting(granting(COURSE, 1, 100.0), 2, 110.0)
+    assert due(grown, living(4, 3, 2), 1e9) is None
 
 
 def test_a_life_that_begins_after_it_was_judged_is_as_good_as_any() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from elastane.api.control import (
     AskDrain,
+    AskEvict,
     AskResize,
     AskStatus,
     AskStop,
@@ -26,6 +27,52 @@ from elastane.api.records import EventLine
 
 def lost(worker: int, peer: int, generation: int) -> PeerLost:
     return PeerLost(worker=worker, peer=peer, generation=generation)
+
+
+# -- evicting --------------------------------------------------------------------------------------------
+
+
+def evicted(stage) -> list[int]:
+    return [kill.worker for kill in stage.told(Kill)]
+
+
+def test_whoever_is_to_leave_and_does_not_is_ended_and_nobody_else(training) -> None:
+    stage = training(3)
+    stage.ask(AskResize(workers=2))
+    assert stage.newest.workers == (0, 1)
+    stage.ask(AskEvict())
+    assert evicted(stage) == [2]
+    assert "had not left in time" in stage.told(Kill)[0].why
+
+
+def test_who_has_left_training_and_lingers_is_ended(training) -> None:
+    stage = training(3)
+    stage.ask(AskResize(workers=2))
+    stage.adopt(0, 1)
+    stage.worker(2, state="leaving", newest=stage.newest)
+    assert stage.dismissed() == {2: 0}
+    stage.ask(AskEvict())
+    assert evicted(stage) == [2]
+    stage.exit(2, -9)
+    stage.ask(AskEvict())
+    assert evicted(stage) == [2]
+
+
+def test_those_whose_leave_cannot_even_be_planned_are_ended_too(training) -> None:
+    stage = training(2)
+    stage.alive.add(2)
+    stage.ask(AskResize(workers=3))
+    stage.worker(2, state="ready", pinned=stage.roster.pinned)
+    stage.ask(AskResize(workers=1))
+    assert stage.newest.workers == (0, 1, 2)
+    stage.ask(AskEvict())
+    assert evicted(stage) == [1, 2]
+
+
+def test_nobody_is_ended_while_nobody_is_to_leave(training) -> None:
+    stage = training(2)
+    stage.ask(AskEvict())
+    assert stage.told(Kill) == []
 
 
 # -- beginning -------------------------------------------------------------------------------------------

@@ -8,13 +8,15 @@ import pytest
 from elastane.api.errors import BadInput
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.lives import Life, Outcome
-from elastane.api.orders import Drain, Kill, Resize, Settle, Stop
-from elastane.api.spec import CheckpointPolicy
+from elastane.api.orders import Drain, Kill, Resize, Settle, Start, Stop
+from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.controller.observing import is_permanent
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.job import run_spec_of
 from elastane.engines.local.places import Places
 from elastane.lives.life_file import read_life, write_life
+from elastane.lives.run_directory import claimed
 
 SPEC = JobSpec(
     name="j",
@@ -123,6 +125,22 @@ def test_a_damaged_job_hides_no_other(tmp_path) -> None:
     places.run_dir("bad").life.write_bytes(b"{")
     seen = asyncio.run(LocalEngine(tmp_path).observe(["good", "bad"]))
     assert (seen["good"].life, seen["bad"].life) == (3, 0)
+
+
+def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
+    script = tmp_path / "train.py"
+    script.touch()
+    with claimed(RunSpec(name="j", script=str(script)), Places(tmp_path).run_dir("j").root):
+        pass
+    engine = LocalEngine(tmp_path)
+    order = Start(job="j", life=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script)))
+    refused = asyncio.run(engine.carry_out([order]))
+    assert "holds a run that was not this job's" in refused["j"]
+    outcome = asyncio.run(engine.observe(["j"]))["j"].outcome
+    assert outcome is not None
+    assert is_permanent(outcome)
+    assert "another name" in outcome.why
 
 
 @pytest.mark.parametrize("kind", [Resize, Drain, Stop, Kill])

@@ -141,6 +141,19 @@ def test_workers_of_one_job_are_of_one_kind_at_one_site():
     assert isinstance(decided(state(low=3), pools=pools).why[0], plans.NeverFits)
 
 
+def test_a_reservation_counts_from_its_own_announcement_on_not_from_anothers():
+    def reserved(name, hours, ahead_s):
+        start = datetime.fromtimestamp(NOW_S, UTC) + timedelta(hours=hours)
+        when = Once(start=start, end=start + timedelta(hours=1))
+        return Reservation(name=name, pool="a", devices=3, when=when, announced_ahead_s=ahead_s)
+
+    calendar = (reserved("soon", 1, 600.0), reserved("later", 3, 4 * 3600.0))
+    decision = decided(state(workers=8), reservations=calendar)
+    assert decision.workers == {"a": 5}
+    (why,) = [one for one in decision.why if isinstance(one, plans.Reserved)]
+    assert why.reservation == "later"
+
+
 def test_a_resize_that_does_not_earn_back_its_cost_is_left():
     held = {"resize_s": 300.0, "holds": (Holding(pool="a", workers=7),), "started_s": 0.0}
     decision = decided(state(fields=held))

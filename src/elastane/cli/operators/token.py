@@ -23,7 +23,9 @@ def create(
     team: Annotated[
         str,
         typer.Option(
-            metavar="TEAM", help="Where; '*': in every team. Not for operators and reporters.", show_default=False
+            metavar="TEAM",
+            help="Where; '*': in every team. Not for operators and reporters.",
+            show_default=False,
         ),
     ] = "",
     note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.", show_default=False)] = "",
@@ -69,8 +71,16 @@ def listing(
     print_table(
         ("token", "user", "role", "team", "made", "ends", "state", "note"),
         [
-            (one.id, one.user, one.role, one.team, local(one.created_s), local(one.expires_s))
-            + (state_of(one, now_s), one.note)
+            (
+                one.id,
+                one.user,
+                one.role,
+                one.team,
+                local(one.created_s),
+                local(one.expires_s),
+                state_of(one, now_s),
+                one.note,
+            )
             for one in shown
         ],
     )

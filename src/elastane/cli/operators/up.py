@@ -2,10 +2,10 @@
 
 import getpass
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from elastane.agent import identity
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.serving import Ready, Serving
 from elastane.cli.verb import AsJson, print_json, talk
-from elastane.client.context import Context, Running, home, keep, keep_running, running
+from elastane.client.context import Context, Running, home, keep, keep_running, kept_context, running
 
 PORT = 7425
 LAST_PORT = 65535
@@ -38,7 +38,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the cluster's controller: scheduler, API, and this machine's engine.
+    """Start a controller: scheduler, API, this machine's engine.
 
     Jobs do not need it to go on: it can be ended and started again at any time.
     """
@@ -59,9 +59,13 @@ def up(
     home().mkdir(parents=True, exist_ok=True)
     log = home() / "controller.log"
     process, ready = _started(wish, log, detach=detach)
+    before, kept = running(), kept_context()
     keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
     if ready.token:
         keep(Context(url=ready.url, token=ready.token, certificate=wish.certificate))
+    elif before is not None and kept is not None and kept.url == before.url:
+        # The same controller, perhaps at another address; one that somebody has logged in to stays.
+        keep(msgspec.structs.replace(kept, url=ready.url, certificate=wish.certificate))
     if as_json:
         print_json(ready)
     console.print(f"controller  {ready.url}", markup=False)
@@ -80,7 +84,7 @@ def up(
 
 
 def down(as_json: AsJson = False) -> None:
-    """End the controller of this machine's cluster. Jobs go on training without it."""
+    """End this machine's controller; jobs go on without it."""
     found = running()
     if found is None:
         raise BadInput("no controller was started here", do="elastane up")
@@ -89,13 +93,11 @@ def down(as_json: AsJson = False) -> None:
         raise BadInput(f"the controller that was process {found.pid} has ended already", do="elastane up")
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        end_s = time.monotonic() + GONE_S
-        while identity.started(found.pid) == found.started:
-            if time.monotonic() > end_s:
-                raise RunFailed(
-                    f"process {found.pid} has not ended within {GONE_S:g} s", do=f"kill -9 {found.pid}"
-                )
-            time.sleep(0.05)
+        # Not before its last thread is gone is its address free again.
+        if not select.select((process,), (), (), GONE_S)[0]:
+            raise RunFailed(
+                f"process {found.pid} has not ended within {GONE_S:g} s", do=f"kill -9 {found.pid}"
+            )
     finally:
         os.close(process)
     if as_json:

@@ -22,6 +22,17 @@ from elastane.controller.store.tables import turns
 
 BUSY_S = 10
 CONNECTIONS = 24
+UNHEARD_S = 10
+"""A PostgreSQL on another machine that has said nothing for so long is away, and so is one of its clients."""
+POSTGRES = {
+    "options": f"-c lock_timeout={BUSY_S * 1000}"
+    " -c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3",
+    "connect_timeout": UNHEARD_S,
+    "tcp_user_timeout": UNHEARD_S * 1000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 ONLY = 1
 
 
@@ -37,9 +48,9 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
-        parsed = _parsed(url)
-        self.where = parsed.render_as_string(hide_password=True)
-        self.engine = _engine(parsed)
+        found = parsed(url)
+        self.where = found.render_as_string(hide_password=True)
+        self.engine = connected(found)
         self._one_writer = threading.Lock()
         self.commits = 0
         """Grows with every change of anything, so that a watcher need not ask the database."""
@@ -108,30 +119,40 @@ def changed(tx: Connection) -> int:
     return found
 
 
-def _parsed(url: str) -> URL:
+def parsed(url: str) -> URL:
+    """The database that is meant, with the driver we use.
+
+    Raises:
+        BadInput: none that can be used.
+    """
     if "://" not in url:
         url = f"sqlite:///{url}"
     try:
-        parsed = make_url(url)
+        found = make_url(url)
     except ArgumentError as error:
         raise BadInput(
             f"{url!r} is not the URL of a database", do="sqlite:///PATH or postgresql://USER@HOST/NAME"
         ) from error
-    if parsed.get_backend_name() == "sqlite":
-        if parsed.database in {None, "", ":memory:"}:
+    if found.get_backend_name() == "sqlite":
+        if found.database in {None, "", ":memory:"}:
             raise BadInput(
                 "a store in memory would not survive its controller", do="name a file: sqlite:///PATH"
             )
-        return parsed.set(drivername="sqlite+pysqlite")
-    if parsed.get_backend_name() == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
+        return found.set(drivername="sqlite+pysqlite")
+    if found.get_backend_name() == "postgresql":
+        return found.set(drivername="postgresql+psycopg")
     raise BadInput(
-        f"{parsed.get_backend_name()} is not a database that a store can be in",
+        f"{found.get_backend_name()} is not a database that a store can be in",
         do="sqlite:///PATH or postgresql://USER@HOST/NAME",
     )
 
 
-def _engine(url: URL) -> Engine:
+def connected(url: URL) -> Engine:
+    """Connections to a database, made as they are needed.
+
+    Raises:
+        BadInput: the driver is not installed.
+    """
     if url.get_backend_name() == "sqlite":
         Path(url.database or "").expanduser().parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(
@@ -146,7 +167,7 @@ def _engine(url: URL) -> Engine:
             pool_size=CONNECTIONS,
             max_overflow=CONNECTIONS,
             pool_pre_ping=True,
-            connect_args={"options": f"-c lock_timeout={BUSY_S * 1000}"},
+            connect_args=POSTGRES,
         )
     except (ImportError, NoSuchModuleError) as error:
         raise BadInput(

@@ -236,7 +236,12 @@ def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
         }
         if ended:
             spec = rows.job_of(_one(tx, one.job)).spec
-            values |= {"ended_s": now_s, "granted": "{}", "workers": 0, "forget_at_s": forget_at_s(spec, now_s)}
+            values |= {
+                "ended_s": now_s,
+                "granted": "{}",
+                "workers": 0,
+                "forget_at_s": forget_at_s(spec, now_s),
+            }
             use(tx, one.job, (), now_s)
         tx.execute(update(jobs).where(jobs.c.name == one.job).values(values))
         some = True

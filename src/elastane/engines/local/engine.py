@@ -11,11 +11,11 @@ from typing import assert_never
 
 from elastane.agent import identity
 from elastane.agent.presence import those_present
-from elastane.api.control import Answer, Ask, AskDrain, AskResize, AskStatus, AskStop
+from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.observations import Observation, SeenNode
-from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.rundir import RunDir
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.job import run_spec_of
@@ -121,6 +121,8 @@ class LocalEngine:
                 return await self._tell(order, AskResize(workers=workers, limits=limits))
             case Drain(worker=worker):
                 return await self._tell(order, AskDrain(worker=worker))
+            case Evict():
+                return await self._tell(order, AskEvict())
             case Stop():
                 return await self._tell(order, AskStop())
             case Kill():
@@ -153,6 +155,11 @@ class LocalEngine:
             self._started[job] = Impossible(order.life, Outcome(code=NOBODYS_FAULT, why=why))
             return why
         run_dir = self._places.run_dir(job)
+        if run_dir.run.exists() and not run_dir.life.exists() and not self._places.noted(job):
+            # Its end would be taken for the job's, and its checkpoints for the job's state.
+            why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
+            self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
+            return why
         try:
             self._places.note(job)
             if not run_dir.run.exists():
@@ -164,7 +171,7 @@ class LocalEngine:
             return str(error)
         return ""
 
-    async def _tell(self, order: Resize | Drain | Stop, question: Ask) -> str:
+    async def _tell(self, order: Resize | Drain | Evict | Stop, question: Ask) -> str:
         watched = self._seen(order.job)
         if watched is None or not watched.agent or watched.life is None or watched.life.number != order.life:
             return f"life {order.life} is not there"

@@ -27,6 +27,9 @@ class Places(msgspec.Struct, frozen=True):
         except FileNotFoundError:
             return ()
 
+    def noted(self, job: str) -> bool:
+        return (self.home / "unsettled" / job).exists()
+
     def note(self, job: str) -> None:
         note = self.home / "unsettled" / job
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,403 @@
+"""The real controller with many jobs: how soon it plans after a start, what it costs, what it misses.
+
+``python benchmarks/controller_scale.py --jobs 10000 --running 2000`` fills a store with jobs, of which some
+run: for those, a process of its own keeps the run directories (the lock that says that somebody is there, the
+life, a line in the ledger every two seconds, and a socket that answers as a coordinator does). Then it starts
+``python -m elastane.controller`` and measures
+
+- ``restart_s``: from the start of the process to the first plan in the store;
+- ``rest_cores``: what the controller costs while all beats and nobody asks for anything;
+- ``api``: list and describe at a steady rate (see ``api_load.py``) with the loop running;
+- ``busy_cores``: the same, while jobs are submitted and cancelled too;
+- ``deaths``: of agents that vanish without a word: how many were found, and after how many seconds.
+
+Prints one JSON object. Cores are processor seconds per second of the controller and of what it has started.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from api_load import ask, summary
+from elastane.agent import identity
+from elastane.agent.presence import be_present
+from elastane.api.control import Answer, ProcessInfo, encode
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.lives import Life
+from elastane.api.records import LedgerLine, Samples
+from elastane.api.rundir import RunDir
+from elastane.api.serving import Ready, Serving
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.wire import Explanation, Grant, Held, Observed
+from elastane.client.cluster import Cluster
+from elastane.controller.noting import Noted
+from elastane.controller.store import jobs, rows, tables
+from elastane.controller.store.database import Store
+from elastane.engines.local.places import Places
+from elastane.lives.life_file import write_life
+from sqlalchemy import select, update
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+TEAMS = 50
+IN_ONE_TRANSACTION = 1000
+BEAT_S = 2.0
+SCRIPT = "/nowhere/train.py"
+PLAN_S = 120.0
+DEATHS_S = 120.0
+
+
+# -- agents, simulated -------------------------------------------------------------------------------------
+
+
+class Agents:
+    """Everything that a local engine can see of many agents, in one process.
+
+    Args:
+        places: of their jobs.
+        names: of these.
+    """
+
+    def __init__(self, places: Places, names: list[str]) -> None:
+        self._run_dirs = {name: places.run_dir(name) for name in names}
+        self._presence: dict[str, int] = {}
+        self._steps = dict.fromkeys(names, 0)
+        self._bearers: dict[str, str] = {}
+        self._places = places
+
+    def settle_in(self, host: str, port: int) -> None:
+        pid = os.getpid()
+        started = identity.started(pid) or 0
+        for name, run_dir in self._run_dirs.items():
+            run_dir.logs.mkdir(parents=True)
+            secret = f"secret-of-{name}"
+            run_dir.secret.write_text(secret)
+            self._bearers[f"Bearer {secret}"] = name
+            record = RunRecord(spec=RunSpec(name=name, script=SCRIPT), created="2026-01-01T00:00:00Z")
+            run_dir.run.write_bytes(msgspec.json.encode(record))
+            run_dir.endpoint.write_bytes(msgspec.json.encode({"host": host, "port": port}))
+            self._presence[name] = be_present(run_dir)
+            write_life(run_dir, Life(number=1, pid=pid, started=started, began_s=time.time()))
+            self._places.note(name)
+
+    def beat(self, name: str) -> None:
+        if name not in self._presence:
+            return
+        self._steps[name] += 1
+        line = LedgerLine(
+            step=self._steps[name],
+            generation=1,
+            workers={0: ((0, 8),)},
+            samples=Samples(0, 0, 64, 64, "0" * 16),
+            loss=1.0,
+            loss_hex=(1.0).hex(),
+            time=time.time(),
+            seconds={"step": BEAT_S},
+        )
+        with self._run_dirs[name].ledger.open("ab") as ledger:
+            ledger.write(msgspec.json.encode(line) + b"\n")
+
+    def die(self, name: str) -> None:
+        """As after a SIGKILL: nobody is there, and the process that its life names is gone."""
+        write_life(self._run_dirs[name], Life(number=1, pid=os.getpid(), started=1, began_s=time.time()))
+        os.close(self._presence.pop(name))
+
+    def known(self, connection: ServerConnection, request: Request) -> Response | None:
+        bearer = request.headers.get("Authorization", "")
+        if bearer in self._bearers:
+            return None
+        return connection.respond(HTTPStatus.UNAUTHORIZED, "")
+
+    async def answer(self, connection: ServerConnection) -> None:
+        assert connection.request is not None
+        name = self._bearers[connection.request.headers["Authorization"]]
+        worker = ProcessInfo(role="worker", pid=1, worker=0, generation=1, state="member")
+        try:
+            async for _ in connection:
+                answer = Answer(ok=True, step=self._steps[name], target=1, processes=(worker,))
+                await connection.send(encode(answer), text=True)
+        except ConnectionClosed:
+            return
+
+    async def live(self, told: Connection) -> None:
+        async with serve(
+            self.answer, "127.0.0.1", 0, process_request=self.known, compression=None, ping_interval=None
+        ) as server:
+            host, port = server.sockets[0].getsockname()
+            self.settle_in(host, port)
+            told.send("settled")
+            names, beaten = list(self._run_dirs), 0
+            begin_s = time.monotonic()
+            while True:
+                due = int((time.monotonic() - begin_s) / BEAT_S * len(names))
+                for number in range(beaten, due):
+                    self.beat(names[number % len(names)])
+                beaten = due
+                await asyncio.sleep(0.02)
+                while told.poll():
+                    self.die(told.recv())
+
+
+def live(home: str, names: list[str], told: Connection) -> None:
+    many_files()
+    asyncio.run(Agents(Places(Path(home)), names).live(told))
+
+
+def many_files() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+# -- the store ---------------------------------------------------------------------------------------------
+
+
+def fill(store: Store, count: int, running: int, home: Path) -> None:
+    """So many jobs, the oldest of which run; the others wait."""
+    for begin in range(0, count, IN_ONE_TRANSACTION):
+        with store.writing() as tx:
+            numbers = range(begin, min(begin + IN_ONE_TRANSACTION, count))
+            for number in numbers:
+                jobs.submit(tx, spec_of(number), "ada", time.time())
+            run = [number for number in numbers if number < running]
+            held = {"local": Held(workers=1)}
+            noted = [
+                Noted(
+                    job=f"job-{number}",
+                    state="running",
+                    observed=Observed(seen_s=time.time(), held=held),
+                    run_dir=str(RunDir(home / "runs" / f"job-{number}").root),
+                )
+                for number in run
+            ]
+            jobs.note(tx, noted, time.time())
+            granted = {
+                "granted": rows.text_of(Grant(workers={"local": 1})),
+                "workers": 1,
+                "started_s": time.time(),
+                "admitted_s": time.time(),
+            }
+            names = [f"job-{number}" for number in run]
+            for some in range(0, len(names), 500):
+                here = tables.jobs.c.name.in_(names[some : some + 500])
+                tx.execute(update(tables.jobs).where(here).values(granted))
+
+
+def spec_of(number: int) -> JobSpec:
+    return JobSpec(
+        name=f"job-{number}",
+        team=f"team-{number % TEAMS}",
+        script=SCRIPT,
+        args=("--epochs", "3", "--data", "s3://bucket/some/where"),
+        env={"OMP_NUM_THREADS": "4"},
+        elastic_policy=ElasticPolicy(min_replicas=1, max_replicas=4),
+    )
+
+
+def planned(store: Store, name: str) -> bool:
+    """Whether a plan has said something about a job."""
+    with store.reading() as tx:
+        text = tx.execute(select(tables.jobs.c.explained).where(tables.jobs.c.name == name)).scalar_one()
+    return msgspec.json.decode(text, type=Explanation).decided_s > 0
+
+
+def crashed(store: Store, names: list[str]) -> set[str]:
+    with store.reading() as tx:
+        found = tx.execute(select(tables.jobs.c.name).where(tables.jobs.c.crashes > 0))
+        return {row.name for row in found} & set(names)
+
+
+# -- the controller ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def controller(wish: Serving, log: Path) -> Iterator[tuple[int, Ready]]:
+    reading, writing = os.pipe()
+    with log.open("ab") as stream:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "elastane.controller"),
+                *(msgspec.json.encode(wish).decode(), f"--ready-fd={writing}"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            pass_fds=(writing,),
+        )
+    os.close(writing)
+    try:
+        with os.fdopen(reading, "rb") as told:
+            line = told.readline()
+        if not line:
+            raise SystemExit(log.read_text())
+        yield process.pid, msgspec.json.decode(line, type=Ready)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def family(pid: int) -> list[int]:
+    """A process and what it has started, and so on."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += family(int(child))
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process and of those it has started."""
+    ticks = 0
+    for member in family(pid):
+        fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(int(field) for field in fields[11:13])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Cores:
+    """Processor seconds per second, from its making to `read`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._begin = time.monotonic(), cpu_s(pid)
+
+    def read(self) -> float:
+        begin_s, used_s = self._begin
+        return round((cpu_s(self._pid) - used_s) / (time.monotonic() - begin_s), 3)
+
+
+# -- the parts ---------------------------------------------------------------------------------------------
+
+
+def until(done: object, give_up_s: float, what: str) -> float:
+    """Seconds until it is so."""
+    assert callable(done)
+    begin_s = time.monotonic()
+    while not done():
+        if time.monotonic() - begin_s > give_up_s:
+            raise SystemExit(f"not so after {give_up_s:g} s: {what}")
+        time.sleep(0.02)
+    return time.monotonic() - begin_s
+
+
+def change_now_and_then(url: str, token: str, seconds: float, per_s: float) -> None:
+    """In a process of its own: submits a job and cancels the one before."""
+    end_s, last = time.monotonic() + seconds, ""
+    with Cluster(url, token) as cluster:
+        for number in range(10**6):
+            if time.monotonic() > end_s:
+                return
+            spec = msgspec.structs.replace(spec_of(number), name=f"more-{os.getpid()}-{number}")
+            cluster.submit(spec)
+            if last:
+                cluster.cancel(last)
+            last = spec.name
+            time.sleep(1 / per_s)
+
+
+def deaths(store: Store, told: Connection, names: list[str]) -> dict[str, object]:
+    """How many of these agents were found dead, and how long that took."""
+    died: dict[str, float] = {}
+    took: dict[str, float] = {}
+    drawn = random.Random(3)  # noqa: S311 - the same deaths each time
+    begin_s, left = time.monotonic(), list(names)
+    while len(took) < len(names) and time.monotonic() - begin_s < DEATHS_S:
+        if left and drawn.random() < 0.3:
+            name = left.pop()
+            died[name] = time.monotonic()
+            told.send(name)
+        for name in crashed(store, list(died)) - took.keys():
+            took[name] = time.monotonic() - died[name]
+        time.sleep(0.05)
+    seconds = sorted(took.values())
+    return {
+        "died": len(died),
+        "found": len(took),
+        "median_s": round(median(seconds), 2) if seconds else None,
+        "longest_s": round(seconds[-1], 2) if seconds else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--running", type=int, default=2_000)
+    parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
+    parser.add_argument("--changes", type=float, default=1.0, help="submissions a second, with a cancel each")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each part")
+    parser.add_argument("--deaths", type=int, default=50)
+    asked = parser.parse_args()
+    many_files()
+    said: dict[str, object] = {"jobs": asked.jobs, "running": asked.running, "cores": os.cpu_count()}
+    said["load_before"] = os.getloadavg()[0]
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        url = f"sqlite:///{home / 'store.db'}"
+        names = [f"job-{number}" for number in range(asked.running)]
+        mine, theirs = multiprocessing.Pipe()
+        agents = context.Process(target=live, args=(folder, names, theirs), daemon=True)
+        agents.start()
+        store = Store(url)
+        fill(store, asked.jobs, asked.running, home)
+        mine.recv()
+        wish = Serving(home=folder, store=url, devices=max(1, asked.running), user="benchmark")
+        begin_s = time.monotonic()
+        with controller(wish, home / "controller.log") as (pid, ready):
+            said["listens_s"] = round(time.monotonic() - begin_s, 2)
+            waits = f"job-{asked.jobs - 1}"
+            until(lambda: planned(store, waits), PLAN_S, "the first plan")
+            said["restart_s"] = round(time.monotonic() - begin_s, 2)
+            # What a start leaves to be written down is no rest yet.
+            time.sleep(asked.seconds / 2)
+            cores = Cores(pid)
+            time.sleep(asked.seconds)
+            said["rest_cores"] = cores.read()
+            cores = Cores(pid)
+            took = asyncio.run(ask(ready.url, ready.token, asked.jobs, asked.rate, asked.seconds))
+            said["api"] = {kind: summary(some) for kind, some in took.items()}
+            said["asked_cores"] = cores.read()
+            cores = Cores(pid)
+            changing = context.Process(
+                target=change_now_and_then,
+                args=(ready.url, ready.token, asked.seconds, asked.changes),
+                daemon=True,
+            )
+            changing.start()
+            took = asyncio.run(ask(ready.url, ready.token, asked.jobs, asked.rate, asked.seconds))
+            said["api_while_jobs_change"] = {kind: summary(some) for kind, some in took.items()}
+            said["busy_cores"] = cores.read()
+            changing.join()
+            said["deaths"] = deaths(store, mine, names[: asked.deaths])
+            said["resident_mib"] = sum(resident_mib(member) for member in family(pid))
+        store.close()
+        agents.terminate()
+        agents.join()
+    print(json.dumps(said, indent=1))
+
+
+def resident_mib(pid: int) -> int:
+    line = next(
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")
+    )
+    return int(line.split()[1]) // 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Lives of two kinds: training where the job's script trains, else small ones.
+
+Arguments: the warm server's command, ``--``, and those of `elastane.lives`.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    border = sys.argv.index("--")
+    warm, (run_dir, *rest) = sys.argv[1:border], sys.argv[border + 1 :]
+    # Without reading JSON: the process that is to replace this one should begin at once.
+    trains = b'"script": "%s"' % bytes(HERE.parent / "processes" / "scripts" / "training.py")
+    if trains in (Path(run_dir) / "run.json").read_bytes():
+        main_of = HERE.parent / "processes" / "warm_main.py"
+        program = [str(main_of), "elastane.lives.__main__", *warm, "--"]
+    else:
+        program = [str(HERE / "small_agent.py")]
+    os.execv(sys.executable, [sys.executable, "-P", *program, run_dir, *rest])  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""A machine with devices, agents and workers, in memory: what an engine finds and what its orders change.
+
+It outlives controllers. `MachineEngine` is an `elastane.engines.engine.Engine` for it, as forgetful as a
+real one.
+"""
+
+from dataclasses import dataclass, field
+
+from elastane.api.lives import Outcome
+from elastane.api.observations import Observation, Progress, SeenNode
+from elastane.api.orders import Drain, Evict, Kill, Resize, Settle, Start, Stop
+
+STOPPED = Outcome(code=130, why="stopped")
+FINISHED = Outcome(code=0, why="all steps are made")
+BEGINNING_TURNS = 2
+LEAVING_TURNS = 2
+
+
+@dataclass
+class Agent:
+    """One life.
+
+    Args:
+        life: its number.
+        target: workers it aims at.
+        workers: processes that exist.
+        age: turns since it was started; it answers from the second on.
+        leaving: turns after which those beyond the target are gone.
+        stopping: it was told to.
+    """
+
+    life: int
+    target: int
+    workers: int
+    age: int = 0
+    leaving: int = LEAVING_TURNS
+    stopping: bool = False
+
+
+@dataclass
+class Job:
+    agent: Agent | None = None
+    life: int = 0
+    outcome: Outcome | None = None
+    step: int = 0
+    begun: list[int] = field(default_factory=list)
+
+
+class Machine:
+    """Breaks, with an AssertionError, as soon as it is asked for what it does not have.
+
+    Args:
+        devices: a worker takes one.
+        steps: of every job.
+    """
+
+    def __init__(self, devices: int, steps: int) -> None:
+        self.devices = devices
+        self._steps = steps
+        self.jobs: dict[str, Job] = {}
+        self.unsettled: set[str] = set()
+        self.stubborn: set[str] = set()
+        """Jobs whose workers do not leave when they are asked to."""
+
+    @property
+    def used(self) -> int:
+        agents = (job.agent for job in self.jobs.values())
+        return sum(max(agent.workers, agent.target) for agent in agents if agent is not None)
+
+    def check(self) -> None:
+        assert self.used <= self.devices, f"{self.used} of {self.devices} devices: {self.jobs}"
+
+    def pass_time(self) -> None:
+        """One turn of everybody's life."""
+        for name, job in self.jobs.items():
+            if job.agent is not None:
+                self._live(name, job, job.agent)
+        self.check()
+
+    def _live(self, name: str, job: Job, agent: Agent) -> None:
+        agent.age += 1
+        if agent.age < BEGINNING_TURNS:
+            return
+        if agent.stopping:
+            self._end(job, STOPPED)
+            return
+        if agent.workers > agent.target and name not in self.stubborn:
+            agent.leaving -= 1
+            if not agent.leaving:
+                agent.workers, agent.leaving = agent.target, LEAVING_TURNS
+        agent.workers = max(agent.workers, agent.target)
+        job.step += 1
+        if job.step >= self._steps:
+            self._end(job, FINISHED)
+
+    def _end(self, job: Job, outcome: Outcome | None) -> None:
+        job.agent, job.outcome = None, outcome
+
+    def start(self, name: str, life: int, workers: int) -> None:
+        job = self.jobs.setdefault(name, Job())
+        if job.agent is not None or job.life >= life:
+            return
+        self.unsettled.add(name)
+        job.agent, job.life, job.outcome = Agent(life, workers, workers), life, None
+        job.begun.append(life)
+        self.check()
+
+    def agent_of(self, name: str, life: int) -> Agent | None:
+        agent = self.jobs[name].agent if name in self.jobs else None
+        return agent if agent is not None and agent.life == life else None
+
+    def kill(self, name: str, life: int) -> None:
+        if self.agent_of(name, life) is not None:
+            self._end(self.jobs[name], None)
+
+
+class MachineEngine:
+    """What a controller has of a machine.
+
+    Args:
+        machine: that is there.
+        told: called after each order.
+    """
+
+    def __init__(self, machine: Machine, told=lambda: None) -> None:
+        self._machine = machine
+        self._told = told
+
+    async def observe(self, jobs):
+        return {name: self._seen(name) for name in {*jobs, *self._machine.unsettled}}
+
+    def _seen(self, name: str) -> Observation:
+        job = self._machine.jobs.get(name)
+        if job is None:
+            return Observation(job=name)
+        agent = job.agent
+        answers = agent is not None and agent.age >= BEGINNING_TURNS
+        return Observation(
+            job=name,
+            life=job.life,
+            present=agent is not None,
+            agent=agent is not None,
+            outcome=job.outcome,
+            workers=agent.workers if answers else None,
+            target=agent.target if answers else None,
+            progress=Progress(step=job.step, steps=100, samples_per_step=1),
+            run_dir=f"/runs/{name}",
+        )
+
+    async def carry_out(self, orders):
+        for order in orders:
+            self._carry_out(order)
+            self._told()
+        return {}
+
+    def _carry_out(self, order) -> None:
+        machine = self._machine
+        match order:
+            case Start(job=job, life=life, workers=workers):
+                machine.start(job, life, workers)
+            case Settle(job=job):
+                machine.unsettled.discard(job)
+            case Kill(job=job, life=life):
+                machine.kill(job, life)
+            case Resize(job=job, life=life, workers=workers):
+                if agent := machine.agent_of(job, life):
+                    agent.target = workers
+            case Evict(job=job, life=life):
+                if agent := machine.agent_of(job, life):
+                    agent.workers = min(agent.workers, agent.target)
+            case Stop(job=job, life=life):
+                if (agent := machine.agent_of(job, life)) and job not in machine.stubborn:
+                    agent.stopping = True
+            case Drain():
+                raise NotImplementedError
+        machine.check()
+
+    def nodes(self):
+        return (SeenNode(name="here", pool="local", devices=self._machine.devices),)
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,24 @@
+"""The real controller is killed again and again while jobs come and go; see `killing` for what must hold."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.processes
+
+KILLS = 24
+SCRIPT = Path(__file__).with_name("killing.py")
+
+
+def test_no_job_is_lost_started_twice_or_left_holding_devices(store_url):
+    seed = int.from_bytes(os.urandom(4), "little")
+    # On one of the databases somebody really trains meanwhile.
+    training = 1 if store_url.startswith("sqlite") else 0
+    options = (f"--kills={KILLS}", f"--seed={seed}", f"--training={training}", f"--store={store_url}")
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert ended.returncode == 0, f"make crash KILLS={KILLS} SEED={seed}\n{ended.stdout}\n{ended.stderr}"

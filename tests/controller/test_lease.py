@@ -1,0 +1,112 @@
+"""One controller at a time has a store."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psycopg
+import pytest
+
+from elastane.controller.store import lease
+from elastane.controller.store.failures import StoreError
+from elastane.controller.store.lease import Lease, Taken
+
+HOLDER = """
+import sys, time
+from elastane.controller.store.lease import Lease
+with Lease(sys.argv[1]):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(lease, "PATIENCE_S", 0.3)
+
+
+@pytest.fixture
+def holder(store_url):
+    """Another process that has the store."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, store_url], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def cut(url):
+    """Ends every other connection to a PostgreSQL, as a restart of it does."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_a_store_that_a_controller_has_is_refused_to_the_next(store_url, holder):
+    with pytest.raises(Taken, match="another controller has the store") as refused:
+        Lease(store_url)
+    assert "elastane down" in str(refused.value)
+
+
+def test_a_killed_controller_leaves_its_store_to_the_next(store_url, holder, monkeypatch):
+    monkeypatch.setattr(lease, "PATIENCE_S", 10.0)
+    holder.send_signal(signal.SIGKILL)
+    with Lease(store_url) as mine:
+        assert mine.held()
+
+
+def test_a_controller_that_starts_waits_a_moment_for_one_that_is_ending(store_url, holder, monkeypatch):
+    monkeypatch.setattr(lease, "PATIENCE_S", 10.0)
+    ending = threading.Timer(0.3, holder.kill)
+    ending.start()
+    with Lease(store_url) as mine:
+        assert mine.held()
+    ending.join()
+
+
+def test_a_lease_that_is_given_back_can_be_had_again(store_url):
+    with Lease(store_url):
+        pass
+    with Lease(store_url) as mine:
+        assert mine.held()
+
+
+def test_links_to_one_database_are_one_store(tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
+    with Lease(f"sqlite:///{tmp_path}/store.db"), pytest.raises(Taken):
+        Lease(f"sqlite:///{tmp_path}/link.db")
+
+
+def test_databases_beside_each_other_have_leases_of_their_own(tmp_path):
+    with Lease(f"sqlite:///{tmp_path}/store.db"), Lease(f"sqlite:///{tmp_path}/store.sqlite") as other:
+        assert other.held()
+
+
+def test_a_cut_connection_has_lost_the_lease_for_good(store_url):
+    if not store_url.startswith("postgresql"):
+        pytest.skip("a file's lock cannot be cut")
+    with Lease(store_url) as mine:
+        cut(store_url)
+        assert not mine.held()
+        with Lease(store_url) as other:
+            assert other.held()
+            assert not mine.held()
+
+
+def test_a_database_that_cannot_be_reached_is_said_in_words(tmp_path):
+    with pytest.raises(StoreError, match="refuses"):
+        Lease(f"postgresql://elastane@/none?host={tmp_path}")
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_in_words(tmp_path):
+    if os.geteuid() == 0:
+        (tmp_path / "store.db.lock").mkdir()
+    else:
+        tmp_path.chmod(0o500)
+    with pytest.raises(lease.BadInput, match=r"cannot write .*store\.db\.lock"):
+        Lease(f"sqlite:///{tmp_path}/store.db")

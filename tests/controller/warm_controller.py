@@ -1,0 +1,89 @@
+"""Forks real controllers from one process that has imported all they need, so that one can be killed often.
+
+Arguments: the command of the agents. Each line of standard input is a `Wanted`; the answer is a process id.
+"""
+
+import gc
+import os
+import signal
+import sys
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from elastane.controller import __main__ as controller
+from elastane.controller import serving
+from elastane.controller.store.database import Store
+from elastane.engines.local.engine import LocalEngine
+
+
+class Wanted(msgspec.Struct):
+    """A controller.
+
+    Args:
+        wish: a `Serving`, as JSON.
+        ready: file that is told when it listens.
+        log: file of its words.
+        moments: so many commits, counted before and after, until it kills itself; 0: it does not.
+    """
+
+    wish: str
+    ready: str
+    log: str
+    moments: int = 0
+
+
+def main() -> None:
+    # Nobody here asks how one ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin.buffer:
+        wanted = msgspec.json.decode(line, type=Wanted)
+        pid = os.fork()
+        if pid == 0:
+            become(wanted)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+
+
+def become(wanted: Wanted) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for standard, descriptor in enumerate((nothing, log, log)):
+        os.dup2(descriptor, standard)
+    ready = os.open(wanted.ready, os.O_WRONLY | os.O_CREAT)
+    serving.LocalEngine = partial(LocalEngine, agent=tuple(sys.argv[1:]))
+    if wanted.moments:
+        mortal(wanted.moments)
+    sys.argv = ["elastane.controller", wanted.wish, f"--ready-fd={ready}"]
+    try:
+        controller.main()
+    finally:
+        os._exit(1)
+
+
+def mortal(moments: int) -> None:
+    immortal, left = Store.writing, moments
+
+    def one() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def writing(self):
+        with immortal(self) as tx:
+            yield tx
+            one()
+        one()
+
+    Store.writing = writing
+
+
+if __name__ == "__main__":
+    main()

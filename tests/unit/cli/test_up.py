@@ -1,0 +1,176 @@
+"""``elastane up`` and ``elastane down``, with the controller as a process of its own."""
+
+import datetime
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from elastane.api.errors import ElastaneError
+from elastane.api.serving import Ready
+from elastane.client.cluster import Cluster, Unreachable
+from elastane.client.context import connect, running
+
+pytestmark = pytest.mark.processes
+
+ELASTANE = (sys.executable, "-m", "elastane.cli.main")
+WAIT_S = 120
+
+
+def elastane(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ELASTANE, *args], capture_output=True, text=True, check=False, timeout=WAIT_S, env=os.environ
+    )
+
+
+@pytest.fixture(autouse=True)
+def cleaned(home: Path) -> Iterator[None]:
+    """Whatever a test leaves running is ended."""
+    yield
+    found = running()
+    if found is not None:
+        subprocess.run([*ELASTANE, "down"], capture_output=True, check=False, timeout=WAIT_S)
+
+
+def up(*args: str) -> Ready:
+    started = elastane("up", "--detach", "--json", "--listen=127.0.0.1:0", *args)
+    assert started.returncode == 0, started.stderr
+    return msgspec.json.decode(started.stdout, type=Ready)
+
+
+def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(home):
+    ready = up()
+    assert ready.token.startswith("ela_")
+    assert (home / "cluster.json").stat().st_mode & 0o777 == 0o600
+    with connect() as cluster:
+        assert cluster.version().elastane
+
+
+def test_a_second_up_is_refused_in_words_and_leaves_the_first_alone(home):
+    first = up()
+    second = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    assert second.returncode == 2
+    assert "another controller has the store" in second.stderr
+    assert "elastane down" in second.stderr
+    assert running().pid == first.pid
+    with connect() as cluster:
+        assert cluster.version().elastane
+
+
+def test_a_port_that_is_taken_is_said_before_anything_else_happens(home):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = elastane("up", "--detach", f"--listen=127.0.0.1:{port}")
+    assert refused.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert "another --listen" in refused.stderr
+    assert not (home / "controller.db").exists()
+
+
+def test_other_machines_are_not_let_in_without_tls(home):
+    refused = elastane("up", "--detach", "--listen=0.0.0.0:0")
+    assert refused.returncode == 2
+    assert "whoever sees the network would see tokens" in refused.stderr
+    assert "--tls-cert" in refused.stderr
+
+
+def test_after_down_the_same_port_can_be_had_again_and_the_token_still_counts(home):
+    first = up()
+    port = first.url.rpartition(":")[2]
+    down = elastane("down")
+    assert down.returncode == 0, down.stderr
+    assert "jobs go on" in down.stdout + down.stderr
+    again = elastane("up", "--detach", "--json", f"--listen=127.0.0.1:{port}")
+    assert again.returncode == 0, again.stderr
+    assert msgspec.json.decode(again.stdout, type=Ready).token == ""
+    with connect() as cluster:
+        assert cluster.version().elastane
+
+
+def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
+    terminal = subprocess.Popen(
+        [*ELASTANE, "up", "--json", "--listen=127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    ready = b""
+    while not ready.endswith(b"}\n"):
+        line = terminal.stdout.readline()
+        assert line, "it ended"
+        ready += line
+    pid = msgspec.json.decode(ready, type=Ready).pid
+    os.killpg(terminal.pid, signal.SIGINT)
+    terminal.communicate(timeout=WAIT_S)
+    ended = os.path.exists
+    give_up_s = time.monotonic() + WAIT_S
+    while ended(f"/proc/{pid}"):
+        assert time.monotonic() < give_up_s, "its controller has outlived it"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """Signed by itself, for this machine."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "elastane")])
+    now = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    files[0].write_bytes(built.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return files
+
+
+def test_with_a_certificate_of_ones_own_others_are_let_in_and_clients_check_it(home, certificate):
+    ready = up("--listen=0.0.0.0:0", f"--tls-cert={certificate[0]}", f"--tls-key={certificate[1]}")
+    assert ready.url.startswith("https://")
+    url = f"https://127.0.0.1:{ready.url.rpartition(':')[2]}"
+    with Cluster(url, ready.token, verify=str(certificate[0])) as cluster:
+        assert cluster.version().elastane
+    with Cluster(url, ready.token, timeout_s=1.0) as cluster, pytest.raises(Unreachable, match="certificate"):
+        cluster.version()
+
+
+@pytest.mark.parametrize("half", ["--tls-cert", "--tls-key"])
+def test_half_a_certificate_is_refused(home, certificate, half):
+    refused = elastane("up", "--detach", "--listen=127.0.0.1:0", f"{half}={certificate[0]}")
+    assert refused.returncode == 2
+    assert "give both" in refused.stderr
+
+
+def test_down_without_a_controller_says_so(home):
+    refused = elastane("down")
+    assert refused.returncode == ElastaneError.exit_code or refused.returncode == 2
+    assert "elastane up" in refused.stderr
