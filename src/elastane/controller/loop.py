@@ -249,8 +249,8 @@ def resting_s(took_s: float, busy_s: float) -> float:
     """Seconds from the end of a turn to the next one.
 
     Args:
-        took_s: the turn, on the clock. A machine that is busy with others, or a coordinator that does not answer, makes
-            it long, and is no reason to look less often.
+        took_s: the turn, on the clock. A machine that is busy with others, or a coordinator that does not
+            answer, makes it long, and is no reason to look less often.
         busy_s: of it, on a processor.
     """
     return min(LONGEST_REST_S, max(0.0, LOOK_S - took_s, 10 * busy_s - took_s))
