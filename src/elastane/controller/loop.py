@@ -28,7 +28,9 @@ from elastane.controller.store.deciding import Outdated, Worded, decide
 from elastane.engines.engine import Engine
 
 LOOK_S = 1.0
-"""Between two looks at the jobs; longer where a look takes a tenth of that."""
+"""Between two looks at the jobs; longer where turns would take more than a tenth of a processor."""
+LONGEST_REST_S = 5.0
+"""However dear a turn is: deaths are noticed, and what became free is used."""
 GATHER_S = 0.1
 """After a change, others may follow at once; they are planned together."""
 REPLAN_S = 10.0
@@ -117,7 +119,7 @@ class Loop:
         self._loop = asyncio.get_running_loop()
         try:
             while not self._closing:
-                begin_s = time.monotonic()
+                begin_s, busy_s = time.monotonic(), time.thread_time()
                 try:
                     await self.turn()
                     self.failing = ""
@@ -128,14 +130,14 @@ class Loop:
                 except Exception as error:
                     self.failing = f"{type(error).__name__}: {error}"
                     logger.exception("this turn failed")
-                await self._rest(time.monotonic() - begin_s)
+                rest_s = resting_s(time.monotonic() - begin_s, time.thread_time() - busy_s)
+                await self._rest(AFTER_FAILURE_S if self.failing else rest_s)
         finally:
             await self._engine.close()
 
-    async def _rest(self, took_s: float) -> None:
-        pause_s = AFTER_FAILURE_S if self.failing else max(LOOK_S - took_s, 10 * took_s - LOOK_S, 0.0)
+    async def _rest(self, longest_s: float) -> None:
         try:
-            await asyncio.wait_for(self._woken.wait(), pause_s)
+            await asyncio.wait_for(self._woken.wait(), longest_s)
             await asyncio.sleep(0 if self._closing else GATHER_S)
         except TimeoutError:
             pass
@@ -241,6 +243,17 @@ class Loop:
         refused = await self._engine.carry_out(told_now) if told_now else {}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
+
+
+def resting_s(took_s: float, busy_s: float) -> float:
+    """Seconds from the end of a turn to the next one.
+
+    Args:
+        took_s: the turn, on the clock. A machine that is busy with others, or a coordinator that does not
+            answer, makes it long, and is no reason to look less often.
+        busy_s: of it, on a processor.
+    """
+    return min(LONGEST_REST_S, max(0.0, LOOK_S - took_s, 10 * busy_s - took_s))
 
 
 def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:
