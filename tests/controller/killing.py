@@ -435,9 +435,7 @@ def token_in(url: str, role: str, team: str) -> str:
     secret = new_secret()
     store = Store(url)
     with store.writing() as tx:
-        tokens.add(
-            tx, new_id(), digest_of(secret), NewToken(user=role, role=role, team=team), time.time()
-        )
+        tokens.add(tx, new_id(), digest_of(secret), NewToken(user=role, role=role, team=team), time.time())
     store.close()
     return secret
 

@@ -11,7 +11,8 @@ from sqlalchemy import select
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.wire import ENDED, Scale
-from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.loop import Loop
+from elastane.controller.planning import Scheduler
 from elastane.controller.store import events, jobs, tables
 from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain

@@ -199,7 +199,18 @@ def test_a_job_that_would_be_late_grows_before_others(cluster, operator, everybo
 HAPPENINGS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["submit", "cancel", "pause", "resume", "scale", "price", "shrink pool", "drain", "crash", "quota"]
+            [
+                "submit",
+                "cancel",
+                "pause",
+                "resume",
+                "scale",
+                "price",
+                "shrink pool",
+                "drain",
+                "crash",
+                "quota",
+            ]
         ),
         st.integers(0, 7),
         st.integers(1, 40),

@@ -23,7 +23,9 @@ from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
-from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.loop import Loop
+from elastane.controller.planner import Planner
+from elastane.controller.planning import Scheduler
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store
 from elastane.controller.store.lease import Lease
@@ -70,7 +72,8 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     node = SeenNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
     engine = LocalEngine(Path(wish.home), node=node)
-    loop = Loop(store, engine, Scheduler(plan=plan, words=explain), clock)
+    scheduler = Scheduler(plan=plan, words=explain)
+    loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
     controller = Controller(store, wake=loop.wake, plan=plan, words=explain, clock=clock)
     app = application(controller)
     server = _Server(

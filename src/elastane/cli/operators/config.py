@@ -12,9 +12,7 @@ from elastane.cli.operators.tables import print_table
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
-File = Annotated[
-    str, typer.Argument(metavar="FILE", help="YAML; - for stdin.", show_default=False)
-]
+File = Annotated[str, typer.Argument(metavar="FILE", help="YAML; - for stdin.", show_default=False)]
 
 
 def show(as_json: AsJson = False) -> None:

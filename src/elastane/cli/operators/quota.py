@@ -16,9 +16,7 @@ from elastane.client.context import connect
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
 
-Owner = Annotated[
-    str, typer.Argument(metavar="OWNER", help="A team or a cohort.", show_default=False)
-]
+Owner = Annotated[str, typer.Argument(metavar="OWNER", help="A team or a cohort.", show_default=False)]
 PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Whose devices.", show_default=False)]
 
 
@@ -98,9 +96,7 @@ def listing(
         nodes = (*cluster.declared(Cohort), *cluster.declared(Team))
     found = [(node, quota) for node in nodes for quota in node.quotas if pool in ("", quota.pool)]
     if as_json:
-        print_json(
-            [{"owner": node.name, "kind": _noun(type(node)), "quota": quota} for node, quota in found]
-        )
+        print_json([{"owner": node.name, "kind": _noun(type(node)), "quota": quota} for node, quota in found])
         return
     print_table(
         ("owner", "", "pool", "owns", "may borrow", "lends"),

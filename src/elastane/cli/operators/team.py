@@ -20,7 +20,9 @@ def set_team(
     *,
     cohort: Annotated[
         str | None,
-        typer.Option(metavar="COHORT", help="Whom it lends to first; '' for the cluster.", show_default=False),
+        typer.Option(
+            metavar="COHORT", help="Whom it lends to first; '' for the cluster.", show_default=False
+        ),
     ] = None,
     weight: Weight = None,
     as_json: AsJson = False,

@@ -23,7 +23,9 @@ def create(
     team: Annotated[
         str,
         typer.Option(
-            metavar="TEAM", help="Where; '*': in every team. Not for operators and reporters.", show_default=False
+            metavar="TEAM",
+            help="Where; '*': in every team. Not for operators and reporters.",
+            show_default=False,
         ),
     ] = "",
     note: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.", show_default=False)] = "",
