@@ -9,7 +9,6 @@ import signal
 import sys
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import msgspec
 

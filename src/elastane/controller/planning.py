@@ -48,4 +48,6 @@ def planned(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned:
 
 def _is_new(one: Worded, known: dict[str, jobs.Told]) -> bool:
     decision = one.decision
-    return decision.action not in AT_REST or known[decision.job] != jobs.Told(one.sentences, decision.entitled)
+    return decision.action not in AT_REST or known[decision.job] != jobs.Told(
+        one.sentences, decision.entitled
+    )

@@ -51,11 +51,11 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
     reasons = [one for one in worded if one.decision.action in AT_REST]
     known = jobs.told(tx, [one.decision.job for one in reasons])
     new = [
-        one
-        for one in reasons
-        if known[one.decision.job] != jobs.Told(one.sentences, one.decision.entitled)
+        one for one in reasons if known[one.decision.job] != jobs.Told(one.sentences, one.decision.entitled)
     ]
-    jobs.explain(tx, {one.decision.job: jobs.Told(one.sentences, one.decision.entitled) for one in new}, now_s)
+    jobs.explain(
+        tx, {one.decision.job: jobs.Told(one.sentences, one.decision.entitled) for one in new}, now_s
+    )
     if not sizes:
         return at
     number = changed(tx)

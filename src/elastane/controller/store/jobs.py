@@ -202,7 +202,7 @@ def end(tx: Connection, name: str, ending: Ending) -> None:
 
 
 def unsettled(tx: Connection) -> frozenset[str]:
-    """Names of jobs that have not ended and hold devices, or may: what a queued one that never began cannot."""
+    """Names of jobs that have not ended and hold devices, or may. One that never began cannot."""
     nothing = (jobs.c.state.in_(("queued", "paused"))) & (jobs.c.granted == "{}") & (jobs.c.run_dir == "")
     return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
 

@@ -47,9 +47,7 @@ class Taken(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
-def snapshot(
-    tx: Connection, now_s: float, config: Config | None = None, *, running: bool = False
-) -> Taken:
+def snapshot(tx: Connection, now_s: float, config: Config | None = None, *, running: bool = False) -> Taken:
     """Everything that a plan depends on; jobs that have ended are not in it.
 
     Args:
