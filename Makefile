@@ -8,6 +8,8 @@ SEED   ?= 1
 EVENTS ?= 20
 HISTORIES ?= 50
 KILLS ?= 200
+# Another scenario, or --keep, for the pilot.
+PILOT  ?=
 # More flags for the comparison, e.g. make bench BENCH="--quick".
 BENCH  ?=
 
@@ -15,7 +17,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench chaos survive crash clean
+.PHONY: help setup demo pilot test check format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -32,6 +34,9 @@ $(STAMP): pyproject.toml
 
 demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
 	$(BIN)/python examples/demo.py
+
+pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot/report.html (six minutes)
+	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
 test: setup ## every test
 	$(BIN)/python -m pytest

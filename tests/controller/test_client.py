@@ -9,7 +9,8 @@ from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.rules import Rules
 from elastane.api.wire import Capacity, Config, NewToken
-from elastane.client.cluster import Cluster, NotThere, Refused, Unreachable
+from elastane.client.cluster import Cluster, NotThere, NotUnderstood, Refused, Unreachable
+from elastane.controller.api.bodies import reply
 from elastane.controller.store import events, nodes
 
 NOW_S = 1_800_000_000.0
@@ -156,3 +157,16 @@ def test_a_controller_that_is_away_is_named():
             pytest.raises(Unreachable, match=str(port)),
         ):
             cluster.version()
+
+
+def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):
+    monkeypatch.setattr("elastane.controller.api.jobs.reply", lambda *_, **__: reply({"name": "train"}))
+    with pytest.raises(NotUnderstood, match="another version"):
+        ada.submit(make_spec())
+
+
+def test_who_one_is_and_what_is_in_use_can_be_asked(ada, operator):
+    operator.declare(Pool(name="h100", device="h100", devices=8, spot=True, price=2.0))
+    assert (ada.me().user, ada.me().role, ada.me().team) == ("ada", "submitter", "vision")
+    (pool,) = ada.occupancy()
+    assert (pool.pool, pool.devices, pool.used, pool.free, pool.spot) == ("h100", 8, 0, 8, True)

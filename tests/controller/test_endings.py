@@ -42,7 +42,7 @@ def test_a_job_whose_time_is_up_is_stopped_and_has_failed(cluster, ada, make_spe
     assert [type(order) for order in cluster.world.orders if isinstance(order, Stop | Kill)] == [Stop]
     assert cluster.world.running["train"].saved_s is not None
     assert "It has run for as long as activeDeadlineSeconds allows." in job.explained.sentences
-    assert [kind for kind, _ in events(ada, "train")][-2:] == ["job.preempted", "job.failed"]
+    assert [kind for kind, _ in events(ada, "train")][-2:] == ["job.stopping", "job.failed"]
     assert cluster.uses() == {}
 
 

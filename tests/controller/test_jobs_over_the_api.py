@@ -109,6 +109,8 @@ def test_wrong_specs_are_refused_with_the_name_of_the_field(api):
     assert refused(priorityClass="highest") == "priorityClass"
     assert refused(colour="red") == "colour"
     assert refused(budget=-1) == "budget"
+    assert refused(workingDir="here") == "workingDir"
+    assert refused(training={"seed": -1}) == "training.seed"
     assert refused(resourcesPerWorker={"devices": 10**30}) == "resourcesPerWorker.devices"
 
 

@@ -173,6 +173,10 @@ def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sql
     assert staying() == 0
     (node,) = operator.get("/nodes").json()["items"]
     assert node["goneAtS"] == api.clock() + 120
+    operator.post("/nodes/n1/drain", {"why": "new disk"})
+    report(kind="notice", node="n1", inS=30)
+    (node,) = operator.get("/nodes").json()["items"]
+    assert (node["wanted"], node["why"], node["goneAtS"]) == ("drain", "new disk", api.clock() + 30)
     assert reporter.post("/reports", {"kind": "notice", "node": "n9", "inS": 1}).status_code == 404
     assert reporter.post("/reports", {"kind": "capacity", "pool": "h100", "devices": -1}).status_code == 422
     assert reporter.get("/jobs").status_code == 403

@@ -1,4 +1,4 @@
-"""Calendars, borrowing, prices, triggers, notices, budgets and deadlines, as hours go by; and the accounts of it."""
+"""Calendars, borrowing, prices, triggers, notices, budgets and deadlines as hours go by; and the accounts."""
 
 from datetime import UTC, datetime
 
@@ -233,7 +233,7 @@ def test_the_accounts_are_the_devices_that_were_held_whatever_happens(tmp_path_f
         operator.put("/pools/spot", pool(3, "spot", spot=True, price=0.5))
         operator.put("/teams/vision", team("vision", h100=2))
         for number, (what, which, seconds) in enumerate(history):
-            happen(cluster, operator, ada, what, which, number)
+            happen(cluster, (operator, ada), what, which, number)
             cluster.turn()
             cluster.pass_time(seconds)
         accounts = {
@@ -247,7 +247,8 @@ def test_the_accounts_are_the_devices_that_were_held_whatever_happens(tmp_path_f
         store.close()
 
 
-def happen(cluster, operator, ada, what, which, number):
+def happen(cluster, people, what, which, number):
+    operator, ada = people
     name = f"job-{which}"
     habits = [{}, {"arrive_s": 4.0}, {"leave_s": 5.0}, {"steps": 60}]
     match what:

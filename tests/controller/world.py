@@ -1,8 +1,8 @@
 """An engine in little, and a cluster around it: store, API, loop and scheduler are the real ones.
 
-The world does what `elastane.engines.engine.Engine` promises, no more: jobs take a while to come and go, train as
-fast as they are told to, and say how far they are. Nothing in it takes real time; `Cluster.pass_time` moves the
-clock, a second and a turn at a time.
+The world does what `elastane.engines.engine.Engine` promises, no more: jobs take a while to come and go,
+train as fast as they are told to, and say how far they are. Nothing in it takes real time;
+`Cluster.pass_time` moves the clock, a second and a turn at a time.
 """
 
 import asyncio

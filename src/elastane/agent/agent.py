@@ -16,7 +16,7 @@ from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, awaits_data, is
 from elastane.agent.link import Link
 from elastane.agent.processes import Commands, Watch, start_coordinator, start_spares
 from elastane.agent.restarts import Deaths
-from elastane.agent.staff import Staff, ended, hired, started
+from elastane.agent.staff import Staff, ended, hired, started, still_asked
 from elastane.agent.warm import Exited, Ready, Started, WarmServer
 from elastane.api.control import (
     AgentReport,
@@ -121,7 +121,6 @@ class Agent:
                     group.create_task(self._watch_beats()),
                 ]
                 group.create_task(self._keep_warm_server())
-                self._hire()
                 over = await self._outcome()
                 await self._say_farewell(over)
                 for task in keeping:
@@ -151,8 +150,6 @@ class Agent:
             )
             self._warm = WarmServer(child)
             try:
-                for worker in self._staff.asked:
-                    self._warm.ask(worker)
                 listening = self._group.create_task(self._listen_to(self._warm))
                 code = await child.ended()
                 # A worker may have inherited its output, and keep it open.
@@ -184,19 +181,24 @@ class Agent:
     # -- workers --------------------------------------------------------------------------------------------
 
     def _hire(self) -> None:
-        if self._over is not None or self._stopping:
+        warm = self._warm
+        # One that still imports would start them much later, however few are wanted by then.
+        if self._over is not None or self._stopping or warm is None or warm.state != "ready":
             return
         self._staff, numbers = hired(self._staff)
         for worker in numbers:
             self._beats.clear(worker)
-            if self._warm is not None:
-                self._warm.ask(worker)
+            warm.ask(worker)
 
     def _hear_warm_server(self, said: Started | Exited | Ready) -> None:
         match said:
             case Ready():
                 if self._warm is not None:
                     self._warm.state = "ready"
+                    self._staff = still_asked(self._staff)
+                    for worker in self._staff.asked:
+                        self._warm.ask(worker)
+                self._hire()
             case Started(worker, pid):
                 self._staff = started(self._staff, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()

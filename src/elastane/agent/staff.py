@@ -37,6 +37,11 @@ def hired(staff: Staff) -> tuple[Staff, tuple[WorkerId, ...]]:
     return replace(staff, following=staff.following + missing, asked=staff.asked + numbers), numbers
 
 
+def still_asked(staff: Staff) -> Staff:
+    """Of those a dead warm server was asked for, the ones that are still missing."""
+    return replace(staff, asked=staff.asked[: max(0, staff.target - len(staff.living))])
+
+
 def started(staff: Staff, worker: WorkerId, pid: int) -> Staff:
     asked = tuple(other for other in staff.asked if other != worker)
     return replace(staff, asked=asked, living={**staff.living, worker: pid})

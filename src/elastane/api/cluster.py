@@ -65,8 +65,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: nobody knows.
         spent: cost so far.
-        ends: it is to end, and wants nothing any more: somebody has cancelled it, it has reached its target, or
-            its time is up; None: it goes on.
+        ends: it is to end, and wants nothing any more: somebody has cancelled it, it has reached its target,
+            or its time is up; None: it goes on.
     """
 
     number: int

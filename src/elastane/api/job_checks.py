@@ -1,7 +1,5 @@
 """What a job spec may not say."""
 
-from pathlib import PurePosixPath
-
 import msgspec
 
 from elastane.api.checkpoint_policy import policy_of
@@ -40,10 +38,6 @@ def checked(spec: JobSpec) -> JobSpec:
         raise invalid("command", wrong, "write either command or script")
     if spec.command and spec.args:
         raise invalid("args", "belongs to script, and there is none", "put the arguments into command")
-    if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
-        raise invalid(
-            "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the whole path, from / on"
-        )
     at_least("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_training(spec.training, spec.elastic_policy)

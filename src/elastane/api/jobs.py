@@ -166,13 +166,13 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
         args: its arguments.
         working_dir: absolute path of the directory in which its processes begin; empty: the script's own.
         env: variables of its environment.
-        training: seed, threads, checkpoints.
         team: whose quota it runs on.
         queue: of the team, for humans to sort by.
         priority_class: name of a `elastane.api.priorities.PriorityClass`; empty: the cluster's default.
         resources_per_worker: what one worker takes.
         elastic_policy: how far it stretches.
         run_policy: when it is held or given up.
+        training: seed, threads, checkpoints.
         borrow: it may use quota that others leave idle, and gives it back when they want it.
         spot: some of its workers may run on capacity that can vanish with a notice.
         data: where its data may be read.
@@ -188,13 +188,13 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: dict[str, str] = {}
-    training: Training = Training()
     team: str
     queue: str = ""
     priority_class: str = ""
     resources_per_worker: Resources = Resources()
     elastic_policy: ElasticPolicy = ElasticPolicy()
     run_policy: RunPolicy = RunPolicy()
+    training: Training = Training()
     borrow: bool = True
     spot: bool = False
     data: DataPlacement = DataPlacement()

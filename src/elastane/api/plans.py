@@ -272,6 +272,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     why: tuple[Why, ...]
     ceiling: Why | None = None
 
+    @property
+    def asked_for(self) -> bool:
+        """Nobody takes anything from the job: people, or its own rules, want it to hold nothing."""
+        return any(isinstance(why, Suspended | Ends) for why in self.why)
+
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that should have left by now are to be killed; their devices count until they are gone."""

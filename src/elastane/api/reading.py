@@ -103,6 +103,14 @@ def _fields(kind: type, seen: frozenset[type] = frozenset()) -> list[str]:
     found: list[str] = []
     for field in msgspec.structs.fields(kind):
         found.append(field.encode_name)
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct) and field.type not in seen:
-            found += _fields(field.type, seen | {kind})
+        for inner in _structs(field.type):
+            if inner not in seen:
+                found += _fields(inner, seen | {kind})
     return found
+
+
+def _structs(kind: object) -> list[type[msgspec.Struct]]:
+    """Those that a value of this type may be, or may hold."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return [kind]
+    return [found for part in get_args(kind) for found in _structs(part)]

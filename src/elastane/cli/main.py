@@ -13,7 +13,7 @@ from elastane.cli.jobs.holding import cancel, pause, resume
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login
 from elastane.cli.jobs.scale import scale
-from elastane.cli.jobs.submit import submit
+from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
 from elastane.cli.operators.audit import audit
@@ -67,15 +67,23 @@ there are. This command starts such a script, and changes it while it runs.
 [bold]And afterwards[/bold]
 
   $ elastane export demo --format hf   [dim]the model, for from_pretrained[/dim]
+
+[bold]Many jobs on one cluster[/bold]
+
+  $ elastane up -d              [dim]a controller, with this machine's devices[/dim]
+  $ elastane submit train.py --workers 1:8 -- --lr 3e-4
+  $ elastane top                [dim]pools and jobs, live[/dim]
+  $ elastane explain JOB        [dim]why it has the size it has[/dim]
 """
 
 EPILOG = """
 [bold]Exit codes[/bold]
 
   0    done, proved or equal; it would come back
-  1    the run failed, runs differ, or a checkpoint is damaged
+  1    the run or the job failed, runs differ, a checkpoint is damaged,
+       or the cluster does not answer
   2    the request cannot be met; nothing was changed
-  3    no such run, or it is not running
+  3    no such run or job, or the run is not running
   130  stopped by the user
 
 Runs live in $ELASTANE_HOME/runs (default ~/.elastane).
@@ -124,7 +132,7 @@ app.command("list", rich_help_panel=LOOK)(verb(listing))
 app.command(rich_help_panel=AFTER)(verb(verify))
 app.command(rich_help_panel=AFTER)(verb(report))
 app.command(rich_help_panel=AFTER)(verb(export))
-app.command(rich_help_panel=CLUSTER)(verb(submit))
+app.command(rich_help_panel=CLUSTER, cls=Submit)(verb(submit))
 app.command(rich_help_panel=CLUSTER)(verb(jobs))
 app.command(rich_help_panel=CLUSTER)(verb(top))
 app.command(rich_help_panel=CLUSTER)(verb(describe))

@@ -91,6 +91,10 @@ class Unreachable(ElastaneError):
     """The controller did not answer in time."""
 
 
+class NotUnderstood(ElastaneError):
+    """The controller did it, and said so in words of another version."""
+
+
 class Cluster:
     """A connection to a controller. Not for several threads at once.
 
@@ -383,7 +387,14 @@ class Cluster:
         key: str = "",
     ) -> T:
         answer = self._ask(method, path, params=params, body=body, key=key)
-        return msgspec.json.decode(answer.content, type=kind)
+        try:
+            return msgspec.json.decode(answer.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise NotUnderstood(
+                f"{answer.url} gave an answer that is not understood here ({error})",
+                means="it was done; but the controller is of another version of elastane than this command",
+                do="install the same version here and there: elastane --version, and GET /v1/version",
+            ) from error
 
     def _ask(
         self,

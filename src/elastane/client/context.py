@@ -59,7 +59,7 @@ def context() -> Context:
     Raises:
         BadInput: nobody has said which.
     """
-    kept = _read(home() / "cluster.json", Context)
+    kept = kept_context()
     url, token = os.environ.get("ELASTANE_URL", ""), os.environ.get("ELASTANE_TOKEN", "")
     if kept is None and not (url and token):
         raise BadInput(
@@ -93,6 +93,11 @@ def connect(to: Context | None = None) -> "Cluster":
             do="put it there, or elastane login URL --ca FILE",
         )
     return Cluster(to.url, to.token, verify=to.certificate or True)
+
+
+def kept_context() -> Context | None:
+    """What was kept last, whatever the environment says; None: nothing was."""
+    return _read(home() / "cluster.json", Context)
 
 
 def keep(found: Context) -> None:

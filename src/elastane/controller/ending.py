@@ -19,7 +19,7 @@ class Ending(msgspec.Struct, frozen=True):
 def ending(job: Job, progress: Progress | None, now_s: float) -> Ending | None:
     """Whether the job is to end now, by a rule of its own; None: it is not.
 
-    A job that is on its way out already, because somebody has cancelled it or for such a reason, is left alone.
+    A job that is on its way out already is left alone.
 
     Args:
         job: as it is stored; not one that has ended.

@@ -139,7 +139,8 @@ def _missing(
 ) -> tuple[float | None, float | None]:
     """Since when granted workers have not arrived, and since when some that had are gone.
 
-    Whoever grants more says that they are expected; fewer at any other time are a fault.
+    Whoever grants more says that they are expected, and so does the end of a life that another will follow;
+    fewer at any other time are a fault.
     """
     unknown = seen.present and seen.workers is None
     if unknown:
@@ -148,6 +149,8 @@ def _missing(
         return None, None
     if before.starting_since_s is not None:
         return before.starting_since_s, None
+    if not seen.present:
+        return now_s, None
     return None, now_s if before.faulty_since_s is None else before.faulty_since_s
 
 

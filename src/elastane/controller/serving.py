@@ -17,6 +17,7 @@ import uvicorn
 from elastane.api.errors import BadInput
 from elastane.api.observations import SeenNode
 from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
 from elastane.api.serving import Ready, Serving
 from elastane.api.wire import Config
 from elastane.controller.api.app import application
@@ -37,6 +38,12 @@ IDLE_S = 75
 """Connections that ask nothing for so long are closed; longer than those who ask keep them."""
 FAREWELL_S = 3
 LEASE_S = 2.0
+CLASSES = (
+    PriorityClass(name="low", value=-100, description="gives way to all others"),
+    PriorityClass(name="normal", value=0, default=True),
+    PriorityClass(name="high", value=100, description="before all others"),
+)
+"""What a cluster begins with; operators change them as they like."""
 
 logger = logging.getLogger(__name__)
 
@@ -127,14 +134,16 @@ def _serve(  # noqa: PLR0917 - the parts of a process
 
 
 def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:
-    """In a store in which nobody has declared anything, this machine's devices are the pool ``local``."""
+    """A store in which nobody has declared a pool gets this machine's devices as ``local``, and `CLASSES`."""
     with store.writing() as tx:
-        if documents.config(tx).pools:
+        standing = documents.config(tx)
+        if standing.pools:
             return
         pool = Pool(
             name="local", device=wish.device, devices=wish.devices, devices_per_node=max(1, wish.devices)
         )
-        documents.write(tx, diff(Config(), Config(pools=(pool,))), now_s)
+        classes = standing.priorities or CLASSES
+        documents.write(tx, diff(standing, Config(pools=(pool,), priorities=classes)), now_s)
 
 
 class _Server(uvicorn.Server):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Container
+from pathlib import PurePosixPath
 
 from elastane.api.job_checks import checked
 from elastane.api.jobs import JobSpec
@@ -24,6 +25,10 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
     checked(spec)
     if spec.queue:
         check_name("queue", spec.queue)
+    if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
+        raise invalid(
+            "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the whole path, from / on"
+        )
     if spec.elastic_policy.max_replicas > MOST_WORKERS:
         raise invalid("elasticPolicy.maxReplicas", f"is more than {MOST_WORKERS}", "write a smaller number")
     for name in spec.env:

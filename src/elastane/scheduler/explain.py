@@ -78,7 +78,8 @@ def _headline(decision: Decision) -> str:
             return f"{decision.job} keeps {where}{heading}."
         case "preempt":
             gone = _count(sum(decision.drain.values()), "worker")
-            return f"{decision.job} gives back its {gone} and waits in its old place."
+            place = "" if decision.asked_for else " and waits in its old place"
+            return f"{decision.job} gives back its {gone}{place}."
         case "wait":
             return f"{decision.job} waits."
 

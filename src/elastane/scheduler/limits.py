@@ -47,9 +47,8 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         return Limit(0, Suspended())
     if state.retry_at_s > now_s and not state.workers:
         return Limit(0, RetryLater(at_s=state.retry_at_s))
-    if state.setbacks and not state.workers and state.resized_s is not None:
-        # The first time it may come back at once.
-        until_s = state.resized_s + rest_s(state, rules, now_s) - rules.cooldown_s
+    if state.setbacks and not state.workers and not state.promised:
+        until_s = back_at_s(state, rules, now_s)
         if now_s < until_s:
             return Limit(0, CoolingDown(until_s=until_s))
     if spec.budget is not None and state.spent >= spec.budget:
@@ -69,6 +68,15 @@ def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
     """How long the job is left alone after a change: longer each time it had to give something back."""
     quiet = state.resized_s is None or now_s >= state.resized_s + QUIET_S
     return rules.cooldown_s * 2.0 ** (0 if quiet else min(max(0, state.setbacks - 1), DOUBLINGS))
+
+
+def back_at_s(state: JobState, rules: Rules, now_s: float) -> float:
+    """When a job that was stopped may start again, in seconds since 1970.
+
+    From one start to the next it is as long as it rests: whoever ran for longer than that may come back at
+    once, and so may everybody the first time.
+    """
+    return (state.started_s or 0.0) + rest_s(state, rules, now_s) - rules.cooldown_s
 
 
 def cooling(state: JobState, rules: Rules, now_s: float) -> bool:

@@ -108,6 +108,7 @@ def main() -> None:
                 say(exited=workers.pop(pid), pid=pid, code=os.waitstatus_to_exitcode(status))
 
     signal.signal(signal.SIGCHLD, reap)
+    say(ready=True)
     for line in sys.stdin:
         worker = json.loads(line)["start"]
         pid = os.fork()

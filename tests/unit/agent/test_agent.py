@@ -170,6 +170,20 @@ def test_the_run_grows_shrinks_and_survives_its_coordinator(staged) -> None:
     assert running.kinds().count("worker.left") == 1
 
 
+def test_what_is_wanted_once_the_warm_server_has_imported_all_is_what_starts(staged) -> None:
+    """Whoever gives devices back while nothing runs on them yet must not take them again for a moment."""
+    late = ("/bin/sh", "-c", 'sleep 1.5; exec "$0" "$@"', *SMALL)
+
+    async def story(running) -> None:
+        await running.until(lambda answer: answer.target == 3)
+        assert (await running.ask(AskResize(workers=1))).ok
+        await running.until(lambda answer: members(answer) == {0})
+        running.agent.drain()
+
+    _, running = staged(story, spares=late, start=3)
+    assert [event.who for event in running.events() if event.kind == "worker.started"] == ["worker 0"]
+
+
 def test_who_stood_by_takes_over_and_another_one_stands_by(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(standby_of)

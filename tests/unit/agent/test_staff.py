@@ -1,7 +1,9 @@
 """As many workers as wanted, under numbers never used twice."""
 
+from dataclasses import replace
+
 from elastane.agent.restarts import Deaths
-from elastane.agent.staff import Staff, ended, hired, started
+from elastane.agent.staff import Staff, ended, hired, started, still_asked
 from elastane.api.control import WorkerExit
 
 
@@ -21,6 +23,14 @@ def test_the_dead_are_replaced_under_new_numbers() -> None:
     staff, numbers = hired(ended(staff, exit_of(0)))
     assert numbers == (2,)
     assert dict(staff.living) == {1: 101}
+
+
+def test_of_those_who_have_not_started_only_the_missing_are_asked_for_again() -> None:
+    staff, _ = hired(Staff(target=3))
+    staff = started(staff, 0, 100)
+    assert still_asked(staff).asked == (1, 2)
+    assert still_asked(replace(staff, target=2)).asked == (1,)
+    assert still_asked(replace(staff, target=0)).asked == ()
 
 
 def test_a_surplus_is_left_to_the_coordinator() -> None:

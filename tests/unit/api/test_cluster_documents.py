@@ -74,7 +74,6 @@ def test_discrete_values_are_limits_by_themselves():
         ({"budget": 0}, "budget:", "write a number above 0"),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
         ({"teem": "vision"}, "teem:", "write team"),
-        ({"workingDir": "here"}, "workingDir:", "write the whole path"),
         ({"training": {"seeds": 1}}, "training.seeds:", "write seed"),
         ({"training": {"seed": -1}}, "training.seed:", "write 0 or more"),
         ({"training": {"seed": 2**63}}, "training.seed:", "write a smaller one"),

@@ -141,6 +141,19 @@ def test_workers_of_one_job_are_of_one_kind_at_one_site():
     assert isinstance(decided(state(low=3), pools=pools).why[0], plans.NeverFits)
 
 
+def test_a_reservation_counts_from_its_own_announcement_on_not_from_anothers():
+    def reserved(name, hours, ahead_s):
+        start = datetime.fromtimestamp(NOW_S, UTC) + timedelta(hours=hours)
+        when = Once(start=start, end=start + timedelta(hours=1))
+        return Reservation(name=name, pool="a", devices=3, when=when, announced_ahead_s=ahead_s)
+
+    calendar = (reserved("soon", 1, 600.0), reserved("later", 3, 4 * 3600.0))
+    decision = decided(state(workers=8), reservations=calendar)
+    assert decision.workers == {"a": 5}
+    (why,) = [one for one in decision.why if isinstance(one, plans.Reserved)]
+    assert why.reservation == "later"
+
+
 def test_a_resize_that_does_not_earn_back_its_cost_is_left():
     held = {"resize_s": 300.0, "holds": (Holding(pool="a", workers=7),), "started_s": 0.0}
     decision = decided(state(fields=held))
@@ -148,6 +161,26 @@ def test_a_resize_that_does_not_earn_back_its_cost_is_left():
     assert decision.why == (plans.ResizeTooDear(cost_s=300.0, horizon_s=600.0),)
     cheap = decided(state(fields={**held, "resize_s": 1.0}))
     assert cheap.workers == {"a": 8}
+
+
+def stopped(*, ran_s, promised=0):
+    """A job that had to give something back for the fourth time, by being stopped a second ago."""
+    past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 1 - ran_s, "promised": promised}
+    return decided(state(fields=past))
+
+
+def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_longer():
+    decision = stopped(ran_s=100)
+    # 60 s are doubled three times; the first 60 s are free.
+    assert decision.why == (plans.CoolingDown(until_s=NOW_S - 101 + 480 - 60),)
+
+
+def test_a_job_that_had_run_for_long_when_it_was_stopped_may_come_back_at_once():
+    assert stopped(ran_s=1000).action == "start"
+
+
+def test_a_job_that_was_promised_another_place_when_it_was_stopped_gets_it():
+    assert stopped(ran_s=100, promised=1).action == "start"
 
 
 def test_a_job_at_rest_says_why_it_is_not_larger():

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.wire import Event, Job
+from elastane.api.wire import ENDED, Event, Job
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
 
@@ -18,7 +18,9 @@ SHOWN = 8
 
 
 def describe(job: JobName, as_json: AsJson = False) -> None:
-    """Show all that is known about JOB: sizes, progress, cost, why, and what happened last.
+    """Show all that is known about JOB.
+
+    Its size, how far it is, what it costs, why, and what happened last.
 
     With --json, one object, its spec included.
     """
@@ -35,7 +37,7 @@ def show(job: Job, events: list[Event]) -> None:
     from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
     from rich.text import Text  # noqa: PLC0415
 
-    from elastane.cli.jobs.words import event_text, explanation_lines  # noqa: PLC0415
+    from elastane.cli.jobs.words import event_text, explanation_lines, print_whole  # noqa: PLC0415
 
     console = talk()
     grid = Table.grid(padding=(0, 3, 0, 0))
@@ -43,8 +45,8 @@ def show(job: Job, events: list[Event]) -> None:
     grid.add_column(overflow="fold")
     for title, value in facts(job):
         grid.add_row(title, Text(value) if isinstance(value, str) else value)
-    console.print(grid, soft_wrap=False)
-    if job.state in ("queued", "running", "paused"):
+    print_whole(console, grid)
+    if job.state not in ENDED:
         console.print()
         for line in explanation_lines(job.explained):
             console.print(Text(line))
@@ -74,7 +76,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     pairs: list[tuple[str, str | Text]] = [
         ("name", job.name),
         ("state", state_text(job)),
-        ("why", job.why),
+        ("why" if job.state in ENDED else "last life", job.why),
         ("team", owner + (f", queue {job.queue}" if job.queue else "")),
         ("priority", job.priority_class),
         ("workers", workers_text(job)),
@@ -88,7 +90,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("begins in", spec.working_dir),
         ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
         ("cost", cost_text(job)),
-        ("lives", lives_text(job)),
+        ("was", lives_text(job)),
         ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
         ("started", moment_text(job.started_s)),
         ("ended", moment_text(job.ended_s)),
@@ -115,8 +117,10 @@ def cost_text(job: Job) -> str:
 def lives_text(job: Job) -> str:
     """How often it was interrupted, and by what."""
     counts = [
-        (job.crashes, f"crashed (of {job.spec.run_policy.job_max_retry_count} allowed)"),
+        (job.crashes, "crashed"),
         (job.preemptions, "stopped for others"),
         (job.resizes, "resized"),
     ]
-    return ", ".join(f"{count} times {what}" for count, what in counts if count)
+    return ", ".join(
+        f"{what} {'once' if count == 1 else f'{count} times'}" for count, what in counts if count
+    )

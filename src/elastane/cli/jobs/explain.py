@@ -5,12 +5,13 @@ from elastane.client.context import connect
 
 
 def explain(job: JobName, as_json: AsJson = False) -> None:
-    """Say why JOB has the size it has, what it waits for, and what would change that.
+    """Say why JOB has its size, and what would change that.
 
-    Below it, the decisions that led there, newest first.
+    Or what it waits for. Below it, the decisions that led there, newest first, each with its first
+    reason.
 
     With --json, one object with the keys job, state, wanted, workers,
-    explanation and decisions.
+    explanation and decisions; these with all their reasons.
     """
     with connect() as cluster:
         told = cluster.explain(job)
@@ -20,7 +21,7 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
         found = cluster.job(job)
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
-    from elastane.cli.jobs.words import explanation_lines, moment_text, state_of  # noqa: PLC0415
+    from elastane.cli.jobs.words import explanation_lines, moment_text  # noqa: PLC0415
 
     console = talk()
     if found.ended_s is not None:
@@ -29,13 +30,13 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
     else:
         for sentence in explanation_lines(told.explanation):
             console.print(Text(sentence))
-        if found.why:
+        if found.why and found.state != "running":
             console.print(f"Its last life ended: {found.why}.", markup=False)
-        if state_of(found) in ("pausing", "cancelling"):
+        if found.state == "running" and found.wanted != "run":
             console.print("Its workers leave at the next commit.")
     if told.decisions:
         console.print("\n[dim]decisions, newest first[/dim]")
     for decided in told.decisions:
         size = sum(decided.workers.values())
         at = (f"{moment_text(decided.time_s)}  ", "dim")
-        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", " ".join(decided.sentences[1:])))
+        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", " ".join(decided.sentences[1:2])))

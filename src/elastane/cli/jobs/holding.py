@@ -13,9 +13,9 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show
 
 
 def pause(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Stop JOB at its next commit, with a checkpoint, and give its devices to others.
+    """Stop JOB with a checkpoint; give its devices to others.
 
-    It keeps its place among the jobs, and goes on with elastane resume.
+    It stops at its next commit. It keeps its place among the jobs, and goes on with elastane resume.
 
     With --json, the job.
     """
@@ -27,7 +27,9 @@ def pause(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
 
 
 def resume(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
-    """Let a paused JOB go on from its checkpoint, as soon as its minimum fits.
+    """Let a paused JOB go on from its checkpoint.
+
+    It waits until its fewest workers fit.
 
     With --json, the job.
     """

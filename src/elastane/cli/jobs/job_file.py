@@ -42,14 +42,15 @@ def anchored(spec: JobSpec, folder: Path) -> JobSpec:
         folder: absolute; paths begin here, in a command they begin in the working directory.
     """
     working_dir = _below(folder, spec.working_dir) if spec.working_dir else ""
-    keeping = spec.training.checkpoints
+    training, keeping = spec.training, spec.training.checkpoints
     if keeping.url and "://" not in keeping.url:
         keeping = msgspec.structs.replace(keeping, url=_below(folder, keeping.url))
+        training = msgspec.structs.replace(training, checkpoints=keeping)
     return msgspec.structs.replace(
         spec,
         script=_below(folder, spec.script) if spec.script else "",
         working_dir=working_dir or (str(folder) if spec.command else ""),
-        training=msgspec.structs.replace(spec.training, checkpoints=keeping),
+        training=training,
     )
 
 

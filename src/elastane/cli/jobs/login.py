@@ -30,9 +30,9 @@ def login(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Remember a cluster's address and your token for it; all commands then ask that cluster.
+    """Remember a cluster's address, and your token for it.
 
-    The token is never an argument: other users of the machine could read it
+    All commands then ask that cluster. The token is never an argument: other users of the machine could read it
     there. It is kept in $ELASTANE_HOME/cluster.json, which only you can read.
 
       $ elastane login https://cluster:7425 --token-stdin < token

@@ -22,19 +22,22 @@ if TYPE_CHECKING:
     from elastane.cli.jobs.top import Sight
 
 CELLS = 10
+NARROW = 100
+"""Columns; with fewer there are no bars for jobs."""
 AROUND = 5
 """Lines that are neither a pool nor a job."""
 
 
-def screen(sight: "Sight", url: str, height: int) -> RenderableType:
-    """The whole screen, of so many lines."""
+def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
+    """The whole screen, of so many columns and lines."""
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
     head.add_column(justify="right", no_wrap=True)
     now = f"{datetime.fromtimestamp(sight.time_s).astimezone():%H:%M:%S}"
     head.add_row(Text.assemble(("elastane", "bold"), f"  {url}"), Text(f"{now}   q ends", style="dim"))
     rows = max(0, height - AROUND - len(sight.pools))
-    parts: list[RenderableType] = [head, Text(), pools_part(sight), Text(), jobs_part(sight, rows)]
+    parts: list[RenderableType] = [head, Text(), pools_part(sight), Text()]
+    parts.append(jobs_part(sight, rows, bars=width >= NARROW))
     return Group(*parts)
 
 
@@ -44,13 +47,13 @@ def pools_part(sight: "Sight") -> Table:
     return table_of(titles, [_pool_row(pool) for pool in sight.pools])
 
 
-def jobs_part(sight: "Sight", rows: int | None = None) -> RenderableType:
+def jobs_part(sight: "Sight", rows: int | None = None, *, bars: bool = True) -> RenderableType:
     """A row per job; as many as fit."""
     if not sight.jobs:
         return Text("no jobs", style="dim")
     titles = ["name", "team", "state", "workers", "", "step", "loss", "samples/s", "age"]
     fitting = sight.jobs if rows is None or len(sight.jobs) <= rows else sight.jobs[: max(0, rows - 1)]
-    table = table_of(titles, [_job_row(job, sight.time_s) for job in fitting])
+    table = table_of(titles, [_job_row(job, sight.time_s, bars=bars) for job in fitting])
     if len(fitting) < len(sight.jobs) or sight.more:
         return Group(table, Text("and more; elastane jobs has them all", style="dim"))
     return table
@@ -77,13 +80,13 @@ def _pool_row(pool: Occupancy) -> list[Text]:
     ]
 
 
-def _job_row(job: JobSummary, now_s: float) -> list[Text]:
+def _job_row(job: JobSummary, now_s: float, *, bars: bool) -> list[Text]:
     return [
         Text(job.name),
         Text(job.team),
         state_text(job),
         Text(workers_text(job)),
-        bar(job.step / job.steps, "bright_blue") if job.steps else Text(),
+        bar(job.step / job.steps, "bright_blue") if job.steps and bars else Text(),
         Text(step_text(job)),
         Text(loss_of(job)),
         Text(speed_text(job)),

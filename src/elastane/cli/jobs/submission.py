@@ -80,7 +80,7 @@ def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
             borrow=wishes.borrow,
             deadline=deadline,
             budget=wishes.budget,
-            env=spec.env | environment_of(wishes.env, here.environment),
+            env=spec.env | environment_of(wishes.env, here.environment) if wishes.env else None,
             resources_per_worker=resources,
             elastic_policy=_policy(spec.elastic_policy, wishes.workers),
             run_policy=run_policy,
@@ -138,12 +138,12 @@ def _training(training: Training, wishes: Wishes) -> Training:
         raise BadInput(f"--copies {copies!r} is neither 'all' nor a number", do="write all, or 2")
     return _with(
         training,
+        checkpoints=_checkpoints(training.checkpoints, wishes),
         seed=wishes.seed,
         threads=wishes.threads,
         virtual_ranks=wishes.virtual_ranks,
         convergence=wishes.convergence,
         copies=int(copies) if copies is not None and copies.isdecimal() else copies,
-        checkpoints=_checkpoints(training.checkpoints, wishes),
     )
 
 
@@ -161,4 +161,6 @@ def _checkpoints(keeping: Checkpoints, wishes: Wishes) -> Checkpoints:
 
 def _with(value: S, **changes: object) -> S:
     """A struct with those of the changes that are there."""
-    return msgspec.structs.replace(value, **{name: one for name, one in changes.items() if one is not None})
+    some = {name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)}
+    # The same value where nothing changes: what is its default is not written out.
+    return msgspec.structs.replace(value, **some) if some else value

@@ -4,9 +4,10 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
@@ -29,6 +30,21 @@ TRAINING, CHECKPOINTS, AFTER = "Training (the trained bytes depend on these)", "
 DEFAULT_TEAM = "default"
 
 
+class Submit(TyperCommand):
+    """Says where a script's own options go, if one stands where only ours can."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of whichever click typer has
+        ours = args[: args.index("--")] if "--" in args else args
+        known = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
+        for word in ours:
+            if word.startswith("-") and word.partition("=")[0] not in known:
+                raise typer.BadParameter(
+                    f"{word} is no option of elastane submit. Those of the script go after --:\n"
+                    f"elastane submit SCRIPT -- {word} ..."
+                )
+        return super().parse_args(ctx, args)
+
+
 def submit(
     what: Annotated[
         Path,
@@ -37,7 +53,8 @@ def submit(
         ),
     ],
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="The script's own.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="ARGS", help="After --: the script's own.", show_default=False),
     ] = None,
     *,
     name: Annotated[
@@ -154,11 +171,11 @@ def submit(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a job to the cluster. It starts as soon as its fewest workers fit.
+    """Hand a job to the cluster: a file, or a script.
 
-    The job is described by a file, or it is a script; options win over the
-    file's fields. Paths in a file begin where the file is. A script begins in
-    the directory that you are in, with the variables that --env names.
+    It starts as soon as its fewest workers fit. Options win over the file's
+    fields. Paths in a file begin where the file is. A script begins in the
+    directory that you are in, with the variables that --env names.
 
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
@@ -244,11 +261,11 @@ def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
 
     shown = 0
     for job, events in looks_at(cluster, name):
-        for event in events:
-            console.print(event_text(event, of_job=True))
         if job.step > shown:
             shown = job.step
             console.print(progress_line(job))
+        for event in events:
+            console.print(event_text(event, of_job=True))
     return job
 
 

@@ -91,6 +91,6 @@ def live(console: "Console", url: str, looks: Callable[[], Sight], every_s: floa
 
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
         while True:
-            view.update(screen(looks(), url, console.height), refresh=True)
+            view.update(screen(looks(), url, console.width, console.height), refresh=True)
             if keys.pressed(every_s) in ("q", "Q"):
                 return

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.wire import Event, Explanation, JobSummary
+from elastane.api.wire import Event, Explanation, JobSummary, Wanted
 from elastane.cli.words import loss_text
 
 COLOURS = {
@@ -16,10 +16,18 @@ COLOURS = {
     "running": "green",
     "pausing": "yellow",
     "cancelling": "yellow",
+    "finishing": "bright_blue",
+    "failing": "red",
     "paused": "yellow",
     "finished": "bright_blue",
     "failed": "red",
     "cancelled": "dim",
+}
+LEAVING: dict[Wanted, str] = {
+    "pause": "pausing",
+    "cancel": "cancelling",
+    "finish": "finishing",
+    "fail": "failing",
 }
 EVENT_COLOURS = {
     "job.started": "green",
@@ -28,6 +36,8 @@ EVENT_COLOURS = {
     "job.shrunk": "yellow",
     "job.moved": "blue",
     "job.preempted": "yellow",
+    "job.stopping": "yellow",
+    "job.ending": "yellow",
     "job.paused": "yellow",
     "job.resumed": "green",
     "job.crashed": "red",
@@ -42,9 +52,7 @@ UNBOUNDED = 10_000
 
 def state_of(job: JobSummary) -> str:
     """Where it is, and whether somebody wants it elsewhere."""
-    if job.state == "running" and job.wanted != "run":
-        return "pausing" if job.wanted == "pause" else "cancelling"
-    return job.state
+    return LEAVING.get(job.wanted, job.state) if job.state == "running" else job.state
 
 
 def state_text(job: JobSummary) -> Text:
@@ -102,9 +110,12 @@ def event_text(event: Event, *, of_job: bool) -> Text:
 
 def progress_line(job: JobSummary) -> Text:
     """How far a job is, on a line for a log."""
-    words = [f"step {step_text(job)}", f"loss {loss_of(job)}", f"{job.workers} of {job.max_workers} workers"]
-    speed = [f"{speed_text(job)} samples/s"] if job.samples_per_s else []
-    return Text("          " + "  ".join([*words, *speed]))
+    words = [f"step {step_text(job)}", f"loss {loss_of(job)}"]
+    if job.workers:
+        words.append(f"{job.workers} of {job.max_workers} workers")
+    if job.samples_per_s:
+        words.append(f"{speed_text(job)} samples/s")
+    return Text("          " + "  ".join(words))
 
 
 def explanation_lines(explanation: Explanation) -> Sequence[str]:
@@ -147,4 +158,6 @@ def table_of(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
 
 def print_whole(console: Console, what: RenderableType) -> None:
     """In the width of the terminal; for a file or another program, as wide as it is."""
-    console.print(what, width=None if console.is_terminal else UNBOUNDED)
+    if not console.is_terminal:
+        console.width = UNBOUNDED
+    console.print(what)

@@ -30,8 +30,14 @@ def audit(
     print_table(
         ("time", "user", "team", "action", "", "target"),
         [
-            (local(line.time_s), line.user, line.team, line.action, "" if line.allowed else "refused")
-            + (f"{line.target}: {line.detail}" if line.detail else line.target,)
+            (
+                local(line.time_s),
+                line.user,
+                line.team,
+                line.action,
+                "" if line.allowed else "refused",
+                f"{line.target}: {line.detail}" if line.detail else line.target,
+            )
             for line in found
         ],
     )

@@ -149,8 +149,8 @@ def days_of(text: str) -> tuple[Day, ...]:
         first, _, last = part.strip().partition("-")
         if first not in get_args(Day) or (last or first) not in get_args(Day):
             raise BadInput(f"--days {text!r} are no days", do="write mon-fri, or mon,wed,sat")
-        begin = DAYS.index(first)  # type: ignore[arg-type]
-        count = (DAYS.index(last or first) - begin) % 7 + 1  # type: ignore[arg-type]
+        begin = DAYS.index(first)
+        count = (DAYS.index(last or first) - begin) % 7 + 1
         found += [DAYS[(begin + further) % 7] for further in range(count)]
     return tuple(dict.fromkeys(found))
 
@@ -190,7 +190,9 @@ def when_text(when: Weekly | Once) -> str:
         case Weekly(days=days, start=start, end=end, zone=zone):
             return f"{days_text(days)} {start:%H:%M}-{end:%H:%M} {zone}"
         case Once(start=start, end=end):
-            return f"{start:%Y-%m-%d %H:%M %Z} to {end:%Y-%m-%d %H:%M %Z}"
+            end = end.astimezone(start.tzinfo)
+            same_day = "" if end.date() == start.date() else f"{end:%Y-%m-%d} "
+            return f"{start:%Y-%m-%d %H:%M}-{same_day}{end:%H:%M} {start:%Z}"
 
 
 def next_text(reservation: Reservation, now_s: float) -> str:

@@ -1,14 +1,17 @@
 """Configurations as YAML that can be kept in git: read, checked, and written.
 
-A plain ``18:00`` is a time of day here, and ``no`` a word: YAML 1.1, which its usual reader follows, takes them for
-1080 and for false.
+A plain ``18:00`` is a time of day here, and ``no`` a word: YAML 1.1, which its usual readers follow, takes
+them for 1080 and for false.
 """
 
 import re
 import sys
+from contextlib import suppress
 from datetime import time
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from elastane.api.errors import BadField, BadInput
 from elastane.api.reading import read
@@ -16,17 +19,17 @@ from elastane.api.wire import Config
 from elastane.cli.operators.differences import lean
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
+DIGITS = list("0123456789")
 PLAIN = {
     "tag:yaml.org,2002:null": (re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
     "tag:yaml.org,2002:bool": (re.compile(r"true|True|TRUE|false|False|FALSE"), list("tTfF")),
-    "tag:yaml.org,2002:int": (re.compile(r"[-+]?\d+"), list("-+0123456789")),
+    "tag:yaml.org,2002:int": (re.compile(r"[-+]?\d+"), ["-", "+", *DIGITS]),
     "tag:yaml.org,2002:float": (
         re.compile(r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?"),
-        list("-+.0123456789"),
+        ["-", "+", ".", *DIGITS],
     ),
-    "!time": (TIME, list("0123456789")),
 }
-"""What a plain word may be besides text: the core schema of YAML 1.2, and times of day."""
+"""What a plain word may be besides text: the core schema of YAML 1.2."""
 
 
 def read_config(name: str) -> Config:
@@ -35,6 +38,7 @@ def read_config(name: str) -> Config:
     Raises:
         BadInput: it cannot be read, or is no configuration; with the field and what to write.
     """
+    shown = "stdin" if name == "-" else name
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -43,9 +47,9 @@ def read_config(name: str) -> Config:
     try:
         return config_of(text)
     except BadField as error:
-        raise BadInput(f"{name}: {error.what}", means=error.means, do=error.do) from error
+        raise BadInput(f"{shown}: {error.what}", means=error.means, do=error.do) from error
     except BadInput as error:
-        raise BadInput(f"{name} {error.what}", means=error.means, do=error.do) from error
+        raise BadInput(f"{shown} {error.what}", means=error.means, do=error.do) from error
 
 
 def config_of(text: str) -> Config:
@@ -63,12 +67,16 @@ def config_of(text: str) -> Config:
         )
     if document.get("version", 1) != 1:
         raise BadInput(f"is of version {document['version']!r}", do="write version: 1, or upgrade elastane")
+    for when in _whens(document):
+        for field in ("start", "end"):
+            when[field] = _time(when.get(field))
     return read(document, Config, "configuration")
 
 
 def yaml_of(config: Config) -> str:
-    """What `config_of` reads the same configuration from."""
-    return text_of({"version": config.version} | lean(config))
+    """What `config_of` reads the same configuration from. Of the rules also those that nobody has changed."""
+    rules = {} if config.rules is None else {"rules": msgspec.to_builtins(config.rules)}
+    return text_of({"version": config.version} | lean(config) | rules)
 
 
 def value_of(text: str) -> object:
@@ -79,7 +87,7 @@ def value_of(text: str) -> object:
     """
     yaml = _yaml()
     try:
-        return yaml.load(text, Loader=_loader(yaml))  # noqa: S506 - a safe one with fewer types
+        return yaml.load(text, Loader=_loader(yaml))
     except yaml.YAMLError as error:
         raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
 
@@ -87,8 +95,11 @@ def value_of(text: str) -> object:
 def text_of(value: object) -> str:
     """YAML of mappings, lists, texts and numbers; lists of words on one line."""
     yaml = _yaml()
-    dumper = type("Dumper", (yaml.SafeDumper,), {})
+    dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(list, _flow)
+    # Quoted is what either version of YAML would not take for a text, so that any reader finds the same.
+    for tag, (pattern, first) in {**PLAIN, "!time": (TIME, DIGITS)}.items():
+        dumper.add_implicit_resolver(tag, _whole(pattern), first)
     found: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
     return found
 
@@ -99,19 +110,31 @@ def _flow(dumper: Any, value: list[Any]) -> Any:  # noqa: ANN401 - of a library 
 
 
 def _loader(yaml: Any) -> Any:  # noqa: ANN401
-    loader = type("Loader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
+    loader: Any = type("Loader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
     for tag, (pattern, first) in PLAIN.items():
-        loader.add_implicit_resolver(tag, re.compile(f"(?:{pattern.pattern})$"), first)
-    loader.add_constructor("!time", _time)
+        loader.add_implicit_resolver(tag, _whole(pattern), first)
+    # Without the octal numbers that nobody means.
+    loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
     return loader
 
 
-def _time(_: object, node: Any) -> time:  # noqa: ANN401
-    hour, minute, *second = map(int, node.value.split(":"))
-    try:
-        return time(hour, minute, *second)
-    except ValueError as error:
-        raise BadInput(f"has the time {node.value}: {error}", do="write for example 18:00") from error
+def _whole(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    return re.compile(f"(?:{pattern.pattern})$")
+
+
+def _whens(document: dict[Any, Any]) -> list[dict[Any, Any]]:
+    """The times of all reservations, as far as they are any."""
+    reservations = document.get("reservations") or ()
+    found = [one.get("when") for one in reservations if isinstance(one, dict)]
+    return [when for when in found if isinstance(when, dict) and when.get("type") == "weekly"]
+
+
+def _time(value: object) -> object:
+    """A time of day with or without seconds; whatever is none as it is."""
+    if isinstance(value, str) and TIME.fullmatch(value):
+        with suppress(ValueError):
+            return time.fromisoformat(value.zfill(5))
+    return value
 
 
 def _yaml() -> Any:  # noqa: ANN401

@@ -51,7 +51,7 @@ def _line(change: Change) -> str:
     before, after = flat(change.before or {}), flat(change.after or {})
     match change.change:
         case "add":
-            words = [f"{field} {value}" for field, value in after.items() if value not in NOTHING]
+            words = [f"{field} {value}" for field, value in after.items()]
         case "remove":
             words = []
         case "change":
@@ -59,37 +59,35 @@ def _line(change: Change) -> str:
     return f"{head}: {', '.join(words)}" if words else head
 
 
-NOTHING = ("", "none", "{}", "[]")
-
-
 def field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """``devices 64 -> 32`` for each field that differs."""
     names = dict.fromkeys((*before, *after))
     return [
-        f"{name} {before.get(name, 'none') or 'none'} -> {after.get(name, 'none') or 'none'}"
+        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
         for name in names
         if before.get(name) != after.get(name)
     ]
 
 
-def flat(value: object, path: str = "") -> dict[str, str]:
-    """Fields of a document and of the documents in it, by path; quotas go by their pools. Without its name."""
+def flat(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - whatever JSON has
+    """Fields of a document and of the documents in it, by path, but for its name and for what is empty.
+
+    Quotas go by their pools.
+    """
     found: dict[str, str] = {}
     match value:
         case dict():
             for key, one in value.items():
                 if path or key != "name":
                     found |= flat(one, f"{path}.{key}" if path else str(key))
-            if not value and path:
-                found[path] = "{}"
         case [dict(), *_]:
             for number, one in enumerate(value):
                 rest = {key: inner for key, inner in one.items() if key != "pool"}
                 found |= flat(rest, f"{path}.{one.get('pool', number)}")
+        case None | "" | [] | ():
+            pass
         case list() | tuple():
             found[path] = "[" + " ".join(map(str, value)) + "]"
-        case None:
-            found[path] = "none"
         case bool():
             found[path] = "yes" if value else "no"
         case float():

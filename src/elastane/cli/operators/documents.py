@@ -50,13 +50,14 @@ def said(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Str
     return f"{noun} {name} changed: {', '.join(words)}"
 
 
-def declare_verbs(
+def declare_verbs(  # noqa: PLR0917 - a table's columns
     app: typer.Typer,
     noun: str,
     kind: type[D],
     titles: Sequence[str],
     row: Callable[[D], Sequence[str]],
     numbers: Sequence[str] = (),
+    order: Callable[[D], float] | None = None,
 ) -> None:
     """Gives a group ``list``, ``show`` and ``remove``.
 
@@ -67,6 +68,7 @@ def declare_verbs(
         titles: columns of the list.
         row: a document's cells.
         numbers: columns that are set to the right.
+        order: what the list is sorted by; None: names.
     """
 
     def listing(as_json: AsJson = False) -> None:
@@ -75,7 +77,8 @@ def declare_verbs(
         if as_json:
             print_json(found)
             return
-        print_table(titles, map(row, found), numbers=numbers, empty=f"no {noun} is declared")
+        shown = found if order is None else sorted(found, key=order)
+        print_table(titles, map(row, shown), numbers=numbers, empty=f"no {noun} is declared")
 
     def show(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:

@@ -26,8 +26,15 @@ def listing(as_json: AsJson = False) -> None:
     print_table(
         ("node", "pool", "devices", "state", "seen", "goes", "why"),
         [
-            (one.name, one.pool, str(one.devices), STATES[one.wanted], local(one.heard_s))
-            + (local(one.gone_at_s), one.why)
+            (
+                one.name,
+                one.pool,
+                str(one.devices),
+                STATES[one.wanted],
+                local(one.heard_s),
+                local(one.gone_at_s),
+                one.why,
+            )
             for one in found
         ],
         numbers=("devices",),

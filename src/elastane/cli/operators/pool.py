@@ -96,9 +96,18 @@ def listing(as_json: AsJson = False) -> None:
     print_table(
         ("pool", "device", "devices", "leaving", "used", "free", "terms", "price/h", "site", "labels"),
         [
-            (one.pool, one.device, str(one.devices), str(one.leaving or ""), str(one.used), str(one.free))
-            + ("spot" if one.spot else "on demand", f"{one.price:g}", one.site)
-            + (" ".join(f"{key}={value}" for key, value in declared[one.pool].labels.items()),)
+            (
+                one.pool,
+                one.device,
+                str(one.devices),
+                str(one.leaving or ""),
+                str(one.used),
+                str(one.free),
+                "spot" if one.spot else "on demand",
+                f"{one.price:g}",
+                one.site,
+                " ".join(f"{key}={value}" for key, value in declared[one.pool].labels.items()),
+            )
             for one in now
         ],
         numbers=("devices", "leaving", "used", "free", "price/h"),

@@ -57,4 +57,5 @@ declare_verbs(
     ("priority", "value", "default", "description"),
     lambda one: (one.name, str(one.value), "yes" if one.default else "", one.description),
     numbers=("value",),
+    order=lambda one: -one.value,
 )

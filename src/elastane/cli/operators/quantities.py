@@ -30,8 +30,8 @@ def duration_text(seconds: float) -> str:
     """The same in the largest unit that says it: ``15min``, ``90s``."""
     for unit, size_s in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds and seconds % size_s == 0:
-            return f"{seconds / size_s:g}{unit}"
-    return f"{seconds:g}s"
+            return f"{seconds / size_s:.10g}{unit}"
+    return f"{seconds:.10g}s"
 
 
 def moment(option: str, text: str, now: datetime) -> datetime:

@@ -1,6 +1,7 @@
 """``elastane quota``: how much of a pool a team or a cohort owns, borrows and lends."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -13,8 +14,7 @@ from elastane.cli.operators.tables import print_table
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
-if TYPE_CHECKING:
-    from elastane.client.cluster import Cluster
+N = TypeVar("N", Team, Cohort)
 
 Owner = Annotated[str, typer.Argument(metavar="OWNER", help="A team or a cohort.", show_default=False)]
 PoolName = Annotated[str, typer.Option("--pool", metavar="POOL", help="Whose devices.", show_default=False)]
@@ -53,33 +53,23 @@ def set_quota(
             lending_limit=quota.lending_limit if lend is None else limit("--lend", lend),
         )
 
-    with connect() as cluster:
-        kind = kind_of(cluster, owner)
+    def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+        known = {quota.pool: quota for quota in quotas}
+        return tuple((known | {pool: changed(known.get(pool, Quota(pool=pool)))}).values())
 
-        def amended(before: Team | Cohort | None) -> Team | Cohort:
-            node = before or kind(name=owner)
-            known = {quota.pool: quota for quota in node.quotas}
-            quotas = known | {pool: changed(known.get(pool, Quota(pool=pool)))}
-            return msgspec.structs.replace(node, quotas=tuple(quotas.values()))
-
-        before, after = cluster.amend(kind, owner, amended)
-    _say(kind, owner, before, after, as_json=as_json)
+    _amend(owner, amended, as_json=as_json)
 
 
 def remove(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
     """Take away what OWNER owns of a pool, and its limits there: it borrows as it likes."""
-    with connect() as cluster:
-        kind = kind_of(cluster, owner)
 
-        def amended(before: Team | Cohort | None) -> Team | Cohort:
-            node = before or kind(name=owner)
-            quotas = tuple(quota for quota in node.quotas if quota.pool != pool)
-            if quotas == node.quotas:
-                raise BadInput(f"{owner} has no quota of {pool}", do="elastane quota list")
-            return msgspec.structs.replace(node, quotas=quotas)
+    def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+        others = tuple(quota for quota in quotas if quota.pool != pool)
+        if others == quotas:
+            raise BadInput(f"{owner} has no quota of {pool}", do="elastane quota list")
+        return others
 
-        before, after = cluster.amend(kind, owner, amended)
-    _say(kind, owner, before, after, as_json=as_json)
+    _amend(owner, amended, as_json=as_json)
 
 
 def listing(
@@ -93,16 +83,22 @@ def listing(
     With --json, a list of objects with the keys owner, kind and quota.
     """
     with connect() as cluster:
-        nodes = (*cluster.declared(Cohort), *cluster.declared(Team))
+        nodes: tuple[Team | Cohort, ...] = (*cluster.declared(Cohort), *cluster.declared(Team))
     found = [(node, quota) for node in nodes for quota in node.quotas if pool in ("", quota.pool)]
     if as_json:
-        print_json([{"owner": node.name, "kind": _noun(type(node)), "quota": quota} for node, quota in found])
+        print_json([{"owner": node.name, "kind": _noun(node), "quota": quota} for node, quota in found])
         return
     print_table(
         ("owner", "", "pool", "owns", "may borrow", "lends"),
         [
-            (node.name, _noun(type(node)), quota.pool, str(quota.nominal_quota))
-            + (_limit(quota.borrowing_limit, "any"), _limit(quota.lending_limit, "all"))
+            (
+                node.name,
+                _noun(node),
+                quota.pool,
+                str(quota.nominal_quota),
+                _limit(quota.borrowing_limit, "any"),
+                _limit(quota.lending_limit, "all"),
+            )
             for node, quota in found
         ],
         numbers=("owns", "may borrow", "lends"),
@@ -110,39 +106,34 @@ def listing(
     )
 
 
-def kind_of(cluster: "Cluster", owner: str) -> type[Team] | type[Cohort]:
-    """Whether it is a team or a cohort; names are unique among both.
+def _amend(owner: str, amended: Callable[[tuple[Quota, ...]], tuple[Quota, ...]], *, as_json: bool) -> None:
+    """Changes the quotas of a team or a cohort, whichever has this name: it is unique among both."""
 
-    Raises:
-        BadInput: neither.
-    """
-    if any(one.name == owner for one in cluster.declared(Team)):
-        return Team
-    if any(one.name == owner for one in cluster.declared(Cohort)):
-        return Cohort
-    raise BadInput(
-        f"there is no team and no cohort {owner!r}",
-        means="nothing was changed",
-        do=f"elastane team set {owner}, or elastane cohort set {owner}",
-    )
+    def of(node: N | None, kind: type[N]) -> N:
+        node = node or kind(name=owner)
+        return msgspec.structs.replace(node, quotas=amended(node.quotas))
 
-
-def _say(
-    kind: type[Team] | type[Cohort],
-    owner: str,
-    before: Team | Cohort | None,
-    after: Team | Cohort,
-    *,
-    as_json: bool,
-) -> None:
+    before: Team | Cohort | None
+    after: Team | Cohort
+    with connect() as cluster:
+        if any(one.name == owner for one in cluster.declared(Team)):
+            before, after = cluster.amend(Team, owner, lambda team: of(team, Team))
+        elif any(one.name == owner for one in cluster.declared(Cohort)):
+            before, after = cluster.amend(Cohort, owner, lambda cohort: of(cohort, Cohort))
+        else:
+            raise BadInput(
+                f"there is no team and no cohort {owner!r}",
+                means="nothing was changed",
+                do=f"elastane team set {owner}, or elastane cohort set {owner}",
+            )
     if as_json:
         print_json(after)
     else:
-        talk().print(said(_noun(kind), owner, before, after), markup=False)
+        talk().print(said(_noun(after), owner, before, after), markup=False)
 
 
-def _noun(kind: type) -> str:
-    return "team" if kind is Team else "cohort"
+def _noun(node: Team | Cohort) -> str:
+    return "team" if isinstance(node, Team) else "cohort"
 
 
 def _limit(devices: int | None, else_: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
+from elastane.cli.jobs.words import print_whole
 from elastane.cli.verb import talk
 
 
@@ -13,7 +14,7 @@ def print_table(
     empty: str = "there is none",
     total: Sequence[str] | None = None,
 ) -> None:
-    """Prints rows below their titles; without any, says so.
+    """Prints rows below their titles; without any, says so. A column with nothing in it is left out.
 
     Args:
         titles: of the columns.
@@ -30,17 +31,18 @@ def print_table(
     if not found:
         console.print(empty, markup=False)
         return
+    filled = [place for place in range(len(titles)) if any(row[place] for row in found)]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for place, title in enumerate(titles):
-        last = place == len(titles) - 1 and title not in numbers
+    for place in filled:
+        last = place == filled[-1] and titles[place] not in numbers
         table.add_column(
-            title,
-            justify="right" if title in numbers else "left",
+            titles[place],
+            justify="right" if titles[place] in numbers else "left",
             no_wrap=not last,
             overflow="fold" if last else "ellipsis",
         )
     for row in found:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(row[place]) for place in filled))
     if total is not None:
-        table.add_row(*(Text(cell, style="bold") for cell in total))
-    console.print(table)
+        table.add_row(*(Text(total[place], style="bold") for place in filled))
+    print_whole(console, table)

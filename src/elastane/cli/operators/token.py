@@ -71,8 +71,16 @@ def listing(
     print_table(
         ("token", "user", "role", "team", "made", "ends", "state", "note"),
         [
-            (one.id, one.user, one.role, one.team, local(one.created_s), local(one.expires_s))
-            + (state_of(one, now_s), one.note)
+            (
+                one.id,
+                one.user,
+                one.role,
+                one.team,
+                local(one.created_s),
+                local(one.expires_s),
+                state_of(one, now_s),
+                one.note,
+            )
             for one in shown
         ],
     )

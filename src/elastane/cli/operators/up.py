@@ -16,7 +16,7 @@ from elastane.agent import identity
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.serving import Ready, Serving
 from elastane.cli.verb import AsJson, print_json, talk
-from elastane.client.context import Context, Running, home, keep, keep_running, running
+from elastane.client.context import Context, Running, home, keep, keep_running, kept_context, running
 
 PORT = 7425
 LAST_PORT = 65535
@@ -38,7 +38,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the cluster's controller: scheduler, API, and this machine's engine.
+    """Start a controller: scheduler, API, this machine's engine.
 
     Jobs do not need it to go on: it can be ended and started again at any time.
     """
@@ -59,9 +59,13 @@ def up(
     home().mkdir(parents=True, exist_ok=True)
     log = home() / "controller.log"
     process, ready = _started(wish, log, detach=detach)
+    before, kept = running(), kept_context()
     keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
     if ready.token:
         keep(Context(url=ready.url, token=ready.token, certificate=wish.certificate))
+    elif before is not None and kept is not None and kept.url == before.url:
+        # The same controller, perhaps at another address; one that somebody has logged in to stays.
+        keep(msgspec.structs.replace(kept, url=ready.url, certificate=wish.certificate))
     if as_json:
         print_json(ready)
     console.print(f"controller  {ready.url}", markup=False)
@@ -80,7 +84,7 @@ def up(
 
 
 def down(as_json: AsJson = False) -> None:
-    """End the controller of this machine's cluster. Jobs go on training without it."""
+    """End this machine's controller; jobs go on without it."""
     found = running()
     if found is None:
         raise BadInput("no controller was started here", do="elastane up")

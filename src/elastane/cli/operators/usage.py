@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -13,15 +13,23 @@ from elastane.cli.operators.tables import print_table
 from elastane.cli.verb import AsJson, print_json
 from elastane.client.context import connect
 
+Column: TypeAlias = Literal["team", "user", "job", "pool"]
+
 
 class By(StrEnum):
+    """The same, because Typer takes lists of nothing else."""
+
     TEAM = "team"
     USER = "user"
     JOB = "job"
     POOL = "pool"
 
 
+COLUMNS: dict[str, Column] = {"team": "team", "user": "user", "job": "job", "pool": "pool"}
+
 HOUR_S = 3600.0
+MANY_H = 10.0
+"""From so many device-hours on, hundredths of one are enough."""
 
 
 def usage(
@@ -44,7 +52,7 @@ def usage(
     if as_csv and as_json:
         raise BadInput("--csv and --json are two formats", do="choose one")
     now = datetime.now().astimezone()
-    columns = tuple(one.value for one in by or [By.TEAM])
+    columns: tuple[Column, ...] = tuple(COLUMNS[one] for one in by or ["team"])
     from_s = moment("--from", begin, now).timestamp() if begin else None
     until_s = moment("--until", until, now).timestamp() if until else None
     with connect() as cluster:
@@ -60,13 +68,15 @@ def usage(
 
 def show(by: tuple[str, ...], found: Usage) -> None:
     span = f"between {local(found.from_s)} and {local(found.until_s)}"
-    rows = [(*(str(getattr(row, column)) for column in by), *figures(row)) for row in found.rows]
+    whole = summed(found.rows)
+    places = 2 if hours(whole) >= MANY_H else 4
+    rows = [(*(str(getattr(row, column)) for column in by), *figures(row, places)) for row in found.rows]
     print_table(
         (*by, "owned h", "borrowed h", "spot h", "all h", "cost"),
         rows,
         numbers=("owned h", "borrowed h", "spot h", "all h", "cost"),
         empty=f"nothing was used {span}",
-        total=("all", *[""] * (len(by) - 1), *figures(summed(found.rows))) if rows else None,
+        total=("all", *[""] * (len(by) - 1), *figures(whole, places)) if rows else None,
     )
 
 
@@ -79,7 +89,12 @@ def summed(rows: tuple[UsageRow, ...]) -> UsageRow:
     )
 
 
-def figures(row: UsageRow) -> tuple[str, ...]:
+def hours(row: UsageRow) -> float:
+    """Device-hours on all terms."""
+    return (row.owned_device_s + row.borrowed_device_s + row.spot_device_s) / HOUR_S
+
+
+def figures(row: UsageRow, places: int) -> tuple[str, ...]:
     """Device-hours on each of the terms, all of them, and the cost."""
     terms = (row.owned_device_s, row.borrowed_device_s, row.spot_device_s)
-    return (*(f"{one / HOUR_S:,.2f}" for one in (*terms, sum(terms))), f"{row.cost:,.2f}")
+    return (*(f"{one / HOUR_S:,.{places}f}" for one in (*terms, sum(terms))), f"{row.cost:,.2f}")

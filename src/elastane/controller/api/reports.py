@@ -34,8 +34,9 @@ def report(caller: Asking, said: Annotated[Report, body(Report)]) -> Response:
                 if known is None:
                     raise missing(f"node {node}")
                 gone_at_s = caller.now_s + in_s
-                if known.wanted == "use":
-                    nodes.want(tx, node, "drain", "will be taken away", gone_at_s)
+                if known.wanted != "failed":
+                    why = known.why if known.wanted == "drain" else "will be taken away"
+                    nodes.want(tx, node, "drain", why, gone_at_s)
                     message = f"node {node} will be taken away in {in_s:g} s"
                     events.append(tx, "node.notice", message, caller.now_s)
             case Capacity(pool=pool):

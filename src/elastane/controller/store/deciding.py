@@ -14,7 +14,7 @@ from elastane.controller.store.rows import text_of
 from elastane.controller.store.tables import decisions
 
 KINDS = {"start": "started", "grow": "grown", "shrink": "shrunk", "move": "moved", "preempt": "preempted"}
-"""Events of decisions."""
+"""Events of decisions. Of a job that people or its own rules have stopped, nothing was taken: see `_kind`."""
 
 
 class Worded(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
         )
         events.append(
             tx,
-            f"job.{KINDS[decision.action]}",
+            f"job.{_kind(decision)}",
             " ".join(one.sentences[:2]),
             now_s,
             team=before.team,
@@ -85,6 +85,10 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
             detail={"from": before.workers, "to": sum(decision.workers.values())},
         )
     return number
+
+
+def _kind(decision: Decision) -> str:
+    return "stopping" if decision.action == "preempt" and decision.asked_for else KINDS[decision.action]
 
 
 def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[Decided]:

@@ -1,7 +1,7 @@
 """Jobs that the cluster forgets some time after their end.
 
-Their record, events and decisions go. What they used stays in the accounts, what people did in the audit log, and
-their files where they are; a name comes free when those are gone.
+Their record, events and decisions go. What they used stays in the accounts, what people did in the audit log,
+and their files where they are; a name comes free when those are gone.
 """
 
 from sqlalchemy import Connection, delete, insert, select

@@ -1,0 +1,65 @@
+"""A controller for as long as a block, started by ``elastane up``; with the block ends all it has started."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import elastane
+import msgspec
+from elastane.agent.presence import those_present
+from elastane.api.errors import RunFailed
+from elastane.api.rundir import RunDir
+from elastane.api.serving import Ready
+
+SOURCES = Path(elastane.__file__).parents[1]
+ELASTANE = (sys.executable, "-m", "elastane.cli.main")
+GONE_S = 20.0
+
+
+@contextmanager
+def controller(home: Path) -> Iterator[Ready]:
+    """On a free port, with its own home.
+
+    Raises:
+        RunFailed: it does not start.
+    """
+    home.mkdir(parents=True)
+    process = subprocess.Popen(
+        [*ELASTANE, "up", "--listen=127.0.0.1:0", "--json"],
+        env={**os.environ, "ELASTANE_HOME": str(home), "PYTHONPATH": str(SOURCES)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C is for the pilot, which ends things in order.
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        line = process.stdout.readline()
+        if not line.startswith(b'{"url"'):
+            raise RunFailed(f"elastane up did not start a controller: {line.decode()}")
+        yield msgspec.json.decode(line, type=Ready)
+    finally:
+        # First the controller, or it would begin the next lives of its jobs.
+        process.terminate()
+        try:
+            process.wait(GONE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        end_jobs(home)
+
+
+def end_jobs(home: Path) -> None:
+    """SIGKILL for every process of every job, until there is none."""
+    for root in (home / "runs").glob("*"):
+        while pids := those_present(RunDir(root)):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)

@@ -1,0 +1,161 @@
+"""One arm as inline SVG: devices of each pool by job, and a lane for each job, over one axis of seconds."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import groupby
+
+from elastane.api.wire import Job
+from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP, Axis, nice_ticks
+
+from pilot.recorded import Deed, Look, Recorded
+from pilot.scenario import History, Scenario, capacity_of
+
+WIDTH, LEFT, RIGHT = 1120, 110, 18
+MARKS_PX, MARK_ROWS, MARK_ROW_PX = 56, 3, 17
+DEVICE_PX, LANE_PX, WORKER_PX, GAP_PX = 13, 36, 4.6, 38
+
+HUES = (236, 158, 32, 286, 200, 350)
+"""Of teams."""
+
+SIGNS = {
+    "submit": ("good", UP, "submitted"),
+    "kill": ("bad", CROSS, "SIGKILL"),
+    "capacity": ("ask", DIAMOND, "capacity reported"),
+    "reserve": ("warn", RING, "calendar"),
+    "price": ("score", STAR, "price"),
+    "priority": ("core", CHEVRON, "priority"),
+}
+"""How each kind of deed looks: a class, a glyph, a word."""
+
+
+def colours(arm: Recorded) -> dict[str, str]:
+    """A hue for each team, a shade for each of its jobs."""
+    teams = list(dict.fromkeys(job.team for job in arm.jobs))
+    found: dict[str, str] = {}
+    for hue, team in zip(HUES * len(teams), teams, strict=False):
+        mine = [job.name for job in arm.jobs if job.team == team]
+        found |= {name: f"hsl({hue} 52% {44 + 13 * (place % 4)}%)" for place, name in enumerate(mine)}
+    return found
+
+
+def chart(arm: Recorded, scenario: Scenario, until_s: float) -> str:
+    """The chart; whatever somebody named is escaped.
+
+    Args:
+        arm: lived through.
+        scenario: for the devices there were.
+        until_s: where the axis ends.
+    """
+    drawing = _Drawing(arm, Axis(0.0, until_s, LEFT, WIDTH - RIGHT))
+    top = MARKS_PX + 34.0
+    parts: list[str] = []
+    for pool, history in capacity_of(scenario).items():
+        bottom = top + DEVICE_PX * (max(devices for _, devices in history) + 0.5)
+        parts += drawing.pool(pool, history, top, bottom)
+        top = bottom + GAP_PX
+    parts.append(f'<text class="title" x="{LEFT}" y="{top - 9}">workers of each job; dotted: it waits</text>')
+    for job in arm.jobs:
+        top += LANE_PX
+        parts += drawing.lane(job, top)
+    parts += drawing.ticks(top, until_s)
+    label = f"Devices and jobs of the {escape(arm.name)} arm"
+    head = f'<svg viewBox="0 0 {WIDTH} {top + 42:.0f}" role="img" aria-label="{label}">'
+    return "".join([head, *drawing.marks(top), *parts, "</svg>"])
+
+
+class _Drawing:
+    def __init__(self, arm: Recorded, x: Axis) -> None:
+        self.arm, self.x, self.colours = arm, x, colours(arm)
+
+    def pool(self, pool: str, history: History, top: float, bottom: float) -> Iterable[str]:
+        """Devices in use, stacked by job in the order of submission, and a line for those there were."""
+        x = self.x
+        title = f"{escape(pool)}: devices in use, by job; the line: devices there are"
+        yield f'<text class="title" x="{LEFT}" y="{top - 9}">{title}</text>'
+        for value in range(0, max(devices for _, devices in history) + 1, 2):
+            y = bottom - DEVICE_PX * value
+            yield f'<path class="grid" d="M{x.start} {y}H{x.stop}"/>'
+            yield f'<text class="tick" x="{LEFT - 9}" y="{y + 4}">{value}</text>'
+        for begin_s, end_s, using in self._uses(pool):
+            y = bottom
+            for job, devices in using.items():
+                y -= DEVICE_PX * devices
+                words = f"{escape(job)}: {devices} of {escape(pool)} from second {begin_s:.0f} to {end_s:.0f}"
+                yield self._bar(job, (begin_s, end_s), y, DEVICE_PX * devices, words)
+        ends_s = [*(from_s for from_s, _ in history[1:]), x.high]
+        places = [
+            f"{x(from_s)} {bottom - DEVICE_PX * devices}H{x(min(end_s, x.high))}"
+            for (from_s, devices), end_s in zip(history, ends_s, strict=True)
+            if from_s < x.high
+        ]
+        yield f'<path class="there" d="M{"L".join(places)}"/>'
+        yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
+
+    def lane(self, job: Job, base: float) -> Iterable[str]:
+        """A bar as high as the job has workers; dotted while it has none."""
+        x, arm = self.x, self.arm
+        submitted_s, ended_s = job.submitted_s - arm.began_s, (job.ended_s or 0.0) - arm.began_s
+        yield f'<text class="tick" x="{LEFT - 9}" y="{base - 5}">{escape(job.name)}</text>'
+        yield f'<path class="grid" d="M{x.start} {base}H{x.stop}"/>'
+        yield f'<path class="waits" d="M{x(submitted_s)} {base - 2}H{x(ended_s)}"/>'
+        stretches = [list(some) for _, some in groupby(self._looks(job.name), lambda look: look.size)]
+        ends_s = [*(some[0].at_s for some in stretches[1:]), ended_s]
+        for some, end_s in zip(stretches, ends_s, strict=True):
+            first, size = some[0], some[0].size
+            words = f"{escape(job.name)}: {size} workers from second {first.at_s:.0f}, step {first.step}"
+            if size:
+                yield self._bar(
+                    job.name, (first.at_s, end_s), base - WORKER_PX * size, WORKER_PX * size, words
+                )
+        if job.state == "failed":
+            at = f"translate({x(ended_s) + 9} {base - 9}) scale(.8)"
+            yield f'<g class="mark bad" transform="{at}"><path d="{SQUARE}"/><title>failed</title></g>'
+
+    def ticks(self, bottom: float, until_s: float) -> Iterable[str]:
+        for value in nice_ticks(0.0, until_s, 12, whole=True):
+            yield f'<path class="base" d="M{self.x(value)} {bottom}v5"/>'
+            yield f'<text class="step" x="{self.x(value)}" y="{bottom + 19}">{value:,.0f}</text>'
+        yield f'<text class="note" x="{WIDTH - RIGHT}" y="{bottom + 35}">seconds</text>'
+
+    def marks(self, bottom: float) -> Iterable[str]:
+        """What was done from outside, each where it happened."""
+        rules, signs = [], []
+        free_from = [0.0] * MARK_ROWS
+        for deed in self.arm.deeds:
+            colour, glyph, _ = SIGNS[deed.kind]
+            at = self.x(deed.at_s)
+            row = next((row for row, free in enumerate(free_from) if free <= at), 0)
+            free_from[row] = at + MARK_ROW_PX
+            y = MARKS_PX - MARK_ROW_PX * row
+            words = f"second {deed.at_s:.0f}: {escape(deed.text)}"
+            rules.append(f'<path class="rule {colour}" d="M{at} {y + 8}V{bottom}"/>')
+            inside = f'<circle r="10"/><path d="{glyph}"/><title>{words}</title>'
+            signs.append(f'<g class="mark {colour}" transform="translate({at} {y})">{inside}</g>')
+        return [*rules, *signs]
+
+    def _bar(self, job: str, span_s: tuple[float, float], y: float, height: float, words: str) -> str:
+        left, right = map(self.x, span_s)
+        # A hair wider than the time it stands for: neighbours must not show the paper between them.
+        width = max(0.0, right - left) + 0.3
+        place = f'x="{left}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}"'
+        return f'<rect fill="{self.colours[job]}" {place}><title>{words}</title></rect>'
+
+    def _looks(self, job: str) -> Sequence[Look]:
+        return [look for look in self.arm.looks if look.job == job]
+
+    def _uses(self, pool: str) -> Iterable[tuple[float, float, dict[str, int]]]:
+        """``(from, until, devices by job)``, as long as nothing changes; in the order of submission."""
+        using = dict.fromkeys((job.name for job in self.arm.jobs), 0)
+        begin_s = 0.0
+        for at_s, some in groupby(self.arm.looks, lambda look: look.at_s):
+            after = using | {look.job: look.uses.get(pool, 0) for look in some}
+            if after != using:
+                yield begin_s, at_s, {job: devices for job, devices in using.items() if devices}
+                begin_s, using = at_s, after
+        yield begin_s, self.arm.ended_s, {job: devices for job, devices in using.items() if devices}
+
+
+def legend(deeds: Sequence[Deed]) -> Iterable[tuple[str, str, str]]:
+    """Class, glyph and word of each kind of deed that there is."""
+    there = {deed.kind for deed in deeds}
+    return [sign for kind, sign in SIGNS.items() if kind in there]

@@ -1,0 +1,201 @@
+"""What an arm of the pilot amounts to, from what it has left behind."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, pairwise
+from statistics import mean, median
+
+import msgspec
+from elastane.observability.lives import lives_of
+from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
+
+import ticks
+from pilot.recorded import Look, Recorded
+from pilot.scenario import History, Scenario, capacity_of, device_s
+
+HELP = {
+    *("job.paused", "job.resumed", "job.cancelled", "job.scaled"),
+    *("node.drain", "node.failed", "node.use"),
+}
+"""What people do when a cluster needs them, as the audit log calls it."""
+
+SETTLED_S = 15.0
+"""Workers whose devices are taken away have left by then: a step of one worker, and what looking takes."""
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """Seconds from being submitted to being granted the first devices."""
+
+    p50_s: float
+    longest_s: float
+
+
+class Worked(msgspec.Struct, frozen=True):
+    """What became of microbatches.
+
+    Args:
+        committed: in steps that hold.
+        again: begun besides, because of deaths and of lives that went back.
+        rehearsed: by workers on their way in, one each.
+        lost_steps: that a later life made again.
+    """
+
+    committed: int
+    again: int
+    rehearsed: int
+    lost_steps: int
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one arm.
+
+    Args:
+        queue: of all jobs.
+        queue_by_team: of each team's.
+        first_step_s: from being submitted to the first step, median.
+        done_s: from being submitted to the end, mean.
+        all_done_s: from the beginning to the end of the last job.
+        available_device_s: that jobs could have had until then.
+        used_device_s: that they had.
+        training_device_s: that went into steps that hold.
+        worked: microbatches.
+        cost: in the currency of the prices.
+        resizes: changes of a job's size while it ran.
+        most_resizes: of one job.
+        back_and_forth: resizes that took back the one before it within a cooldown.
+        preemptions: jobs stopped for others.
+        crashes: lives that ended by themselves and were followed by another.
+        interventions: things people did to help; see `HELP`.
+        most_beyond: devices in use in a pool beyond those there were, at most; see `most_beyond`.
+    """
+
+    queue: Queue
+    queue_by_team: dict[str, Queue]
+    first_step_s: float
+    done_s: float
+    all_done_s: float
+    available_device_s: float
+    used_device_s: float
+    training_device_s: float
+    worked: Worked
+    cost: float
+    resizes: int
+    most_resizes: int
+    back_and_forth: int
+    preemptions: int
+    crashes: int
+    interventions: int
+    most_beyond: int
+
+    @property
+    def utilisation(self) -> float:
+        return self.used_device_s / self.available_device_s
+
+    @property
+    def training(self) -> float:
+        return self.training_device_s / self.available_device_s
+
+
+def figures_of(arm: Recorded, scenario: Scenario) -> Figures:
+    """The figures of an arm whose jobs have all ended."""
+    end_s = arm.began_s + arm.ended_s
+    waits = {
+        job.name: (end_s if job.started_s is None else job.started_s) - job.submitted_s for job in arm.jobs
+    }
+    each = [worked_of(arm, job.name, scenario.virtual_ranks) for job in arm.jobs]
+    committed = sum(one.committed for one in each)
+    cooldown_s = scenario.cluster.rules.cooldown_s if scenario.cluster.rules else 0.0
+    capacity = capacity_of(scenario)
+    return Figures(
+        queue=_queue(waits.values()),
+        queue_by_team={
+            team: _queue(waits[job.name] for job in arm.jobs if job.team == team)
+            for team in sorted({job.team for job in arm.jobs})
+        },
+        first_step_s=median(_first_steps_s(arm)),
+        done_s=mean((job.ended_s or end_s) - job.submitted_s for job in arm.jobs),
+        all_done_s=arm.ended_s,
+        available_device_s=sum(device_s(one, arm.ended_s) for one in capacity.values()),
+        used_device_s=sum(
+            row.owned_device_s + row.borrowed_device_s + row.spot_device_s for row in arm.usage
+        ),
+        training_device_s=committed * scenario.microbatch_s,
+        worked=Worked(
+            committed,
+            sum(one.again for one in each),
+            sum(one.rehearsed for one in each),
+            sum(one.lost_steps for one in each),
+        ),
+        cost=sum(row.cost for row in arm.usage),
+        resizes=sum(job.resizes for job in arm.jobs),
+        most_resizes=max(job.resizes for job in arm.jobs),
+        back_and_forth=sum(back_and_forth(sizes_of(arm.looks, job.name), cooldown_s) for job in arm.jobs),
+        preemptions=sum(job.preemptions for job in arm.jobs),
+        crashes=sum(job.crashes for job in arm.jobs),
+        interventions=sum(line.action in HELP for line in arm.audit),
+        most_beyond=most_beyond(arm.looks, capacity),
+    )
+
+
+def worked_of(arm: Recorded, job: str, virtual_ranks: int) -> Worked:
+    """From the job's ledger, its events, and what its workers have counted."""
+    run_dir = arm.run_dir(job)
+    if not run_dir.ledger.exists():
+        return Worked(0, 0, 0, 0)
+    run = read_run(run_dir)
+    begun = ticks.microbatches(arm.ticks(job))
+    rehearsed = len({tick.pid for tick in begun})
+    committed = len(run.ledger) * virtual_ranks
+    lost = sum(life.lost_steps for life in lives_of(run.events, run.ledger))
+    return Worked(committed, len(begun) - committed - rehearsed, rehearsed, lost)
+
+
+def sizes_of(looks: Iterable[Look], job: str) -> list[tuple[float, int]]:
+    """``(from this second on, granted workers)`` of a job, one for each change that was seen."""
+    found: list[tuple[float, int]] = []
+    for look in looks:
+        if look.job == job and (not found or found[-1][1] != look.size):
+            found.append((look.at_s, look.size))
+    return found
+
+
+def back_and_forth(sizes: Sequence[tuple[float, int]], within_s: float) -> int:
+    """Resizes that took back the one before within so many seconds; starts and ends are none."""
+    changes = [(at_s, after - before) for (_, before), (at_s, after) in pairwise(sizes) if before and after]
+    return sum(
+        first * second < 0 and later_s - earlier_s < within_s
+        for (earlier_s, first), (later_s, second) in pairwise(changes)
+    )
+
+
+def most_beyond(looks: Sequence[Look], capacity: Mapping[str, History]) -> int:
+    """Devices used in a pool beyond those there were, at most; not counting those that may still be leaving.
+
+    Jobs are looked at one after the other, so that only what two rounds of looks agree on was so.
+    """
+    using: dict[str, Mapping[str, int]] = {}
+    beyond: list[int] = []
+    for at_s, some in groupby(looks, lambda look: look.at_s):
+        using |= {look.job: look.uses for look in some}
+        used = {pool: sum(uses.get(pool, 0) for uses in using.values()) for pool in capacity}
+        beyond.append(max(used[pool] - _most_lately(history, at_s) for pool, history in capacity.items()))
+    return max((min(pair) for pair in pairwise(beyond)), default=0)
+
+
+def _most_lately(history: History, at_s: float) -> int:
+    ends = [*(from_s for from_s, _ in history[1:]), math.inf]
+    lately = zip(history, ends, strict=True)
+    return max(devices for (from_s, devices), end_s in lately if from_s <= at_s and end_s > at_s - SETTLED_S)
+
+
+def _first_steps_s(arm: Recorded) -> list[float]:
+    found = []
+    for job in arm.jobs:
+        ledger = read_lines(arm.run_dir(job.name).ledger, decode_ledger_line, torn_tail=True)
+        found += [ledger[0].time - job.submitted_s] if ledger else []
+    return found
+
+
+def _queue(waits: Iterable[float]) -> Queue:
+    found = [*waits]
+    return Queue(median(found), max(found))

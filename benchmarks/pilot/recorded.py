@@ -1,0 +1,81 @@
+"""What an arm of the pilot leaves: values."""
+
+from pathlib import Path
+
+import msgspec
+from elastane.api import wire
+from elastane.api.rundir import RunDir
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One job at one moment of the pilot, as the API tells it.
+
+    Args:
+        at_s: second of the pilot at which this round of looks began.
+        job: its name.
+        state: of the job.
+        granted: workers by pool.
+        uses: workers by pool, the larger of granted and seen: those whose devices nobody else can have.
+        step: last committed.
+    """
+
+    at_s: float
+    job: str
+    state: str
+    granted: dict[str, int]
+    uses: dict[str, int]
+    step: int
+
+    @property
+    def size(self) -> int:
+        return sum(self.granted.values())
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done to the cluster from outside, and when.
+
+    Args:
+        at_s: second of the pilot.
+        kind: as the scenario calls it.
+        text: for people.
+        job: that it was about; empty: none.
+    """
+
+    at_s: float
+    kind: str
+    text: str
+    job: str = ""
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm that is over.
+
+    Args:
+        name: of the arm.
+        home: its run directories are in ``runs`` below it, what its workers have counted in ``ticks``.
+        began_s: second 0, in seconds since 1970.
+        ended_s: second at which the last job had ended.
+        jobs: as they were in the end, in the order of their submission.
+        events: of all jobs.
+        looks: in the order of time.
+        deeds: likewise.
+        usage: by job and pool.
+        audit: who did what, oldest first.
+    """
+
+    name: str
+    home: Path
+    began_s: float
+    ended_s: float
+    jobs: tuple[wire.Job, ...]
+    events: tuple[wire.Event, ...]
+    looks: tuple[Look, ...]
+    deeds: tuple[Deed, ...]
+    usage: tuple[wire.UsageRow, ...]
+    audit: tuple[wire.AuditLine, ...]
+
+    def run_dir(self, job: str) -> RunDir:
+        return RunDir(self.home / "runs" / job)
+
+    def ticks(self, job: str) -> Path:
+        return self.home / "ticks" / job

@@ -1,0 +1,62 @@
+"""``report.json``: all that the page shows, for programs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from pilot.checks import Check
+from pilot.figures import Figures, sizes_of
+from pilot.recorded import Recorded
+from pilot.scenario import Scenario
+
+
+def results_of(
+    scenario: Scenario,
+    arms: Sequence[Recorded],
+    figures: Mapping[str, Figures],
+    checks: Sequence[Check],
+    machine: Mapping[str, str | int],
+) -> dict[str, Any]:
+    """Times are seconds of the pilot."""
+    return {
+        "scenario": scenario.name,
+        "machine": dict(machine),
+        "checks": msgspec.to_builtins(checks),
+        "arms": {arm.name: _arm(arm, figures[arm.name]) for arm in arms},
+    }
+
+
+def _arm(arm: Recorded, figures: Figures) -> dict[str, Any]:
+    return {
+        "figures": msgspec.to_builtins(figures)
+        | {"utilisation": figures.utilisation, "training": figures.training},
+        "jobs": {
+            job.name: {
+                "team": job.team,
+                "state": job.state,
+                "submitted_s": job.submitted_s - arm.began_s,
+                "started_s": None if job.started_s is None else job.started_s - arm.began_s,
+                "ended_s": None if job.ended_s is None else job.ended_s - arm.began_s,
+                "step": job.step,
+                "lives": job.lives,
+                "crashes": job.crashes,
+                "resizes": job.resizes,
+                "preemptions": job.preemptions,
+                "why": job.why,
+                "sizes": sizes_of(arm.looks, job.name),
+            }
+            for job in arm.jobs
+        },
+        "deeds": msgspec.to_builtins(arm.deeds),
+        "events": [
+            {
+                "at_s": event.time_s - arm.began_s,
+                "kind": event.kind,
+                "job": event.job,
+                "message": event.message,
+            }
+            for event in sorted(arm.events, key=lambda one: one.id)
+        ],
+        "usage": msgspec.to_builtins(arm.usage),
+    }

@@ -1,0 +1,216 @@
+"""A scenario: who submits what and when, and what happens to the cluster meanwhile."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import yaml
+from elastane.api.errors import BadInput
+from elastane.api.jobs import JobSpec
+from elastane.api.reading import read
+from elastane.api.reservations import Once, Reservation
+from elastane.api.wire import Config
+
+History: TypeAlias = tuple[tuple[float, int], ...]
+"""Of one number: ``(from this second on, so many)``, ascending."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base of everything in a scenario; an unknown field is an error."""
+
+
+class Capacity(Part, frozen=True, kw_only=True):
+    """A pool has so many devices from now on, says somebody outside."""
+
+    pool: str
+    devices: int
+
+
+class Price(Part, frozen=True, kw_only=True):
+    """A device of the pool costs so much for an hour from now on."""
+
+    pool: str
+    price: float
+
+
+class Priority(Part, frozen=True, kw_only=True):
+    """Its owner gives a job another priority."""
+
+    job: str
+    priority_class: str
+
+
+class Reserve(Part, frozen=True, kw_only=True):
+    """The calendar has devices of a pool from one second of the pilot to another."""
+
+    name: str
+    pool: str
+    devices: int
+    from_s: float
+    until_s: float
+    announced_ahead_s: float
+
+
+class Kill(Part, frozen=True, kw_only=True):
+    """SIGKILL for a process of a job, as soon as it has committed this step after the time has come."""
+
+    job: str
+    process: Literal["agent", "worker"]
+    after_step: int = 0
+
+
+class Happening(Part, frozen=True, kw_only=True):
+    """One thing that happens ``at`` so many seconds; exactly one of the others is given."""
+
+    at: float
+    capacity: Capacity | None = None
+    price: Price | None = None
+    priority: Priority | None = None
+    reserve: Reserve | None = None
+    kill: Kill | None = None
+
+    @property
+    def what(self) -> Capacity | Price | Priority | Reserve | Kill:
+        found = [self.capacity, self.price, self.priority, self.reserve, self.kill]
+        (one,) = (each for each in found if each is not None)
+        return one
+
+
+class Submission(Part, frozen=True, kw_only=True):
+    """A job that somebody submits.
+
+    Args:
+        at: second of the pilot.
+        name: of the job.
+        team: its own; a submitter of that team submits it.
+        ideal: workers that a job of a fixed size would ask for.
+        ends: how it should end.
+        spec: the rest of the job's spec.
+    """
+
+    at: float
+    name: str
+    team: str
+    ideal: int
+    spec: dict[str, Any]
+    ends: Literal["finished", "failed"] = "finished"
+
+
+class Scenario(Part, frozen=True, kw_only=True):
+    """The whole of it.
+
+    Args:
+        name: for people.
+        microbatch_s: least time of a device for one microbatch, in seconds.
+        virtual_ranks: microbatches in a step, of every job.
+        timeout_s: a pilot that takes longer has failed.
+        cluster: as operators declare it.
+        jobs: in the order of their submission.
+        happens: in any order.
+    """
+
+    name: str
+    microbatch_s: float
+    virtual_ranks: int
+    timeout_s: float
+    cluster: Config
+    jobs: tuple[Submission, ...]
+    happens: tuple[Happening, ...] = ()
+
+    def spec(self, submission: Submission, root: Path, env: Mapping[str, str]) -> JobSpec:
+        """What is submitted.
+
+        Args:
+            submission: whose.
+            root: of the repository.
+            env: of the job, besides what the scenario says.
+
+        Raises:
+            BadField: it is no job spec.
+        """
+        written = {"name": submission.name, "team": submission.team} | submission.spec
+        spec = read(written, JobSpec, f"spec of {submission.name}")
+        return msgspec.structs.replace(spec, script=str(root / spec.script), env={**spec.env, **env})
+
+
+def read_scenario(path: Path) -> Scenario:
+    """A scenario file.
+
+    Raises:
+        BadInput: it is none, and why.
+    """
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise BadInput(
+            f"{path} cannot be read ({error})", do="name a file like benchmarks/pilot/shared.yaml"
+        ) from error
+    found = read(document, Scenario, "scenario")
+    names = {job.name for job in found.jobs}
+    for one in found.happens:
+        given = [each for each in (one.capacity, one.price, one.priority, one.reserve, one.kill) if each]
+        if len(given) != 1:
+            raise BadInput(f"at {one.at:g}: {len(given)} things happen", do="write exactly one in each line")
+        if isinstance(one.what, Priority | Kill) and one.what.job not in names:
+            raise BadInput(
+                f"at {one.at:g}: there is no job {one.what.job!r}", do=f"write one of {sorted(names)}"
+            )
+    return found
+
+
+def fixed(spec: JobSpec, ideal: int) -> JobSpec:
+    """The same job with one size: the one it would like best."""
+    policy = msgspec.structs.replace(
+        spec.elastic_policy, min_replicas=ideal, max_replicas=ideal, replica_discrete_values=()
+    )
+    return msgspec.structs.replace(spec, elastic_policy=policy)
+
+
+def reservation(wish: Reserve, began_s: float) -> Reservation:
+    """In the words of the calendar.
+
+    Args:
+        wish: in seconds of the pilot.
+        began_s: when the pilot began, in seconds since 1970.
+    """
+    return Reservation(
+        name=wish.name,
+        pool=wish.pool,
+        devices=wish.devices,
+        when=Once(start=_moment(began_s + wish.from_s), end=_moment(began_s + wish.until_s)),
+        announced_ahead_s=wish.announced_ahead_s,
+    )
+
+
+def _moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def capacity_of(scenario: Scenario) -> dict[str, History]:
+    """Devices that jobs can have in each pool, from second 0 on."""
+    found = {}
+    for pool in scenario.cluster.pools or ():
+        told = [(one.at, one.what) for one in scenario.happens]
+        reports = sorted(
+            (at_s, it.devices) for at_s, it in told if isinstance(it, Capacity) and it.pool == pool.name
+        )
+        reserved = [it for _, it in told if isinstance(it, Reserve) and it.pool == pool.name]
+        ends = {at_s for one in reserved for at_s in (one.from_s, one.until_s)}
+        moments = sorted({0.0, *(at_s for at_s, _ in reports), *ends})
+        found[pool.name] = tuple((at_s, _at(at_s, pool.devices, reports, reserved)) for at_s in moments)
+    return found
+
+
+def _at(at_s: float, declared: int, reports: Sequence[tuple[float, int]], reserved: Sequence[Reserve]) -> int:
+    reported = [devices for from_s, devices in reports if from_s <= at_s]
+    gone = sum(one.devices for one in reserved if one.from_s <= at_s < one.until_s)
+    return max(0, min([declared, *reported[-1:]]) - gone)
+
+
+def device_s(history: History, until_s: float) -> float:
+    """Device-seconds of one pool from second 0 to ``until_s``."""
+    ends = [*(from_s for from_s, _ in history[1:]), until_s]
+    spans = zip(history, ends, strict=True)
+    return sum(devices * max(0.0, min(end_s, until_s) - from_s) for (from_s, devices), end_s in spans)

@@ -1,0 +1,33 @@
+"""A device slower than this machine's cores, so that ten of them fit on two.
+
+A microbatch takes at least so long; what the computing leaves of that is slept. All else is as it is: the
+processes, the sums, the messages, the files.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ticks import TickWriter
+
+MICROBATCH_S = "PILOT_MICROBATCH_S"
+TICKS = "PILOT_TICKS"
+
+
+class SlowDevice:
+    """Of one worker, from its environment; without one it is as fast as the machine, and counts nothing."""
+
+    def __init__(self) -> None:
+        self._microbatch_s = float(os.environ.get(MICROBATCH_S, "0"))
+        self._ticks = TickWriter(Path(os.environ[TICKS])) if TICKS in os.environ else None
+
+    @contextmanager
+    def computing(self, step: int) -> Iterator[None]:
+        """Around one microbatch of this step; each is written down, those that come to nothing too."""
+        begun = time.monotonic()
+        if self._ticks is not None:
+            self._ticks.begun(step)
+        yield
+        time.sleep(max(0.0, begun + self._microbatch_s - time.monotonic()))

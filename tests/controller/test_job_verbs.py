@@ -1,0 +1,303 @@
+"""What a user types for jobs, against a controller over a real socket, in a world that its clock moves."""
+
+import json
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from elastane.api.job_checks import job_spec
+from elastane.cli.main import app
+from elastane.client.context import Context, context, keep
+
+POOL = {"name": "h100", "device": "h100", "devices": 4}
+JOB = """\
+name: digits
+script: train.py
+args: [--epochs, "3"]
+elasticPolicy: {maxReplicas: 2}
+"""
+
+
+@pytest.fixture
+def url(cluster, served, tmp_path, monkeypatch):
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
+    operator = cluster.api.user("operator", user="olga")
+    operator.put("/pools/h100", POOL)
+    operator.put("/priorities/high", {"name": "high", "value": 100})
+    with served(cluster.api) as at:
+        keep(Context(url=at, token=cluster.api.token(), team="vision"))
+        yield at
+
+
+@pytest.fixture
+def elastane(url):
+    """What was typed, and what it answers with."""
+    return lambda *words, **more: CliRunner().invoke(app, [str(word) for word in words], **more)
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    path = tmp_path / "work" / "train.py"
+    path.write_text("import elastane\n")
+    return path
+
+
+@pytest.fixture
+def submitted(elastane, script):
+    """A job that may have 1 to 2 workers, handed in."""
+
+    def submit(name="digits", *words):
+        answer = elastane("submit", script, "--name", name, "--workers", "1:2", *words)
+        assert answer.exit_code == 0, answer.output
+        return name
+
+    return submit
+
+
+@pytest.fixture
+def meanwhile(cluster):
+    """Lets time pass until it is so, beside what is typed."""
+    threads = []
+
+    def begin(true):
+        thread = threading.Thread(target=cluster.until, args=(true,))
+        thread.start()
+        threads.append(thread)
+
+    yield begin
+    for thread in threads:
+        thread.join()
+
+
+def test_a_script_is_submitted_with_what_was_typed(elastane, cluster, script):
+    words = ("--workers", "2:4", "--priority", "high", "--queue", "nightly", "--spot", "--no-borrow")
+    more = ("--env", "COLOUR=red", "--seed", "7", "--retries", "0", "--json", "--", "--lr", "3e-4")
+    answer = elastane("submit", "train.py", "--name", "digits", *words, *more)
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["state"] == "queued"
+    spec = cluster.job("digits").spec
+    assert (spec.team, spec.priority_class, spec.queue) == ("vision", "high", "nightly")
+    assert (spec.script, spec.args, spec.working_dir) == (str(script), ("--lr", "3e-4"), str(script.parent))
+    assert spec.elastic_policy.limits == (2, 4)
+    assert (spec.spot, spec.borrow, spec.env) == (True, False, {"COLOUR": "red"})
+    assert (spec.training.seed, spec.run_policy.job_max_retry_count) == (7, 0)
+
+
+def test_options_win_over_a_file_and_its_paths_begin_where_it_is(elastane, cluster, script, tmp_path):
+    (script.parent / "job.yaml").write_text(JOB)
+    answer = elastane("submit", "../work/job.yaml", "--name", "other", "--workers", "1:3")
+    assert answer.exit_code == 0, answer.output
+    spec = cluster.job("other").spec
+    assert (spec.script, spec.args, spec.working_dir) == (str(script), ("--epochs", "3"), "")
+    assert (spec.team, spec.elastic_policy.limits) == ("vision", (1, 3))
+
+
+def test_a_dry_run_is_a_file_of_the_same_job_and_submits_nothing(elastane, script):
+    words = ("submit", "train.py", "--name", "digits", "--workers", "1:3", "--checkpoint-every", "500 steps")
+    printed = elastane(*words, "--dry-run").stdout
+    (script.parent / "job.yaml").write_text(printed)
+    assert elastane("submit", "job.yaml", "--dry-run").stdout == printed
+    assert job_spec(json.loads(elastane(*words, "--dry-run", "--json").stdout)).name == "digits"
+    assert elastane("jobs", "--json").stdout == ""
+
+
+def test_a_scripts_own_options_go_after_two_dashes(elastane, script):
+    answer = elastane("submit", script, "--lr", "3e-4")
+    assert answer.exit_code == 2
+    assert "--lr is no option of elastane submit" in answer.stderr
+
+
+def test_a_wrong_job_is_refused_by_the_controller_with_its_field(elastane, script):
+    answer = elastane("submit", script, "--priority", "highest", "--json")
+    assert answer.exit_code == 2
+    assert "priorityClass: there is no class 'highest'" in json.loads(answer.stdout)["error"]["what"]
+
+
+def test_jobs_are_listed_while_they_live_and_with_all_afterwards(elastane, cluster, submitted):
+    submitted("one")
+    submitted("two", "--workers", "4:4")
+    cluster.world.habits["one"] = {"steps": 20}
+    cluster.until(lambda: cluster.workers("one") == 2)
+    page = elastane("jobs").stdout
+    assert "2 of 1:2" in page
+    assert "queued" in page
+    cluster.until(lambda: cluster.job("one").state == "finished")
+    assert [json.loads(line)["name"] for line in elastane("jobs", "--json").stdout.splitlines()] == ["two"]
+    page = elastane("jobs", "--all").stdout
+    assert "20/20" in page
+    assert "finished" in page
+    assert elastane("jobs", "--state", "failed").stdout == "no jobs\n"
+    assert elastane("jobs", "--state", "dead").exit_code == 2
+
+
+def test_a_row_has_the_speed_with_the_workers_that_a_job_has(elastane, cluster, submitted):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    cluster.pass_time(20)
+    row = json.loads(elastane("jobs", "--json").stdout)
+    assert (row["workers"], row["samplesPerS"]) == (2, 128.0)
+    assert row["loss"] < 2
+
+
+def test_top_shows_once_what_is_free_where_there_is_no_terminal(elastane, cluster, submitted):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    page = elastane("top").stdout
+    assert "2/4" in page
+    assert "digits" in page
+    sight = json.loads(elastane("top", "--json").stdout)
+    assert (sight["pools"][0]["used"], sight["pools"][0]["devices"]) == (2, 4)
+    assert [job["name"] for job in sight["jobs"]] == ["digits"]
+
+
+def test_a_job_is_described_and_explained(elastane, cluster, submitted):
+    submitted()
+    assert "No plan has been made" in elastane("explain", "digits").stdout
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    page = elastane("describe", "digits").stdout
+    for words in ("vision, submitted by ada", "2 of 1:2", "h100: 2", "job.started", "keeps 2 workers"):
+        assert words in page
+    page = elastane("explain", "digits").stdout
+    assert "allows no more than 2 workers" in page
+    assert "start" in page
+    assert json.loads(elastane("explain", "digits", "--json").stdout)["workers"] == 2
+
+
+def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted):
+    submitted()
+    for words, limits in (
+        (("2:4",), (2, 4)),
+        (("--max", "3"), (2, 3)),
+        (("--min", "1"), (1, 3)),
+        (("2",), (2, 2)),
+    ):
+        assert elastane("scale", "digits", *words).exit_code == 0
+        assert cluster.job("digits").spec.elastic_policy.limits == limits
+    for words in ((), ("2:1",), ("two",), ("1:2", "--max", "3")):
+        assert elastane("scale", "digits", *words).exit_code == 2
+
+
+def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwhile):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    assert "stops at its next commit" in elastane("pause", "digits").stdout
+    assert "pausing" in elastane("jobs").stdout
+    meanwhile(lambda: cluster.job("digits").state == "paused")
+    assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
+    assert cluster.uses() == {}
+    meanwhile(lambda: bool(cluster.job("digits").observed.held))
+    assert elastane("resume", "digits", "--wait").stdout == "digits runs with 2 workers\n"
+    meanwhile(lambda: cluster.job("digits").state == "cancelled")
+    assert elastane("cancel", "digits", "--wait").stdout == "digits is cancelled\n"
+    assert elastane("pause", "digits").exit_code == 2
+
+
+def test_waiting_tells_what_happens_and_ends_as_the_job_does(elastane, cluster, script, meanwhile):
+    cluster.world.habits["digits"] = {"steps": 20}
+    meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "finished")
+    answer = elastane("submit", script, "--name", "digits", "--wait", "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["state"] == "finished"
+    assert "all 20 steps are made" in answer.stderr
+
+
+def test_waiting_for_a_job_that_fails_is_exit_code_1(elastane, cluster, script, meanwhile):
+    (script.parent / "job.yaml").write_text(JOB + "runPolicy: {activeDeadlineSeconds: 5}\n")
+    meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "failed")
+    answer = elastane("submit", "job.yaml", "--wait")
+    assert answer.exit_code == 1
+    assert "DeadlineExceeded" in answer.stdout
+
+
+def test_events_of_a_job_are_followed_until_it_has_ended(elastane, cluster, submitted, meanwhile):
+    submitted()
+    cluster.world.habits["digits"] = {"steps": 20}
+    meanwhile(lambda: cluster.job("digits").state == "finished")
+    told = [
+        json.loads(line)["kind"] for line in elastane("events", "digits", "-f", "--json").stdout.splitlines()
+    ]
+    assert (told[0], told[-1]) == ("job.submitted", "job.finished")
+    page = elastane("events", "digits").stdout
+    assert "job.running" in page
+    assert "digits runs" in page
+
+
+def test_a_run_here_wins_over_a_job_of_the_same_name(elastane, submitted, tmp_path):
+    submitted()
+    run = tmp_path / "home" / "runs" / "digits"
+    (run / "logs").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    (run / "logs" / "worker-0.log").write_text("of the run\n")
+    assert elastane("logs", "digits").stdout == "worker-0 | of the run\n"
+    assert elastane("logs", "digits", "--job").exit_code == 2
+    assert "job.submitted" in elastane("events", "digits", "--job").stdout
+
+
+def test_logs_are_the_newest_workers_unless_one_is_named(elastane, cluster, submitted):
+    submitted()
+    answer = elastane("logs", "digits")
+    assert answer.exit_code == 2
+    assert "elastane explain digits" in answer.stderr
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    logs = cluster.world.where / "digits" / "logs"
+    logs.mkdir()
+    for name in ("worker-2", "worker-10", "agent", "strange"):
+        (logs / f"{name}.log").write_text(f"from {name}\nno end")
+    assert elastane("logs", "digits").stdout == "from worker-10\nno end\n"
+    assert elastane("logs", "digits", "2").stdout == "from worker-2\nno end\n"
+    assert json.loads(elastane("logs", "digits", "agent", "--json").stdout.splitlines()[0]) == {
+        "process": "agent",
+        "line": "from agent",
+    }
+    refused = elastane("logs", "digits", "3")
+    assert refused.exit_code == 2
+    assert "worker-2, worker-10, agent" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("describe", "nobody"),
+        ("explain", "nobody"),
+        ("scale", "nobody", "2"),
+        ("pause", "nobody"),
+        ("resume", "nobody"),
+        ("cancel", "nobody"),
+        ("events", "nobody"),
+        ("logs", "nobody"),
+    ],
+)
+def test_a_job_nobody_knows_is_exit_code_3(elastane, words):
+    answer = elastane(*words)
+    assert answer.exit_code == 3
+    assert "there is no job nobody" in answer.stderr
+
+
+def test_another_teams_job_does_not_exist(elastane, cluster, url, submitted):
+    submitted()
+    keep(Context(url=url, token=cluster.api.token(team="speech", user="bob"), team="speech"))
+    assert elastane("describe", "digits").exit_code == 3
+    assert elastane("jobs", "--json").stdout == ""
+    assert json.loads(elastane("top", "--json").stdout)["pools"][0]["device"] == "h100"
+
+
+def test_a_login_is_tried_before_it_is_kept(elastane, cluster, url):
+    before = context()
+    answer = elastane("login", url, "--token-stdin", input="ela_wrong\n")
+    assert answer.exit_code == 2
+    assert "no token that counts" in answer.stderr
+    assert context() == before
+    secret = cluster.api.token("viewer", team="speech", user="bob")
+    answer = elastane("login", url + "/", "--token-stdin", input=secret + "\n")
+    assert "you are bob, viewer in team speech" in answer.stdout
+    assert context() == Context(url=url, token=secret, team="speech")
+
+
+@pytest.mark.parametrize("address", ["cluster", "ftp://cluster", "http://cluster.example:7425"])
+def test_no_token_is_sent_where_others_could_read_it(elastane, address):
+    answer = elastane("login", address, "--token-stdin", input="ela_x\n")
+    assert answer.exit_code == 2
+    assert "https://" in answer.stderr

@@ -1,0 +1,139 @@
+"""Jobs from the command line to their last step: real store, scheduler, loop, API, engine, agents and workers."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from typer.testing import CliRunner
+
+import elastane
+from elastane.agent.presence import those_present
+from elastane.api.pools import Pool
+from elastane.api.wire import Config
+from elastane.cli.main import app
+from elastane.client.context import Context, keep
+from elastane.controller.api.app import application
+from elastane.controller.api.context import Controller
+from elastane.controller.declared import diff
+from elastane.controller.first_token import first_token
+from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.store import documents
+from elastane.controller.store.database import Store
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.places import Places
+from elastane.observability.run_files import read_run
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+from .stage import SCRIPTS, eventually
+
+pytestmark = pytest.mark.processes
+
+SOURCES = Path(elastane.__file__).parents[1]
+TRAINING = str(SCRIPTS / "training.py")
+
+
+@pytest.fixture
+def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
+    """A cluster of six devices; what is typed is answered by its controller."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    with store.writing() as tx:
+        pool = Pool(name="local", device="cpu", devices=6)
+        documents.write(tx, diff(Config(), Config(pools=(pool,))), time.time())
+    loop = Loop(
+        store,
+        LocalEngine(home, agent=stage.program("elastane.lives.__main__")),
+        Scheduler(plan=plan, words=explain),
+    )
+    api = application(Controller(store, wake=loop.wake, plan=plan, words=explain))
+    server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="warning"))
+    threads = [threading.Thread(target=asyncio.run, args=(loop.run(),)), threading.Thread(target=server.run)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: server.started, "the API listens")
+    port = server.servers[0].sockets[0].getsockname()[1]
+    keep(Context(url=f"http://127.0.0.1:{port}", token=first_token(store, "ada", time.time())))
+
+    def answer(*words, code=0):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == code, result.output
+        return result
+
+    yield answer
+    api.state.closing.set()
+    server.should_exit = True
+    loop.close()
+    for thread in threads:
+        thread.join()
+    store.close()
+    for run_dir in map(Places(home).run_dir, Places(home).unsettled()):
+        for pid in set(those_present(run_dir)) - {os.getpid()}:
+            os.kill(pid, signal.SIGKILL)
+
+
+def told(typed, *words):
+    return json.loads(typed(*words, "--json").stdout)
+
+
+def submitted(typed, name: str, *options: str, args: tuple[str, ...] = ()) -> None:
+    # Whoever has not installed the package must name where it is.
+    where = ("--env", f"PYTHONPATH={SOURCES}")
+    typed("submit", TRAINING, "--name", name, *where, *options, "--", *args)
+
+
+def trained_by(typed, name: str) -> set[int]:
+    """With how many workers it has been seen to train."""
+    return {workers for workers, _ in told(typed, "describe", name)["observed"].get("speeds", ())}
+
+
+def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"command: [python, {TRAINING}, --steps=12]\n"
+        f"env: {{PYTHONPATH: {SOURCES}}}\n"
+        "elasticPolicy: {minReplicas: 2, maxReplicas: 2}\n"
+        "training: {seed: 5, virtualRanks: 4, checkpoints: {every: never}}\n"
+    )
+    answer = typed("submit", job, "--name", "asked", "--wait")
+    assert "all 12 steps are made" in answer.stdout
+    run = read_run(Places(tmp_path / "home").run_dir("asked"))
+    assert (run.record.pinned.seed, run.record.pinned.virtual_ranks) == (5, 4)
+    assert run.record.spec.checkpoints is None
+    assert {len(line.workers) for line in run.ledger} == {2}
+    assert typed("logs", "asked", "agent", "--job").stdout.startswith("life 1 begins with 2 workers\n")
+
+
+def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
+    submitted(typed, "stretched", "--workers", "1:2", args=("--seconds=0.02", "--steps=100000"))
+    eventually(lambda: 2 in trained_by(typed, "stretched"), "2 workers train")
+    typed("scale", "stretched", "4:5")
+    eventually(lambda: 5 in trained_by(typed, "stretched"), "5 workers train")
+    typed("pause", "stretched", "--wait")
+    typed("resume", "stretched")
+    # Another life, which begins with the limits as they are.
+    eventually(lambda: told(typed, "describe", "stretched")["observed"].get("held", {}), "it goes on")
+    typed("scale", "stretched", "1")
+    eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")
+    typed("cancel", "stretched", "--wait")
+    kinds = [
+        event["kind"]
+        for event in map(json.loads, typed("events", "stretched", "--job", "--json").stdout.splitlines())
+    ]
+    assert "job.failed" not in kinds
+    assert kinds[-1] == "job.cancelled"
+
+
+def test_a_script_that_raises_is_the_jobs_failure_in_its_own_words(typed):
+    submitted(typed, "wrong", args=("--no-such-option",))
+    eventually(lambda: told(typed, "describe", "wrong")["state"] == "failed", "it has failed")
+    assert "unrecognized arguments: --no-such-option" in typed("logs", "wrong", "--job").stdout
+    assert "SystemExit(2)" in typed("explain", "wrong").stdout

@@ -1,0 +1,108 @@
+"""The pilot's arithmetic, and that its scenario is one."""
+
+from pathlib import Path
+
+import pytest
+from pilot.figures import back_and_forth, most_beyond, sizes_of
+from pilot.recorded import Look
+from pilot.scenario import Scenario, capacity_of, device_s, fixed, read_scenario
+
+from elastane.api.errors import BadInput
+from elastane.api.reading import read
+from elastane.controller.declared import check
+from elastane.controller.submission import check as check_job
+
+ROOT = Path(__file__).parents[3]
+SHARED = ROOT / "benchmarks" / "pilot" / "shared.yaml"
+
+
+def scenario(**changes):
+    written = {
+        "name": "small",
+        "microbatchS": 0.1,
+        "virtualRanks": 4,
+        "timeoutS": 60,
+        "cluster": {},
+        "jobs": [],
+    }
+    return read(written | changes, Scenario, "scenario")
+
+
+def looks(job, *sizes):
+    return [
+        Look(at_s=float(at), job=job, state="running", granted={"p": n}, uses={"p": n}, step=0)
+        for at, n in enumerate(sizes)
+    ]
+
+
+def test_the_scenario_would_be_taken_in_by_a_controller_in_both_shapes():
+    shared = read_scenario(SHARED)
+    check(shared.cluster)
+    priorities = {one.name for one in shared.cluster.priorities}
+    for job in shared.jobs:
+        spec = shared.spec(job, ROOT, {})
+        check_job(spec, priorities)
+        check_job(fixed(spec, job.ideal), priorities)
+        assert Path(spec.script).is_file()
+
+
+def test_a_fixed_job_has_one_size():
+    shared = read_scenario(SHARED)
+    policy = fixed(shared.spec(shared.jobs[0], ROOT, {}), 4).elastic_policy
+    assert (policy.min_replicas, policy.max_replicas, policy.replica_discrete_values) == (4, 4, ())
+
+
+def test_capacity_is_what_is_declared_less_what_is_reported_and_reserved():
+    pools = [
+        {"name": "owned", "device": "cpu", "devices": 6},
+        {"name": "spot", "device": "cpu", "devices": 4},
+    ]
+    reserve = {"name": "r", "pool": "owned", "devices": 2, "fromS": 10, "untilS": 20, "announcedAheadS": 5}
+    found = capacity_of(
+        scenario(
+            cluster={"pools": pools},
+            happens=[
+                {"at": 0, "reserve": reserve},
+                {"at": 5, "capacity": {"pool": "spot", "devices": 1}},
+                {"at": 8, "capacity": {"pool": "spot", "devices": 9}},
+            ],
+        )
+    )
+    assert found == {"owned": ((0, 6), (10, 4), (20, 6)), "spot": ((0, 4), (5, 1), (8, 4))}
+    assert device_s(found["owned"], 30) == 60 + 40 + 60
+    assert device_s(found["owned"], 12) == 60 + 8
+    assert device_s(found["spot"], 4) == 16
+
+
+def test_a_resize_that_is_taken_back_at_once_is_counted_and_a_later_one_is_not():
+    assert back_and_forth([(0, 2), (10, 3), (12, 2)], within_s=5) == 1
+    assert back_and_forth([(0, 2), (10, 3), (16, 2)], within_s=5) == 0
+    assert back_and_forth([(0, 2), (10, 3), (12, 4)], within_s=5) == 0
+
+
+def test_starts_and_ends_are_no_resizes():
+    assert back_and_forth([(0, 0), (1, 2), (2, 0), (3, 2)], within_s=5) == 0
+
+
+def test_sizes_are_told_once_for_each_change():
+    assert sizes_of(looks("a", 0, 2, 2, 3), "a") == [(0, 0), (1, 2), (3, 3)]
+    assert sizes_of(looks("a", 2), "b") == []
+
+
+def test_more_devices_than_a_pool_has_are_found_and_those_that_are_leaving_are_not():
+    capacity = {"p": ((0.0, 4),)}
+    assert most_beyond(looks("a", 4, 5, 5, 4), capacity) == 1
+    assert most_beyond(looks("a", 4, 4, 3), capacity) == 0
+    # One look may have seen one job before a change and the other after it.
+    assert most_beyond(looks("a", 4, 5, 4, 4), capacity) == 0
+    assert most_beyond(looks("a", 4, 4, 4, 4), {"p": ((0.0, 4), (1.0, 2))}) == 0
+
+
+def test_a_line_in_which_two_things_happen_is_refused(tmp_path):
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        "{name: s, microbatchS: 1, virtualRanks: 1, timeoutS: 1, cluster: {}, jobs: [], "
+        "happens: [{at: 3, price: {pool: p, price: 1}, capacity: {pool: p, devices: 1}}]}"
+    )
+    with pytest.raises(BadInput, match="at 3: 2 things happen"):
+        read_scenario(file)

@@ -1,0 +1,230 @@
+"""What operators type and read: durations, days, times, and configurations as YAML."""
+
+from datetime import UTC, datetime, time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.errors import BadInput
+from elastane.api.pools import Pool
+from elastane.api.priorities import PriorityClass
+from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.reservations import DAYS, Once, Reservation, Weekly
+from elastane.api.rules import Rules
+from elastane.api.wire import Change, Config, Trigger
+from elastane.cli.operators.calendar import Wish, days_of, days_text, next_text, when_of, when_text
+from elastane.cli.operators.config_file import config_of, read_config, value_of, yaml_of
+from elastane.cli.operators.differences import change_lines
+from elastane.cli.operators.quantities import duration_s, duration_text, limit, moment
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("15min", 900), ("1.5 h", 5400), ("30d", 2_592_000)]
+)
+def test_a_duration_has_a_unit(text, seconds):
+    assert duration_s("--valid", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3h", "3 years", "h"])
+def test_what_is_no_duration_is_refused_with_an_example(text):
+    with pytest.raises(BadInput, match="--valid") as refused:
+        duration_s("--valid", text)
+    assert "15min" in refused.value.do
+
+
+@given(st.integers(0, 10**7))
+def test_a_duration_is_read_back_as_it_is_shown(seconds):
+    assert duration_s("--for", duration_text(seconds)) == seconds
+
+
+def test_moments_are_dates_times_or_so_long_ago():
+    assert moment("--from", "7d", NOW) == datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
+    assert moment("--from", "2026-11-01", NOW) == datetime(2026, 11, 1, tzinfo=UTC)
+    assert moment("--from", "2026-11-01T09:00+01:00", NOW) == datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
+    with pytest.raises(BadInput, match="--until 'tomorrow' is no moment"):
+        moment("--until", "tomorrow", NOW)
+
+
+def test_a_limit_is_a_number_or_unlimited():
+    assert (limit("--borrow", "16"), limit("--borrow", "unlimited")) == (16, None)
+    with pytest.raises(BadInput, match="--borrow '-1'"):
+        limit("--borrow", "-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("mon-fri", DAYS[:5]),
+        ("sat,sun", ("sat", "sun")),
+        ("fri-mon", ("fri", "sat", "sun", "mon")),
+        ("Mon, wed", ("mon", "wed")),
+    ],
+)
+def test_days_are_listed_or_from_one_to_another(text, days):
+    assert days_of(text) == days
+
+
+@given(st.sets(st.sampled_from(DAYS), min_size=1))
+def test_days_are_read_back_as_they_are_shown(days):
+    assert set(days_of(days_text(days))) == days
+
+
+class TestWhen:
+    before = Weekly(days=("mon",), start=time(9), end=time(18), zone="Europe/Berlin")
+
+    def test_what_is_not_typed_stays_as_it_was(self):
+        after = when_of(Wish(until="17:30"), self.before)
+        assert after == Weekly(days=("mon",), start=time(9), end=time(17, 30), zone="Europe/Berlin")
+        assert when_of(Wish(), self.before) == self.before
+
+    def test_a_new_one_needs_its_hours(self):
+        with pytest.raises(BadInput, match="nothing says when"):
+            when_of(Wish(days="mon-fri"), None)
+        with pytest.raises(BadInput, match="one is missing"):
+            when_of(Wish(start="2026-12-24T08:00"), None)
+
+    def test_weekly_and_once_do_not_mix(self):
+        with pytest.raises(BadInput, match="are once"):
+            when_of(Wish(begin="09:00", until="10:00", start="2026-12-24"), None)
+
+    def test_a_moment_without_a_zone_is_in_the_one_that_is_named(self):
+        wish = Wish(start="2026-12-24T08:00", end="2026-12-24T12:00+00:00", zone="Europe/Berlin")
+        found = when_of(wish, None)
+        assert isinstance(found, Once)
+        assert found.start.astimezone(UTC) == datetime(2026, 12, 24, 7, 0, tzinfo=UTC)
+        assert found.end == datetime(2026, 12, 24, 12, 0, tzinfo=UTC)
+
+    def test_it_is_shown_as_people_say_it(self):
+        assert when_text(self.before) == "mon 09:00-18:00 Europe/Berlin"
+        once = Once(start=datetime(2026, 12, 24, 8, tzinfo=UTC), end=datetime(2026, 12, 25, 9, tzinfo=UTC))
+        assert when_text(once) == "2026-12-24 08:00-2026-12-25 09:00 UTC"
+
+    def test_a_list_says_what_comes_next(self):
+        reservation = Reservation(name="x", pool="p", devices=1, when=self.before)
+        monday_s = datetime(2026, 11, 23, 8, 0, tzinfo=UTC).timestamp()
+        assert next_text(reservation, monday_s - 3600).startswith("from ")
+        assert next_text(reservation, monday_s - 300).endswith(", announced")
+        assert next_text(reservation, monday_s + 60).startswith("holds until ")
+        once = Once(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2026, 1, 2, tzinfo=UTC))
+        assert next_text(Reservation(name="x", pool="p", devices=1, when=once), monday_s) == "over"
+
+
+names = st.sampled_from(
+    ["a", "no", "on", "1e3", "12", "0x1f", "null", "~", "true", "vision", "7.5", "2026-01-01"]
+)
+words = names | st.text(max_size=8)
+floats = st.floats(0.001, 1e6, allow_nan=False)
+quotas = st.builds(
+    Quota,
+    pool=names,
+    nominal_quota=st.integers(0, 99),
+    borrowing_limit=st.none() | st.integers(0, 9),
+    lending_limit=st.none() | st.integers(0, 9),
+)
+times = st.builds(time, st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+moments = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+whens = st.builds(Once, start=moments, end=moments) | st.builds(
+    Weekly, days=st.lists(st.sampled_from(DAYS), max_size=7).map(tuple), start=times, end=times, zone=names
+)
+configs = st.builds(
+    Config,
+    cohorts=st.none() | st.tuples(st.builds(Cohort, name=names, quotas=st.tuples(quotas), weight=floats)),
+    teams=st.none() | st.just(()) | st.tuples(st.builds(Team, name=names, cohort=words)),
+    priorities=st.none()
+    | st.tuples(st.builds(PriorityClass, name=names, value=st.integers(-9, 9), description=words)),
+    pools=st.none()
+    | st.tuples(
+        st.builds(
+            Pool,
+            name=names,
+            device=words,
+            devices=st.integers(0, 9),
+            spot=st.booleans(),
+            price=floats,
+            labels=st.dictionaries(words, words, max_size=2),
+        )
+    ),
+    reservations=st.none()
+    | st.tuples(st.builds(Reservation, name=names, pool=names, devices=st.integers(1, 9), when=whens)),
+    triggers=st.none()
+    | st.tuples(
+        st.builds(
+            Trigger, name=names, metric=words, above=st.none() | floats, pool=names, limit=st.integers()
+        )
+    ),
+    rules=st.none() | st.builds(Rules, cooldown_s=floats),
+)
+
+
+@given(configs)
+def test_a_configuration_is_read_back_as_it_was_written(config):
+    assert config_of(yaml_of(config)) == config
+
+
+def test_times_of_day_are_times_with_and_without_quotes_and_seconds():
+    text = """
+reservations:
+- name: inference
+  pool: h100
+  devices: 8
+  when: {type: weekly, start: START, end: 18:00, zone: Europe/Berlin}
+"""
+    for start in ("9:00", "09:00", '"09:00"', "09:00:00"):
+        (one,) = config_of(text.replace("START", start)).reservations or ()
+        assert one.when == Weekly(start=time(9), end=time(18), zone="Europe/Berlin")
+
+
+def test_plain_words_are_what_they_look_like():
+    assert value_of("{a: no, b: on, c: 12:30, d: 012, e: 1.5, f: true, g: ~, h: 2026-01-01}") == {
+        "a": "no",
+        "b": "on",
+        "c": "12:30",
+        "d": 12,
+        "e": 1.5,
+        "f": True,
+        "g": None,
+        "h": "2026-01-01",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("teams: [{name: a, wieght: 2}]", r"teams\[0\].wieght: a configuration has no such field"),
+        ("- a", "holds no configuration"),
+        ("", "holds no configuration"),
+        ("teams: [", "is not YAML"),
+        ("version: 2", "is of version 2"),
+        ("pools: [{name: a}]", r"pools\[0\].device: is missing"),
+        ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused_with_its_name(tmp_path, text, what):
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=what) as refused:
+        read_config(str(file))
+    assert "cluster.yaml" in refused.value.what
+    assert refused.value.do
+
+
+def test_changes_are_told_by_field():
+    quota = {"pool": "h100", "nominalQuota": 8, "borrowingLimit": None}
+    before = {"name": "vision", "weight": 1.0, "quotas": [quota]}
+    after = {"name": "vision", "weight": 2.5, "quotas": [quota | {"nominalQuota": 4, "borrowingLimit": 2}]}
+    changes = [
+        Change(kind="teams", name="vision", change="change", before=before, after=after),
+        Change(kind="teams", name="new", change="add", after={"name": "new", "quotas": [], "cohort": "c"}),
+        Change(kind="pools", name="old", change="remove", before={"name": "old", "devices": 3}),
+    ]
+    assert change_lines(changes) == [
+        (
+            "~ team vision: weight 1 -> 2.5, quotas.h100.nominalQuota 8 -> 4, "
+            "quotas.h100.borrowingLimit none -> 2"
+        ),
+        "+ team new: cohort c",
+        "- pool old",
+    ]

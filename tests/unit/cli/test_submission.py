@@ -1,0 +1,138 @@
+"""What may be typed about a job and written into its file, and what is said when it is wrong."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from elastane.api.errors import BadInput
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
+from elastane.cli.jobs.scale import limits_of
+from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, wished
+
+SPEC = JobSpec(
+    name="j",
+    team="t",
+    script="/train.py",
+    env={"A": "1", "B": "2"},
+    elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=4, scaling_timeout_in_seconds=9),
+)
+BERLIN = timezone(timedelta(hours=1))
+NOW = datetime(2026, 11, 21, 12, tzinfo=BERLIN)
+HERE = Here(environment={"HOME": "/home/ada"}, now=NOW)
+
+
+def test_what_is_not_typed_stays_as_it_was() -> None:
+    assert wished(SPEC, Wishes(), HERE) == SPEC
+
+
+def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
+    after = wished(SPEC, Wishes(workers="1:8", env=("B=3", "HOME"), copies="2", keep_last=5), HERE)
+    assert after.elastic_policy.limits == (1, 8)
+    assert after.elastic_policy.scaling_timeout_in_seconds == 9
+    assert after.env == {"A": "1", "B": "3", "HOME": "/home/ada"}
+    assert (after.training.copies, after.training.checkpoints.keep_last) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "said"),
+    [
+        (Wishes(workers="4:2"), "MIN 4 is larger than MAX 2"),
+        (Wishes(workers="many"), "is not MIN:MAX"),
+        (Wishes(name="a b"), "name: 'a b' is not a name"),
+        (Wishes(env=("NOWHERE",)), "there is no such variable here"),
+        (Wishes(copies="some"), "neither 'all' nor a number"),
+        (Wishes(copies="0"), r"training\.copies"),
+        (Wishes(checkpoint_every="10 days"), "is not understood"),
+        (Wishes(checkpoint_at="step"), "is not understood"),
+        (Wishes(deadline="tomorrow"), "is no moment"),
+        (Wishes(virtual_ranks=3), r"training\.virtualRanks: 3 is less than the 4 workers"),
+        (Wishes(budget=0.0), "budget: 0 is not more than 0"),
+    ],
+)
+def test_what_makes_no_job_is_refused_in_words(wishes, said) -> None:
+    with pytest.raises(BadInput, match=said):
+        wished(SPEC, wishes, HERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("+8h", NOW + timedelta(hours=8)),
+        ("+ 1.5 days", NOW + timedelta(hours=36)),
+        ("+30min", NOW + timedelta(minutes=30)),
+        ("2026-12-01T18:00", datetime(2026, 12, 1, 18, tzinfo=BERLIN)),
+        ("2026-12-01T18:00Z", datetime(2026, 12, 1, 18, tzinfo=UTC)),
+    ],
+)
+def test_a_deadline_is_a_time_or_a_while_from_now(text, moment) -> None:
+    assert deadline_of(text, NOW) == moment
+
+
+def test_a_variable_may_be_empty_or_hold_an_equals_sign() -> None:
+    assert environment_of(("A=", "B=x=y"), {}) == {"A": "", "B": "x=y"}
+
+
+def test_paths_in_a_file_begin_where_it_is(tmp_path) -> None:
+    path = tmp_path / "jobs" / "job.yaml"
+    path.parent.mkdir()
+    path.write_text("script: ../train.py\nworkingDir: data\ntraining: {checkpoints: {url: kept}}\n")
+    spec = read_job(path, name="made-up", team="default")
+    assert (spec.name, spec.team) == ("made-up", "default")
+    assert spec.script == str(tmp_path / "train.py")
+    assert spec.working_dir == str(tmp_path / "jobs" / "data")
+    assert spec.training.checkpoints.url == str(tmp_path / "jobs" / "kept")
+
+
+def test_a_command_in_a_file_begins_where_the_file_is(tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: [python, train.py]\n")
+    assert read_job(path, name="j", team="t").working_dir == str(tmp_path)
+
+
+def test_a_url_is_no_path(tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("script: /t.py\ntraining: {checkpoints: {url: 's3://bucket/x'}}\n")
+    assert read_job(path, name="j", team="t").training.checkpoints.url == "s3://bucket/x"
+
+
+def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    spec = wished(SPEC, Wishes(deadline="+1h", seed=3, kinds=("h100",), env=("C=yes",)), HERE)
+    path.write_text(yaml_of(spec))
+    assert read_job(path, name="x", team="y") == anchored(spec, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "write"),
+    [
+        ("scrpt: t.py", "job.yaml: scrpt: a job has no such field", "write script"),
+        (
+            "elasticPolicy: {maxReplica: 2}",
+            "elasticPolicy.maxReplica: a job has no such",
+            "write maxReplicas",
+        ),
+        ("env: {A: 1}", "env", "write a value of type str"),
+        ("script: [", "job.yaml is not YAML", "correct it"),
+        ("- script", "holds no job, but a list", "name: train"),
+        ("", "holds no job", "name: train"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, write) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        read_job(path, name="j", team="t")
+    assert str(path) in refused.value.what
+    assert said in refused.value.what
+    assert write in refused.value.do
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"cannot read .*none\.yaml: No such file"):
+        read_job(tmp_path / "none.yaml", name="j", team="t")
+
+
+def test_one_number_is_both_limits() -> None:
+    assert limits_of("3", None, None) == (3, 3)
+    assert limits_of(None, 1, None) == (1, None)

@@ -1,0 +1,86 @@
+"""What of an observation is written down."""
+
+import msgspec
+
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.lives import Outcome
+from elastane.api.observations import Observation
+from elastane.api.wire import Explanation, Grant, Held, Job, Observed
+from elastane.controller.course import course_of
+from elastane.controller.noting import Noted, noted
+from elastane.controller.observing import observed
+
+SPEC = JobSpec(name="j", team="t", script="/train.py", elastic_policy=ElasticPolicy(max_replicas=8))
+JOB = Job(
+    number=1,
+    name="j",
+    team="t",
+    user="ada",
+    queue="",
+    priority_class="",
+    state="running",
+    wanted="run",
+    workers=3,
+    min_workers=1,
+    max_workers=8,
+    step=7,
+    steps=0,
+    loss=None,
+    samples_per_s=0.0,
+    submitted_s=0.0,
+    started_s=1.0,
+    ended_s=None,
+    version=1,
+    spec=SPEC,
+    grant=Grant(workers={"p": 3}),
+    observed=Observed(seen_s=9.0, held={"p": Held(workers=3)}),
+    explained=Explanation(),
+    run_dir="/runs/j",
+    lives=0,
+    crashes=0,
+    resizes=0,
+    preemptions=0,
+    resized_s=None,
+    retry_at_s=0.0,
+    spent=0.0,
+    active_s=8.0,
+    active_since_s=1.0,
+    why="",
+    traceback="",
+)
+
+
+def after(seen: Observation, job: Job = JOB, now_s: float = 10.0) -> Noted:
+    return noted(job, observed(course_of(job), seen, now_s), seen, now_s)
+
+
+def living(workers: int | None) -> Observation:
+    return Observation(job="j", life=1, present=True, agent=True, workers=workers, target=workers)
+
+
+def missing_since(found: Noted) -> tuple[float | None, float | None]:
+    return found.observed.starting_since_s, found.observed.faulty_since_s
+
+
+def test_fewer_workers_than_were_there_are_a_fault() -> None:
+    assert missing_since(after(living(2))) == (None, 10.0)
+
+
+def test_workers_that_nobody_has_counted_are_neither_missing_nor_back() -> None:
+    assert missing_since(after(living(None))) == (None, None)
+
+
+def test_the_workers_of_the_next_life_are_expected_and_nothing_has_failed() -> None:
+    """What is excused for a fault gives way to nobody: a job that only begins again must."""
+    killed = Observation(job="j", life=1)
+    found = after(killed)
+    assert (found.lives, found.crashes) == (1, 1)
+    assert missing_since(found) == (10.0, None)
+
+
+def test_the_workers_of_the_next_life_are_expected_from_the_end_of_the_one_before() -> None:
+    expecting = msgspec.structs.replace(JOB.observed, held={}, starting_since_s=4.0)
+    job = msgspec.structs.replace(JOB, observed=expecting, lives=1)
+    crashed = Observation(job="j", life=2, outcome=Outcome(code=255))
+    assert missing_since(after(crashed, job)) == (4.0, None)
+    assert missing_since(after(msgspec.structs.replace(living(3), life=2), job)) == (None, None)

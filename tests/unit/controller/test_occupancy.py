@@ -1,0 +1,24 @@
+"""How much of each pool is in use."""
+
+from elastane.api.pools import Pool
+from elastane.api.wire import Use
+from elastane.controller.occupancy import occupied
+
+
+def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
+    pools = (Pool(name="a", device="h100", devices=8, leaving=3), Pool(name="b", device="cpu", devices=2))
+    uses = (
+        (Use(pool="a", terms="owned", devices=2), Use(pool="a", terms="borrowed", devices=1)),
+        (Use(pool="a", terms="spot", devices=1), Use(pool="b", terms="owned", devices=2)),
+    )
+    first, second = occupied(pools, uses)
+    assert (first.pool, first.used, first.free) == ("a", 4, 4)
+    assert (second.pool, second.used, second.free) == ("b", 2, 0)
+
+
+def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> None:
+    pools = (Pool(name="a", device="h100", devices=8, leaving=3),)
+    (pool,) = occupied(
+        pools, ((Use(pool="a", terms="owned", devices=1),), (Use(pool="b", terms="owned", devices=9),))
+    )
+    assert (pool.used, pool.free) == (1, 5)
