@@ -5,6 +5,7 @@ import gc
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -55,6 +56,7 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
         BadInput: it cannot listen there, or another controller has the store.
         StoreError: the database cannot be used, or its lease was lost.
     """
+    _many_files()
     listener = _listening(wish)
     try:
         # First the lease: opening the store may change its schema under another controller.
@@ -131,6 +133,12 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         thread.join()
     if lost.is_set():
         raise lease.lost()
+
+
+def _many_files() -> None:
+    """A line to each job, and one to each who asks: the usual limit is a thousand in all."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:
