@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from multiprocessing.connection import Connection
@@ -34,7 +34,6 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from api_load import ask, summary
 from elastane.agent import identity
 from elastane.agent.presence import be_present
 from elastane.api.control import Answer, ProcessInfo, encode
@@ -55,6 +54,8 @@ from sqlalchemy import select, update
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+
+from api_load import ask, summary
 
 TEAMS = 50
 IN_ONE_TRANSACTION = 1000
@@ -126,8 +127,8 @@ class Agents:
         return connection.respond(HTTPStatus.UNAUTHORIZED, "")
 
     async def answer(self, connection: ServerConnection) -> None:
-        assert connection.request is not None
-        name = self._bearers[connection.request.headers["Authorization"]]
+        request = connection.request
+        name = "" if request is None else self._bearers[request.headers["Authorization"]]
         worker = ProcessInfo(role="worker", pid=1, worker=0, generation=1, state="member")
         try:
             async for _ in connection:
@@ -285,9 +286,8 @@ class Cores:
 # -- the parts ---------------------------------------------------------------------------------------------
 
 
-def until(done: object, give_up_s: float, what: str) -> float:
+def until(done: Callable[[], bool], give_up_s: float, what: str) -> float:
     """Seconds until it is so."""
-    assert callable(done)
     begin_s = time.monotonic()
     while not done():
         if time.monotonic() - begin_s > give_up_s:

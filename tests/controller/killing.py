@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -214,12 +215,15 @@ class Controllers:
         """As ``elastane up`` does, but for the agents."""
         program = (
             "import sys; from functools import partial; from elastane.controller import __main__, serving\n"
-            "serving.LocalEngine = partial(serving.LocalEngine, agent=tuple(sys.argv[3:]))\n"
-            "sys.argv[3:] = []; __main__.main()"
+            "serving.LocalEngine = partial(serving.LocalEngine, agent=tuple(sys.argv[4:]))\n"
+            "sys.argv[4:] = []; __main__.main()"
         )
         with self.log.open("ab") as log, self._ready.open("wb") as ready:
             self._cold = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, wish, f"--ready-fd={ready.fileno()}", *self._agent],
+                [
+                    *(sys.executable, "-P", "-c", program),
+                    *(wish, f"--ready-fd={ready.fileno()}", f"--with={os.getpid()}", *self._agent),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -539,6 +543,7 @@ def main() -> None:
             said = told(url, options.kills, options.seed, options.training, folder)
         except Wrong as wrong:
             sys.exit(f"seed {options.seed}: {wrong}\nits files are in {folder}")
+    shutil.rmtree(folder)
     sys.stdout.write(json.dumps(said, indent=1) + "\n")
 
 

@@ -162,18 +162,21 @@ class MachineEngine:
                 machine.unsettled.discard(job)
             case Kill(job=job, life=life):
                 machine.kill(job, life)
-            case Resize(job=job, life=life, workers=workers):
-                if agent := machine.agent_of(job, life):
-                    agent.target = workers
-            case Evict(job=job, life=life):
-                if agent := machine.agent_of(job, life):
-                    agent.workers = min(agent.workers, agent.target)
-            case Stop(job=job, life=life):
-                if (agent := machine.agent_of(job, life)) and job not in machine.stubborn:
-                    agent.stopping = True
+            case Resize(job=job) | Evict(job=job) | Stop(job=job):
+                if agent := machine.agent_of(job, order.life):
+                    self._tell(agent, order, stubborn=job in machine.stubborn)
             case Drain():
                 raise NotImplementedError
         machine.check()
+
+    def _tell(self, agent: Agent, order: Resize | Evict | Stop, *, stubborn: bool) -> None:
+        match order:
+            case Resize(workers=workers):
+                agent.target = workers
+            case Evict():
+                agent.workers = min(agent.workers, agent.target)
+            case Stop():
+                agent.stopping = not stubborn
 
     def nodes(self):
         return (SeenNode(name="here", pool="local", devices=self._machine.devices),)

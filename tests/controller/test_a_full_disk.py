@@ -7,7 +7,8 @@ import time
 import pytest
 
 from elastane.controller import loop as loops
-from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.loop import Loop
+from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
 from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain

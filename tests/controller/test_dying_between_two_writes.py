@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Callable
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-import msgspec
 import pytest
 from sqlalchemy import select
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.wire import ENDED, Scale
-from elastane.controller.loop import Loop, Scheduler
+from elastane.api.wire import Scale
+from elastane.controller.loop import Loop
+from elastane.controller.planning import Scheduler
 from elastane.controller.store import events, jobs, tables
 from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain
@@ -164,7 +165,7 @@ def look(story: Story) -> None:
         for kind in ("job.submitted", "job.scaled", "job.paused", "job.resumed"):
             assert told.count(kind) == sum(kind.startswith(f"job.{verb(wish)}") for wish in SCRIPT), kind
         rows = tx.execute(select(tables.usage).order_by(tables.usage.c.job, tables.usage.c.from_s)).all()
-        for one, following in zip(rows, rows[1:], strict=False):
+        for one, following in pairwise(rows):
             if (one.job, one.pool, one.terms) == (following.job, following.pool, following.terms):
                 assert one.until_s <= following.from_s, "the same devices were charged for twice"
 

@@ -9,7 +9,6 @@ import signal
 import sys
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -42,14 +41,16 @@ def main() -> None:
     gc.freeze()
     for line in sys.stdin.buffer:
         wanted = msgspec.json.decode(line, type=Wanted)
+        own = os.getpid()
         pid = os.fork()
         if pid == 0:
-            become(wanted)
+            become(wanted, own)
         sys.stdout.write(f"{pid}\n")
         sys.stdout.flush()
 
 
-def become(wanted: Wanted) -> None:
+def become(wanted: Wanted, parent: int) -> None:
+    """A controller that ends with its parent, should whoever kills be killed."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(wanted.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -59,7 +60,7 @@ def become(wanted: Wanted) -> None:
     serving.LocalEngine = partial(LocalEngine, agent=tuple(sys.argv[1:]))
     if wanted.moments:
         mortal(wanted.moments)
-    sys.argv = ["elastane.controller", wanted.wish, f"--ready-fd={ready}"]
+    sys.argv = ["elastane.controller", wanted.wish, f"--ready-fd={ready}", f"--with={parent}"]
     try:
         controller.main()
     finally:

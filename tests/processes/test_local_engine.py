@@ -227,6 +227,28 @@ def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine
     assert those_present(loop.run_dir) == ()
 
 
+def test_a_worker_that_does_not_leave_in_time_is_ended_and_the_others_go_on(engine, tmp_path):
+    spec = job("j", "--paced-from=5")
+    policy = msgspec.structs.replace(spec.elastic_policy, graceful_shutdown_timeout_in_seconds=0.5)
+    spec = msgspec.structs.replace(spec, elastic_policy=policy)
+
+    async def story():
+        loop = Loop(engine, tmp_path, spec, workers=2)
+        await loop.until_step(4)
+        # It can only leave at a commit, and there is none.
+        loop.grant(1)
+        await loop.until(lambda loop: loop.course.uses == 1)
+        loop.open("gates")
+        await loop.until_over()
+        return loop
+
+    loop = asyncio.run(story())
+    assert loop.course.ended.how == "finished", loop.course
+    assert (loop.course.over, loop.course.crashes) == (1, 0)
+    assert any("had not left in time" in event.why for event in read_run(loop.run_dir).events)
+    assert_proved(loop)
+
+
 def test_an_agent_that_is_killed_is_followed_by_a_life_that_goes_on(engine, tmp_path):
     async def story():
         loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)

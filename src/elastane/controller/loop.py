@@ -10,47 +10,41 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from elastane.api.cluster import Snapshot
+from sqlalchemy import Connection
+
 from elastane.api.errors import ElastaneError
 from elastane.api.observations import Observation
 from elastane.api.orders import Order, Settle
-from elastane.api.plans import Decision, Plan
 from elastane.api.wire import ENDED, Job
 from elastane.controller.charging import charged
 from elastane.controller.course import Course, Ended, course_of
 from elastane.controller.ending import Ending, ending
 from elastane.controller.noting import Noted, changes_the_plan, matters, noted, told
 from elastane.controller.observing import observed
+from elastane.controller.planner import Planner
+from elastane.controller.planning import Planned, Scheduler, planned
 from elastane.controller.reconciling import due
 from elastane.controller.store import events, forgetting, jobs, nodes, snapshots
 from elastane.controller.store.database import Store
-from elastane.controller.store.deciding import Outdated, Worded, decide
+from elastane.controller.store.deciding import Outdated, decide
 from elastane.engines.engine import Engine
 
 LOOK_S = 1.0
-"""Between two looks at the jobs; longer where turns would take more than a tenth of a processor."""
+"""Between two looks at the jobs; longer where they would take more than a tenth of a processor."""
 LONGEST_REST_S = 5.0
-"""However dear a turn is: deaths are noticed, and what became free is used."""
+"""However dear a look is: deaths are noticed, and what became free is used."""
 GATHER_S = 0.1
-"""After a change, others may follow at once; they are planned together."""
+"""After a change, others may follow at once; they are planned together. Longer where a plan takes longer."""
+HERE_JOBS = 300
+"""So many are planned sooner in this process than another one is asked."""
+OUTDATED_PLANS = 2
+"""After so many in a row that somebody was quicker than, those who change something wait for the next."""
 REPLAN_S = 10.0
 """Time alone changes what a plan says: calendars, cooldowns, prices."""
 NODES_S = 60.0
 AFTER_FAILURE_S = 5.0
 
 logger = logging.getLogger(__name__)
-
-
-class Scheduler(NamedTuple):
-    """The pure part.
-
-    Args:
-        plan: what becomes of every job.
-        words: a decision's reasons as sentences.
-    """
-
-    plan: Callable[[Snapshot], Plan]
-    words: Callable[[Decision], tuple[str, ...]]
 
 
 class _Found(NamedTuple):
@@ -75,21 +69,32 @@ class Loop:
         engine: for all of its jobs.
         scheduler: that decides.
         clock: seconds since 1970.
+        planner: plans for many jobs; None: that is done here too.
     """
 
     def __init__(
-        self, store: Store, engine: Engine, scheduler: Scheduler, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        engine: Engine,
+        scheduler: Scheduler,
+        clock: Callable[[], float] = time.time,
+        *,
+        planner: Planner | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
         self._scheduler = scheduler
         self._clock = clock
+        self._planner = planner
         self._seen: Mapping[str, Observation] = {}
         self._planned_s = float("-inf")
         self._nodes_s = float("-inf")
         self._stale = True
+        self._outdated = 0
+        self._plan_took_s = 0.0
+        self._look_at_s = 0.0
         self._woken = asyncio.Event()
-        self._closing = False
+        self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failing = ""
         """Why turns fail; empty: they do not."""
@@ -105,11 +110,18 @@ class Loop:
 
     def close(self) -> None:
         """End after this turn."""
-        self._closing = True
-        self.wake()
+        if self._loop is None:
+            self._closing.set()
+            return
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._end)
 
     def _awaken(self) -> None:
         self._stale = True
+        self._woken.set()
+
+    def _end(self) -> None:
+        self._closing.set()
         self._woken.set()
 
     # -- turns -------------------------------------------------------------------------------------------
@@ -118,10 +130,9 @@ class Loop:
         """Turns until it is closed. The one place where a turn's failure ends."""
         self._loop = asyncio.get_running_loop()
         try:
-            while not self._closing:
-                begin_s, busy_s = time.monotonic(), time.thread_time()
+            while not self._closing.is_set():
                 try:
-                    await self.turn()
+                    await self.turn(look=time.monotonic() >= self._look_at_s)
                     self.failing = ""
                 except ElastaneError as error:
                     # The store or the engine is away: training goes on, and the next turn may fare better.
@@ -130,33 +141,41 @@ class Loop:
                 except Exception as error:
                     self.failing = f"{type(error).__name__}: {error}"
                     logger.exception("this turn failed")
-                rest_s = resting_s(time.monotonic() - begin_s, time.thread_time() - busy_s)
-                await self._rest(AFTER_FAILURE_S if self.failing else rest_s)
+                await self._rest()
         finally:
             await self._engine.close()
+            if self._planner is not None:
+                self._planner.close()
 
-    async def _rest(self, longest_s: float) -> None:
-        try:
-            await asyncio.wait_for(self._woken.wait(), longest_s)
-            await asyncio.sleep(0 if self._closing else GATHER_S)
-        except TimeoutError:
-            pass
+    async def _rest(self) -> None:
+        """Until it is time to look again, or something has changed and the last plan is over long enough."""
+        pause_s = AFTER_FAILURE_S if self.failing else max(0.0, self._look_at_s - time.monotonic())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), pause_s)
+            await asyncio.wait_for(self._closing.wait(), max(GATHER_S, self._plan_took_s))
         self._woken.clear()
 
-    async def turn(self) -> None:
-        """One turn; every part may be the last."""
-        await self._observe()
+    async def turn(self, *, look: bool = True) -> None:
+        """One turn; every part may be the last.
+
+        Args:
+            look: at what there is; else what was seen last still holds.
+        """
+        if look:
+            begin_s, busy_s = time.monotonic(), time.thread_time()
+            await self._observe()
+            end_s = time.monotonic()
+            self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
         if self._stale or now_s >= self._planned_s + REPLAN_S:
-            self._stale = False
-            self._plan(now_s)
+            await self._plan(now_s)
             self._forget(now_s)
             self._planned_s = now_s
         await self._tell(self._due())
 
     async def _observe(self) -> None:
         with self._store.reading() as tx:
-            unsettled = {job.name for job in jobs.unsettled(tx)}
+            unsettled = jobs.unsettled(tx)
         self._seen = await self._engine.observe(unsettled)
         now_s = self._clock()
         with self._store.reading() as tx:
@@ -202,36 +221,51 @@ class Loop:
                 message = f"{job.name} is forgotten, as its ttlSecondsAfterFinished says; its files stay"
                 events.append(tx, "job.forgotten", message, now_s, team=job.team)
 
-    def _plan(self, now_s: float) -> None:
+    async def _plan(self, now_s: float) -> None:
         """Decides, or finds that somebody was quicker: then the next turn does."""
-        with self._store.reading() as tx:
-            taken = snapshots.snapshot(tx, now_s)
-        plan = self._scheduler.plan(taken.snapshot)
-        worded = [Worded(decision=one, sentences=self._scheduler.words(one)) for one in plan.decisions]
+        # What changes from here on is for the next plan.
+        self._stale = False
+        begin_s = time.monotonic()
         try:
-            with self._store.writing() as tx:
-                if decide(tx, worded, at=taken.change, now_s=now_s) != taken.change:
-                    taken = snapshots.snapshot(tx, now_s)
-                uses, before = charged(taken.snapshot), jobs.using(tx)
-                for name in uses.keys() | before.keys():
-                    if uses.get(name, ()) != before.get(name, ()):
-                        jobs.use(tx, name, uses.get(name, ()), now_s)
+            if self._outdated < OUTDATED_PLANS:
+                found = await self._planned(now_s)
+                with self._store.writing() as tx:
+                    self._decide(tx, found, now_s)
+            else:
+                with self._store.writing() as tx:
+                    self._decide(tx, await self._planned(now_s), now_s)
+            self._outdated = 0
         except Outdated:
+            self._outdated += 1
             self._awaken()
+        except BaseException:
+            self._stale = True
+            raise
+        finally:
+            self._plan_took_s = time.monotonic() - begin_s
+
+    async def _planned(self, now_s: float) -> Planned:
+        with self._store.reading() as tx:
+            if self._planner is None or jobs.waiting_and_running(tx) <= HERE_JOBS:
+                return planned(tx, now_s, self._scheduler)
+        return await asyncio.to_thread(self._planner.plan, now_s)
+
+    def _decide(self, tx: Connection, found: Planned, now_s: float) -> None:
+        decide(tx, found.worded, at=found.change, now_s=now_s)
+        uses, before = charged(snapshots.snapshot(tx, now_s, running=True).snapshot), jobs.using(tx)
+        for name in uses.keys() | before.keys():
+            if uses.get(name, ()) != before.get(name, ()):
+                jobs.use(tx, name, uses.get(name, ()), now_s)
 
     # -- orders ------------------------------------------------------------------------------------------
 
     def _due(self) -> list[Order]:
         now_s = self._clock()
         with self._store.reading() as tx:
-            known = {job.name: job for job in jobs.named(tx, self._seen.keys())}
-            fresh = [job for job in jobs.unsettled(tx) if job.name not in self._seen]
+            known = jobs.named(tx, self._seen.keys() | jobs.unsettled(tx))
         # The engine was not asked about those that were granted something a moment ago: they are not there.
-        seen = {**self._seen, **{job.name: Observation(job=job.name) for job in fresh}}
-        known |= {job.name: job for job in fresh}
-        return [
-            order for name, job in known.items() if (order := self._order(job, seen[name], now_s)) is not None
-        ]
+        seen = ((job, self._seen.get(job.name) or Observation(job=job.name)) for job in known)
+        return [order for job, sight in seen if (order := self._order(job, sight, now_s)) is not None]
 
     def _order(self, job: Job, seen: Observation, now_s: float) -> Order | None:
         if job.state in ENDED:
@@ -246,10 +280,10 @@ class Loop:
 
 
 def resting_s(took_s: float, busy_s: float) -> float:
-    """Seconds from the end of a turn to the next one.
+    """Seconds from the end of a look at the jobs to the next one.
 
     Args:
-        took_s: the turn, on the clock. A machine that is busy with others, or a coordinator that does not
+        took_s: the look, on the clock. A machine that is busy with others, or a coordinator that does not
             answer, makes it long, and is no reason to look less often.
         busy_s: of it, on a processor.
     """

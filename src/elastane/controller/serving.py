@@ -5,6 +5,7 @@ import gc
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import threading
@@ -24,7 +25,9 @@ from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
-from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.loop import Loop
+from elastane.controller.planner import Planner
+from elastane.controller.planning import Scheduler
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store
 from elastane.controller.store.lease import Lease
@@ -53,6 +56,7 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
         BadInput: it cannot listen there, or another controller has the store.
         StoreError: the database cannot be used, or its lease was lost.
     """
+    _many_files()
     listener = _listening(wish)
     try:
         # First the lease: opening the store may change its schema under another controller.
@@ -77,7 +81,8 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     node = SeenNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
     engine = LocalEngine(Path(wish.home), node=node)
-    loop = Loop(store, engine, Scheduler(plan=plan, words=explain), clock)
+    scheduler = Scheduler(plan=plan, words=explain)
+    loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
     controller = Controller(store, wake=loop.wake, plan=plan, words=explain, clock=clock)
     app = application(controller)
     server = _Server(
@@ -128,6 +133,12 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         thread.join()
     if lost.is_set():
         raise lease.lost()
+
+
+def _many_files() -> None:
+    """A line to each job, and one to each who asks: the usual limit is a thousand in all."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:

@@ -18,8 +18,8 @@ from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Asked
 from elastane.coordinator.keeping import want_one
 from elastane.coordinator.roster import Roster
-from elastane.coordinator.succession import overstaying
 from elastane.coordinator.status import status
+from elastane.coordinator.succession import overstaying
 from elastane.coordinator.turn import Turn
 
 
@@ -33,7 +33,7 @@ def answer(turn: Turn, asked: Asked) -> None:
 
 def refused(roster: Roster, ask: Ask) -> str:
     """Why a request cannot be met; empty when it can."""
-    if isinstance(ask, AskStatus):
+    if isinstance(ask, AskStatus | AskEvict):
         return ""
     if roster.over is not None:
         return f"the run is over: {roster.over.why}"
@@ -43,8 +43,6 @@ def refused(roster: Roster, ask: Ask) -> str:
         return "the run is about to end: it makes its last step"
     if roster.target is None:
         return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
-    if isinstance(ask, AskEvict):
-        return ""
     if isinstance(ask, AskDrain):
         return _drain_refused(roster, ask.worker, roster.target)
     if isinstance(ask, AskCheckpoint):

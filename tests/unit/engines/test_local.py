@@ -1,17 +1,20 @@
 """The parts of the local engine that need no run."""
 
 import asyncio
+import os
 
 import msgspec
 import pytest
 
+from elastane.agent import identity
+from elastane.api.control import Answer
 from elastane.api.errors import BadInput
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.lives import Life, Outcome
 from elastane.api.orders import Drain, Kill, Resize, Settle, Start, Stop
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.controller.observing import is_permanent
-from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.engine import ASKED_AT_ONCE, LocalEngine
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.job import run_spec_of
 from elastane.engines.local.places import Places
@@ -159,3 +162,29 @@ def test_a_life_reads_back_as_it_was_written(tmp_path) -> None:
     run_dir.life.write_bytes(b"{")
     with pytest.raises(BadInput, match="damaged"):
         read_life(run_dir)
+
+
+def test_many_jobs_are_asked_one_after_the_other_so_that_each_has_its_second(tmp_path, monkeypatch) -> None:
+    """Each answer takes a while of the engine's own time, as decoding it does."""
+    at_once = most = 0
+
+    async def answer(_engine, _watched, _question):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        return Answer(ok=True, target=1)
+
+    monkeypatch.setattr(LocalEngine, "_ask", answer)
+    pid = os.getpid()
+    alive = Life(number=1, pid=pid, started=identity.started(pid) or 0, began_s=0.0)
+    names = [f"job-{number}" for number in range(2 * ASKED_AT_ONCE)]
+    for name in names:
+        run_dir = Places(tmp_path).run_dir(name)
+        run_dir.logs.mkdir(parents=True)
+        run_dir.presence.touch()
+        write_life(run_dir, alive)
+    seen = asyncio.run(LocalEngine(tmp_path).observe(names))
+    assert {one.target for one in seen.values()} == {1}
+    assert most == ASKED_AT_ONCE

@@ -41,19 +41,22 @@ class Store:
 
     Args:
         url: ``sqlite:///path`` or ``postgresql://user@host/database``; a bare path is SQLite.
+        prepared: somebody else has brought its schema up to date, and is still there.
 
     Raises:
         BadInput: not a URL that can be used.
         StoreError: the database cannot be reached, or has a newer schema.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, prepared: bool = False) -> None:
         found = parsed(url)
         self.where = found.render_as_string(hide_password=True)
         self.engine = connected(found)
         self._one_writer = threading.Lock()
         self.commits = 0
         """Grows with every change of anything, so that a watcher need not ask the database."""
+        if prepared:
+            return
         try:
             self._prepare()
         except BaseException:

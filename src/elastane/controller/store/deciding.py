@@ -49,11 +49,13 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
         raise Outdated
     sizes = [one for one in worded if one.decision.action not in AT_REST]
     reasons = [one for one in worded if one.decision.action in AT_REST]
-    known = jobs.told(tx) if reasons else {}
-    for one in reasons:
-        name, promised = one.decision.job, one.decision.entitled
-        if known[name] != jobs.Told(one.sentences, promised):
-            jobs.explain(tx, name, Explanation(sentences=one.sentences, decided_s=now_s), promised)
+    known = jobs.told(tx, [one.decision.job for one in reasons])
+    new = [
+        one for one in reasons if known[one.decision.job] != jobs.Told(one.sentences, one.decision.entitled)
+    ]
+    jobs.explain(
+        tx, {one.decision.job: jobs.Told(one.sentences, one.decision.entitled) for one in new}, now_s
+    )
     if not sizes:
         return at
     number = changed(tx)

@@ -1,11 +1,11 @@
 """Jobs: what was asked for, what was granted, what was seen."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, insert, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from elastane.api.errors import BadInput
@@ -201,20 +201,29 @@ def end(tx: Connection, name: str, ending: Ending) -> None:
     changed(tx)
 
 
-def unsettled(tx: Connection) -> tuple[Job, ...]:
-    """Jobs that have not ended and hold devices, or may: what a queued one that never began cannot."""
+def unsettled(tx: Connection) -> frozenset[str]:
+    """Names of jobs that have not ended and hold devices, or may. One that never began cannot."""
     nothing = (jobs.c.state.in_(("queued", "paused"))) & (jobs.c.granted == "{}") & (jobs.c.run_dir == "")
-    found = tx.execute(select(jobs).where(jobs.c.ended_s.is_(None), ~nothing).order_by(jobs.c.number))
-    return tuple(rows.job_of(row) for row in found)
+    return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
+
+
+def waiting_and_running(tx: Connection) -> int:
+    """How many have not ended."""
+    return tx.execute(select(func.count()).where(jobs.c.ended_s.is_(None))).scalar_one()
 
 
 def named(tx: Connection, names: Collection[str]) -> tuple[Job, ...]:
     """Those of these names that there are, ended or not."""
     found: list[Job] = []
-    left = iter(names)
-    while some := list(islice(left, MOST_NAMES)):
+    for some in _portions(names):
         found += (rows.job_of(row) for row in tx.execute(select(jobs).where(jobs.c.name.in_(some))))
     return tuple(found)
+
+
+def _portions(names: Collection[str]) -> Iterator[list[str]]:
+    left = iter(names)
+    while some := list(islice(left, MOST_NAMES)):
+        yield some
 
 
 def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
@@ -318,19 +327,31 @@ class Told(msgspec.Struct, frozen=True):
     promised: int
 
 
-def told(tx: Connection) -> dict[str, Told]:
-    """All jobs that have not ended, by name."""
-    query = select(jobs.c.name, jobs.c.explained, jobs.c.promised).where(jobs.c.ended_s.is_(None))
-    return {
-        row.name: Told(rows.explanation_of(row.explained).sentences, row.promised)
-        for row in tx.execute(query)
-    }
+def told(tx: Connection, names: Collection[str] | None = None) -> dict[str, Told]:
+    """By name; None: all jobs that have not ended."""
+    columns = select(jobs.c.name, jobs.c.explained, jobs.c.promised)
+    if names is None:
+        found = list(tx.execute(columns.where(jobs.c.ended_s.is_(None))))
+    else:
+        found = [row for some in _portions(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))]
+    return {row.name: Told(rows.explanation_of(row.explained).sentences, row.promised) for row in found}
 
 
-def explain(tx: Connection, name: str, explained: Explanation, promised: int) -> None:
-    """Other reasons for the same size."""
-    values = {"explained": rows.text_of(explained), "promised": promised}
-    tx.execute(update(jobs).where(jobs.c.name == name).values(values))
+def explain(tx: Connection, others: Mapping[str, Told], now_s: float) -> None:
+    """Other reasons for the same sizes."""
+    if others:
+        here = update(jobs).where(jobs.c.name == bindparam("job"))
+        tx.execute(
+            here.values(explained=bindparam("words"), promised=bindparam("size")),
+            [
+                {
+                    "job": name,
+                    "words": rows.text_of(Explanation(sentences=one.sentences, decided_s=now_s)),
+                    "size": one.promised,
+                }
+                for name, one in others.items()
+            ],
+        )
 
 
 def using(tx: Connection) -> dict[str, tuple[Use, ...]]:

@@ -57,15 +57,7 @@ class Lease:
                 self._open_file(f"{os.path.realpath(found.database or '')}.lock")
             else:
                 self._engine, self._connection = engine, _connection_of(engine, self.where)
-            give_up_s = time.monotonic() + PATIENCE_S
-            while not self._taken():
-                if time.monotonic() > give_up_s:
-                    raise Taken(
-                        f"another controller has the store {self.where}",
-                        means="two would give the same devices twice",
-                        do="use that one, or end it first (`elastane down`)",
-                    )
-                time.sleep(AGAIN_S)
+            self._take()
         except BaseException:
             self.close()
             raise
@@ -79,6 +71,17 @@ class Lease:
                 means="nobody could know that this controller has the store",
                 do="name a store in a folder that can be written to",
             ) from error
+
+    def _take(self) -> None:
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not self._taken():
+            if time.monotonic() > give_up_s:
+                raise Taken(
+                    f"another controller has the store {self.where}",
+                    means="two would give the same devices twice",
+                    do="use that one, or end it first (`elastane down`)",
+                )
+            time.sleep(AGAIN_S)
 
     def _taken(self) -> bool:
         if self._file is not None:

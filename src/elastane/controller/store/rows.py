@@ -1,6 +1,7 @@
 """Rows as frozen values, and back. Pure."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -11,7 +12,8 @@ from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
 
-_spec = msgspec.json.Decoder(JobSpec)
+# The same specs are read again at every turn, and are values.
+_spec_in = lru_cache(maxsize=20_000)(msgspec.json.Decoder(JobSpec).decode)
 _grant = msgspec.json.Decoder(Grant)
 _observed = msgspec.json.Decoder(Observed)
 _explanation = msgspec.json.Decoder(Explanation)
@@ -24,11 +26,11 @@ def text_of(value: object) -> str:
 
 
 def summary_of(row: Row[Any]) -> JobSummary:
-    return JobSummary(**_summary(row, _spec.decode(row.spec), _observed.decode(row.observed)))
+    return JobSummary(**_summary(row, _spec_in(row.spec), _observed.decode(row.observed)))
 
 
 def job_of(row: Row[Any]) -> Job:
-    spec, observed = _spec.decode(row.spec), _observed.decode(row.observed)
+    spec, observed = _spec_in(row.spec), _observed.decode(row.observed)
     return Job(
         **_summary(row, spec, observed),
         version=row.version,
@@ -134,7 +136,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
             )
     return JobState(
         number=row.number,
-        spec=_spec.decode(row.spec),
+        spec=_spec_in(row.spec),
         submitted_s=row.submitted_s,
         holds=tuple(holds),
         draining=tuple(draining),

@@ -47,17 +47,19 @@ class Taken(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
-def snapshot(tx: Connection, now_s: float, config: Config | None = None) -> Taken:
+def snapshot(tx: Connection, now_s: float, config: Config | None = None, *, running: bool = False) -> Taken:
     """Everything that a plan depends on; jobs that have ended are not in it.
 
     Args:
         tx: a transaction.
         now_s: the time.
         config: what would be declared; None: what is.
+        running: only with the jobs that hold devices.
     """
     config = documents.config(tx) if config is None else config
     pools = pools_of(tx, config, now_s)
-    rows = tx.execute(select(*COLUMNS).where(jobs.c.ended_s.is_(None)).order_by(jobs.c.number))
+    here = jobs.c.state == "running" if running else jobs.c.ended_s.is_(None)
+    rows = tx.execute(select(*COLUMNS).where(here).order_by(jobs.c.number))
     return Taken(
         change(tx),
         Snapshot(

@@ -1,0 +1,109 @@
+"""A process that plans, so that whoever asks the controller does not wait for a plan's arithmetic.
+
+It only reads. ``python -m elastane.controller.planner`` takes the store's URL as its first line and then one
+time after the other; it answers each with a `Planned`, and ends with its standard input.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from elastane.api.errors import ElastaneError
+from elastane.controller.planning import Planned, Scheduler, planned
+from elastane.controller.store.database import Store
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+
+LENGTH_BYTES = 8
+
+
+class PlannerGone(ElastaneError):
+    """It has ended; the next plan starts another one."""
+
+
+class Planner:
+    """The process as its controller sees it; started when it is first needed.
+
+    Args:
+        url: of the store, which has been opened before.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def plan(self, now_s: float) -> Planned:
+        """What is to be decided now.
+
+        Raises:
+            PlannerGone: it has ended instead of answering; its words are in the controller's log.
+        """
+        if self._process is None:
+            self._process = self._started()
+        try:
+            requests, answers = _pipes(self._process)
+            requests.write(b"%r\n" % now_s)
+            requests.flush()
+            return msgspec.msgpack.decode(_read(answers), type=Planned)
+        except (OSError, EOFError) as error:
+            code = self._process.wait()
+            self.close()
+            raise PlannerGone(
+                f"the process that plans has ended with {code}",
+                means="nothing was decided this time; jobs go on, and another one is started",
+                do="look above in the controller's log",
+            ) from error
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "elastane.controller.planner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C is for the controller, which ends it.
+            start_new_session=True,
+        )
+        requests, _ = _pipes(process)
+        requests.write(self._url.encode() + b"\n")
+        return process
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in _pipes(process):
+                with contextlib.suppress(OSError):
+                    pipe.close()
+            process.wait()
+
+
+def _pipes(process: "subprocess.Popen[bytes]") -> tuple[BinaryIO, BinaryIO]:
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
+    return process.stdin, process.stdout  # type: ignore[return-value]
+
+
+def _read(answers: BinaryIO) -> bytes:
+    length = int.from_bytes(answers.read(LENGTH_BYTES), "little")
+    answer = answers.read(length)
+    if not length or len(answer) < length:
+        raise EOFError
+    return answer
+
+
+def main() -> None:
+    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    # Planning is nobody's hurry: whoever asks the controller goes first.
+    os.nice(5)
+    store = Store(requests.readline().decode().strip(), prepared=True)
+    scheduler = Scheduler(plan=plan, words=explain)
+    for line in requests:
+        with store.reading() as tx:
+            answer = msgspec.msgpack.encode(planned(tx, float(line), scheduler))
+        answers.write(len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

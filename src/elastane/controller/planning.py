@@ -1,0 +1,53 @@
+"""From what is stored to what is to be decided: a snapshot, the plan, and the words for what is new in it."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Connection
+
+from elastane.api.cluster import Snapshot
+from elastane.api.plans import Decision, Plan
+from elastane.controller.standing import AT_REST
+from elastane.controller.store import jobs, snapshots
+from elastane.controller.store.deciding import Worded
+
+
+class Scheduler(NamedTuple):
+    """The pure part.
+
+    Args:
+        plan: what becomes of every job.
+        words: a decision's reasons as sentences.
+    """
+
+    plan: Callable[[Snapshot], Plan]
+    words: Callable[[Decision], tuple[str, ...]]
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What a plan changes.
+
+    Args:
+        change: number of the last change that the plan knows of.
+        worded: decisions with another size than is stored, or with other reasons.
+    """
+
+    change: int
+    worded: tuple[Worded, ...]
+
+
+def planned(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned:
+    """Plans from what is stored now. For ten thousand jobs this takes a second of one core."""
+    taken = snapshots.snapshot(tx, now_s)
+    plan = scheduler.plan(taken.snapshot)
+    known = jobs.told(tx)
+    worded = (Worded(decision=one, sentences=scheduler.words(one)) for one in plan.decisions)
+    return Planned(taken.change, tuple(one for one in worded if _is_new(one, known)))
+
+
+def _is_new(one: Worded, known: dict[str, jobs.Told]) -> bool:
+    decision = one.decision
+    return decision.action not in AT_REST or known[decision.job] != jobs.Told(
+        one.sentences, decision.entitled
+    )
