@@ -180,6 +180,13 @@ def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted)
         assert elastane("scale", "digits", *words).exit_code == 2
 
 
+def test_a_job_gets_another_priority(elastane, cluster, submitted):
+    submitted()
+    assert elastane("reprioritise", "digits", "high").stdout == "digits has the priority high now\n"
+    assert cluster.job("digits").spec.priority_class == "high"
+    assert elastane("reprioritise", "digits", "royal").exit_code == 2
+
+
 def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwhile):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
@@ -263,6 +270,7 @@ def test_logs_are_the_newest_workers_unless_one_is_named(elastane, cluster, subm
         ("describe", "nobody"),
         ("explain", "nobody"),
         ("scale", "nobody", "2"),
+        ("reprioritise", "nobody", "high"),
         ("pause", "nobody"),
         ("resume", "nobody"),
         ("cancel", "nobody"),

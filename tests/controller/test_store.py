@@ -13,6 +13,7 @@ from elastane.api.errors import BadInput
 from elastane.api.jobs import RunPolicy
 from elastane.api.plans import Decision, MinimumFits
 from elastane.api.wire import Held, Observed, Use
+from elastane.controller.first_token import first_token
 from elastane.controller.noting import Noted
 from elastane.controller.store import (
     accounting,
@@ -82,6 +83,17 @@ def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_sp
         assert jobs.find(tx, "train") == job
         assert change(tx) == 1
     again.close()
+
+
+def test_a_store_has_one_first_token_and_another_only_if_that_is_wanted(store):
+    def told(**wish):
+        with store.writing() as tx:
+            return first_token(tx, "ada", NOW_S, **wish)
+
+    first = told()
+    assert first
+    assert told() is None
+    assert told(another=True) not in (None, first)
 
 
 def test_a_store_of_a_newer_version_is_left_alone(store, store_url):

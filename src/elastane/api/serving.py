@@ -16,6 +16,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         devices: of this machine, in the pool ``local``.
         device: their kind.
         user: whom the first token is for.
+        new_token: make another operator's token, though there is one: the last may be lost.
     """
 
     home: str
@@ -27,6 +28,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 1
     device: str = "cpu"
     user: str = "operator"
+    new_token: bool = False
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -36,7 +38,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         url: where it listens.
         pid: of the controller.
         store: its database.
-        token: of the first operator, told only this once; empty: there is one already.
+        token: an operator's new one, told only this once; empty: there is one already.
     """
 
     url: str

@@ -12,6 +12,7 @@ from elastane.cli.jobs.explain import explain
 from elastane.cli.jobs.holding import cancel, pause, resume
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login
+from elastane.cli.jobs.reprioritise import reprioritise
 from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
@@ -138,6 +139,7 @@ app.command(rich_help_panel=CLUSTER)(verb(top))
 app.command(rich_help_panel=CLUSTER)(verb(describe))
 app.command(rich_help_panel=CLUSTER)(verb(explain))
 app.command(rich_help_panel=CLUSTER)(verb(scale))
+app.command(rich_help_panel=CLUSTER)(verb(reprioritise))
 app.command(rich_help_panel=CLUSTER)(verb(pause))
 app.command(rich_help_panel=CLUSTER)(verb(resume))
 app.command(rich_help_panel=CLUSTER)(verb(cancel))

@@ -121,7 +121,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     with store.writing() as tx:
-        secret = first_token(tx, wish.user, clock())
+        secret = first_token(tx, wish.user, clock(), another=wish.new_token)
         ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
     thread.start()
     threading.Thread(target=watch_the_lease, name="lease", daemon=True).start()

@@ -35,6 +35,9 @@ def up(
     ] = None,
     tls_cert: Annotated[str, typer.Option(metavar="FILE", help="Certificate chain, for HTTPS.")] = "",
     tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its private key.")] = "",
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Make another operator's token; the last one may be lost.")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +58,7 @@ def up(
         devices=devices or count,
         device=kind,
         user=getpass.getuser(),
+        new_token=new_token,
     )
     home().mkdir(parents=True, exist_ok=True)
     log = home() / "controller.log"
