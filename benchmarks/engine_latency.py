@@ -111,9 +111,9 @@ async def measured_on(timed: Timed, repetitions: int) -> dict[str, dict[str, flo
         await timed.until(lambda seen: seen.target == seen.workers == 1)
         for _ in range(GROWTHS_A_LIFE):
             await timed.calm()
-            measured["grow"].append(await timed.change(Resize(job=JOB, life=life, workers=2), 2))
+            measured["grow"].append(await timed.change(resized(life, 2), 2))
             await timed.calm()
-            measured["shrink"].append(await timed.change(Resize(job=JOB, life=life, workers=1), 1))
+            measured["shrink"].append(await timed.change(resized(life, 1), 1))
         decided_s = time.time()
         await timed.order(Stop(job=JOB, life=life))
         await timed.until(lambda seen: not seen.present)
@@ -123,6 +123,10 @@ async def measured_on(timed: Timed, repetitions: int) -> dict[str, dict[str, flo
     return {name: spread(values) for name, values in measured.items()} | {
         "felt_by_the_healthy": spread(pauses)
     }
+
+
+def resized(life: int, workers: int) -> Resize:
+    return Resize(job=JOB, life=life, workers=workers, limits=(1, 2))
 
 
 async def looking(home: Path) -> dict[str, float]:

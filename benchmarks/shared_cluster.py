@@ -6,6 +6,7 @@ machine's cores so that a dozen fit on two, and the people, who follow a scenari
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -28,6 +29,8 @@ from pilot.words import table
 
 SCENARIO = Path(__file__).parent / "pilot" / "shared.yaml"
 INTERRUPTED = 130
+BUSY = 0.7
+"""Load average of the last minute beyond which starts take longer for reasons of others."""
 
 
 def stretching(spec: JobSpec, _ideal: int) -> JobSpec:
@@ -66,6 +69,8 @@ def main() -> int:
 def piloted(scenario: Scenario, folder: Path, out: Path) -> bool:
     """Live it, measure it, prove it, and write it down; whether it went well."""
     print(f"{scenario.name}: {len(scenario.jobs)} jobs, first elastic, then of a fixed size", flush=True)
+    if (load := os.getloadavg()[0]) > BUSY:
+        print(f"this machine is busy with something else (load {load:.1f}): the figures will mislead")
     arms = [live(scenario, name, folder / name, shape, partial(said, name)) for name, shape in SHAPES.items()]
     print("now each job in peace, to compare the bytes with", flush=True)
     equal = compared(scenario, arms, folder / "quiet")

@@ -39,7 +39,7 @@ from pilot.slow_device import MICROBATCH_S, TICKS
 
 BENCHMARKS = Path(__file__).parents[1]
 ROOT = BENCHMARKS.parent
-LOOK_S = 0.5
+LOOK_S = 1.0
 LONG_S = 86_400.0
 
 Shape = Callable[[JobSpec, int], JobSpec]

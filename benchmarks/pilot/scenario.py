@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import yaml
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import read
@@ -142,8 +141,8 @@ def read_scenario(path: Path) -> Scenario:
         BadInput: it is none, and why.
     """
     try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+        document = msgspec.yaml.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
         raise BadInput(
             f"{path} cannot be read ({error})", do="name a file like benchmarks/pilot/shared.yaml"
         ) from error

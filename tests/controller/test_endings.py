@@ -50,7 +50,7 @@ def test_time_in_which_a_job_holds_nothing_does_not_count(cluster, ada, make_spe
     ada.post("/jobs", spec(make_spec, run_policy=RunPolicy(active_deadline_seconds=100)))
     cluster.pass_time(40)
     ada.post("/jobs/train/pause")
-    cluster.pass_time(500)
+    cluster.pass_time(150)
     assert cluster.job("train").state == "paused"
     ada.post("/jobs/train/resume")
     cluster.pass_time(40)

@@ -53,27 +53,27 @@ def test_a_reservation_that_was_announced_shrinks_jobs_before_the_hour(cluster, 
     operator.put("/pools/h100", pool(8))
     everybody.post("/jobs", job())
     cluster.until(lambda: cluster.workers("train") == 8)
-    hour_s = cluster.clock() + 600
+    hour_s = cluster.clock() + 200
     operator.put(
         "/reservations/inference",
         {
             "name": "inference",
             "pool": "h100",
             "devices": 6,
-            "when": {"type": "once", "start": at(hour_s), "end": at(hour_s + 300)},
-            "announcedAheadS": 120,
+            "when": {"type": "once", "start": at(hour_s), "end": at(hour_s + 60)},
+            "announcedAheadS": 60,
         },
     )
-    while cluster.clock() < hour_s - 125:
+    while cluster.clock() < hour_s - 65:
         cluster.pass_time(1)
         assert devices(cluster, "train") == 8
-    cluster.pass_time(120)
+    cluster.pass_time(60)
     assert cluster.clock() < hour_s
     assert devices(cluster, "train") == cluster.workers("train") == 2
     newest = everybody.get("/jobs/train/explain").json()["decisions"][0]
     assert newest["action"] == "shrink"
     assert any("belong to the reservation inference" in sentence for sentence in newest["sentences"])
-    while cluster.clock() < hour_s + 300:
+    while cluster.clock() < hour_s + 60:
         cluster.pass_time(1)
         assert devices(cluster, "train") <= 2
     cluster.until(lambda: cluster.workers("train") == 8)
@@ -167,18 +167,18 @@ def test_a_job_stops_when_its_budget_is_spent_and_says_so(cluster, operator, eve
 def test_a_job_with_little_budget_stays_as_small_as_it_must_to_be_done(cluster, operator, everybody):
     operator.put("/pools/h100", pool(8, price=3600.0))
     # A part of each step is divided among nobody, so every further worker makes the job dearer.
-    cluster.world.habits |= {name: {"steps": 2000, "serial": 0.1} for name in ("rich", "poor")}
-    everybody.post("/jobs", job("poor", most=4, budget=2300.0))
+    cluster.world.habits |= {name: {"steps": 600, "serial": 0.1} for name in ("rich", "poor")}
+    everybody.post("/jobs", job("poor", most=4, budget=690.0))
     everybody.post("/jobs", job("rich", most=4))
-    cluster.pass_time(200)
+    cluster.pass_time(90)
     state = cluster.state("poor")
-    assert 0 < state.remaining <= 2000 * 64
+    assert 0 < state.remaining <= 600 * 64
     assert state.speeds
     assert state.spent == pytest.approx(cluster.held["poor", "h100"])
     assert cluster.workers("rich") == 4
     assert cluster.workers("poor") < 4
-    cluster.until(lambda: cluster.job("poor").state == "finished", 3000)
-    assert cluster.job("poor").spent <= 2300
+    cluster.until(lambda: cluster.job("poor").state == "finished", 900)
+    assert cluster.job("poor").spent <= 690
 
 
 @pytest.mark.parametrize("by", ["deadline", "target"])
@@ -213,14 +213,14 @@ HAPPENINGS = st.lists(
             ]
         ),
         st.integers(0, 7),
-        st.integers(1, 40),
+        st.integers(1, 20),
     ),
     min_size=1,
     max_size=15,
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HAPPENINGS)
 def test_the_accounts_are_the_devices_that_were_held_whatever_happens(tmp_path_factory, history):
     where = tmp_path_factory.mktemp("accounts")

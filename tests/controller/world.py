@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from elastane.api.jobs import JobSpec
 from elastane.api.lives import Outcome
 from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
-from elastane.api.orders import Drain, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.wire import Job, Usage
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
@@ -120,17 +119,16 @@ class World:
     Args:
         where: run directories are made below it.
         nodes: that it sees.
-        habits: how each job is, by name; others are as `Running` has it.
     """
 
     def __init__(self, where, nodes: Sequence[SeenNode] = ()) -> None:
         self.where = where
         self.seen_nodes = list(nodes)
         self.habits: dict[str, dict] = {}
+        """How each job is, by name; others are as `Running` has it."""
         self.running: dict[str, Running] = {}
         self.unsettled: set[str] = set()
         self.orders: list[Order] = []
-        self.specs: dict[str, JobSpec] = {}
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         names = {*jobs, *self.unsettled}
@@ -146,22 +144,12 @@ class World:
         return {order.job: why for order in orders if (why := self._obey(order))}
 
     def _obey(self, order: Order) -> str:
-        job = self.running.get(order.job)
         if isinstance(order, Start):
-            if job is None:
-                job = self.running[order.job] = Running(order.job, **self.habits.get(order.job, {}))
-                (self.where / order.job).mkdir(parents=True)
-            self.unsettled.add(order.job)
-            self.specs[order.job] = order.spec
-            if job.agent or order.life <= job.life:
-                return "it is there already"
-            job.life, job.agent, job.outcome, job.busy_s = order.life, True, None, 0.0
-            job.target, job.workers, job.stopping = order.workers, 0, False
-            job.begun.append(order.life)
-            return ""
+            return self._start(order)
         if isinstance(order, Settle):
             self.unsettled.discard(order.job)
             return ""
+        job = self.running.get(order.job)
         if job is None or not job.agent or job.life != order.life:
             return f"life {order.life} is not there"
         match order:
@@ -169,10 +157,26 @@ class World:
                 job.target = workers
             case Drain():
                 job.target -= 1
+            case Evict():
+                job.workers = min(job.workers, job.target)
             case Stop():
                 job.stopping = True
             case Kill():
                 job.end(None)
+        return ""
+
+    def _start(self, order: Start) -> str:
+        name = order.job
+        if name not in self.running:
+            self.running[name] = Running(name, **self.habits.get(name, {}))
+            (self.where / name).mkdir(parents=True)
+        job = self.running[name]
+        self.unsettled.add(name)
+        if job.agent or order.life <= job.life:
+            return "it is there already"
+        job.life, job.agent, job.outcome, job.busy_s = order.life, True, None, 0.0
+        job.target, job.workers, job.stopping = order.workers, 0, False
+        job.begun.append(order.life)
         return ""
 
     def nodes(self) -> Sequence[SeenNode]:

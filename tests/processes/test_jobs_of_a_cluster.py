@@ -1,4 +1,4 @@
-"""Jobs from the command line to their last step: real store, scheduler, loop, API, engine, agents and workers."""
+"""Jobs from the command line to their last step: real store, scheduler, loop, API, engine and workers."""
 
 import asyncio
 import json
@@ -49,6 +49,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     with store.writing() as tx:
         pool = Pool(name="local", device="cpu", devices=6)
         documents.write(tx, diff(Config(), Config(pools=(pool,))), time.time())
+        token = first_token(tx, "ada", time.time())
     loop = Loop(
         store,
         LocalEngine(home, agent=stage.program("elastane.lives.__main__")),
@@ -61,7 +62,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
         thread.start()
     eventually(lambda: server.started, "the API listens")
     port = server.servers[0].sockets[0].getsockname()[1]
-    keep(Context(url=f"http://127.0.0.1:{port}", token=first_token(store, "ada", time.time())))
+    keep(Context(url=f"http://127.0.0.1:{port}", token=token))
 
     def answer(*words, code=0):
         result = CliRunner().invoke(app, [str(word) for word in words])
@@ -124,10 +125,8 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
     typed("scale", "stretched", "1")
     eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")
     typed("cancel", "stretched", "--wait")
-    kinds = [
-        event["kind"]
-        for event in map(json.loads, typed("events", "stretched", "--job", "--json").stdout.splitlines())
-    ]
+    lines = typed("events", "stretched", "--job", "--json").stdout.splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
     assert "job.failed" not in kinds
     assert kinds[-1] == "job.cancelled"
 

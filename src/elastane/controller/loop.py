@@ -30,7 +30,9 @@ from elastane.controller.store.deciding import Outdated, decide
 from elastane.engines.engine import Engine
 
 LOOK_S = 1.0
-"""Between two looks at the jobs; longer where a look takes a tenth of that."""
+"""Between two looks at the jobs; longer where they would take more than a tenth of a processor."""
+LONGEST_REST_S = 5.0
+"""However dear a look is: deaths are noticed, and what became free is used."""
 GATHER_S = 0.1
 """After a change, others may follow at once; they are planned together. Longer where a plan takes longer."""
 HERE_JOBS = 300
@@ -160,10 +162,10 @@ class Loop:
             look: at what there is; else what was seen last still holds.
         """
         if look:
-            begin_s = time.monotonic()
+            begin_s, busy_s = time.monotonic(), time.thread_time()
             await self._observe()
-            took_s = time.monotonic() - begin_s
-            self._look_at_s = begin_s + max(LOOK_S, 10 * took_s)
+            end_s = time.monotonic()
+            self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
         if self._stale or now_s >= self._planned_s + REPLAN_S:
             await self._plan(now_s)
@@ -275,6 +277,17 @@ class Loop:
         refused = await self._engine.carry_out(told_now) if told_now else {}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
+
+
+def resting_s(took_s: float, busy_s: float) -> float:
+    """Seconds from the end of a look at the jobs to the next one.
+
+    Args:
+        took_s: the look, on the clock. A machine that is busy with others, or a coordinator that does not
+            answer, makes it long, and is no reason to look less often.
+        busy_s: of it, on a processor.
+    """
+    return min(LONGEST_REST_S, max(0.0, LOOK_S - took_s, 10 * busy_s - took_s))
 
 
 def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:

@@ -48,6 +48,10 @@ def refused(roster: Roster, ask: Ask) -> str:
     if isinstance(ask, AskCheckpoint):
         never = "this run keeps no checkpoints; it was started with --checkpoint-every never"
         return "" if roster.spec.checkpoints is not None else never
+    return _resize_refused(roster, ask)
+
+
+def _resize_refused(roster: Roster, ask: AskResize) -> str:
     low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
     if not low <= ask.workers <= high:
         return f"{ask.workers} workers are outside this run's limits of {low} to {high}"

@@ -107,7 +107,7 @@ class TestWhen:
         monday_s = datetime(2026, 11, 23, 8, 0, tzinfo=UTC).timestamp()
         assert next_text(reservation, monday_s - 3600).startswith("from ")
         assert next_text(reservation, monday_s - 300).endswith(", announced")
-        assert next_text(reservation, monday_s + 60).startswith("holds until ")
+        assert next_text(reservation, monday_s + 60).startswith("until ")
         once = Once(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2026, 1, 2, tzinfo=UTC))
         assert next_text(Reservation(name="x", pool="p", devices=1, when=once), monday_s) == "over"
 

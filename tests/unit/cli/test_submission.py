@@ -1,7 +1,9 @@
 """What may be typed about a job and written into its file, and what is said when it is wrong."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
@@ -10,6 +12,8 @@ from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
 from elastane.cli.jobs.scale import limits_of
 from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, wished
 
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
 SPEC = JobSpec(
     name="j",
     team="t",
@@ -20,6 +24,16 @@ SPEC = JobSpec(
 BERLIN = timezone(timedelta(hours=1))
 NOW = datetime(2026, 11, 21, 12, tzinfo=BERLIN)
 HERE = Here(environment={"HOME": "/home/ada"}, now=NOW)
+
+
+def field_names(kind) -> list[str]:
+    """As files write them, those of the parts too."""
+    found = []
+    for field in msgspec.structs.fields(kind):
+        found.append(field.encode_name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found += field_names(field.type)
+    return found
 
 
 def test_what_is_not_typed_stays_as_it_was() -> None:
@@ -126,6 +140,16 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, wr
     assert str(path) in refused.value.what
     assert said in refused.value.what
     assert write in refused.value.do
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_is_a_job_whose_script_is_there(path) -> None:
+    assert Path(read_job(path, name="j", team="t").script).is_file()
+
+
+def test_every_field_of_a_job_is_in_its_page() -> None:
+    page = (ROOT / "docs" / "concepts" / "job.md").read_text()
+    assert [name for name in field_names(JobSpec) if name not in page] == []
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path) -> None:

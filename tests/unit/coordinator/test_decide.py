@@ -253,6 +253,8 @@ def test_the_state_stays_when_the_only_complete_worker_is_drained(training) -> N
     [
         (AskResize(workers=0), "0 workers are outside this run's limits of 1 to 8"),
         (AskResize(workers=9), "9 workers are outside this run's limits of 1 to 8"),
+        (AskResize(workers=3, limits=(4, 6)), "3 workers are outside this run's limits of 4 to 6"),
+        (AskResize(workers=9, limits=(1, 12)), "9 workers cannot share 8 virtual ranks"),
         (AskDrain(worker=7), "there is no worker 7 in this run now; there is 0, 1"),
     ],
 )
@@ -262,6 +264,15 @@ def test_what_cannot_be_is_refused_in_a_sentence_and_changes_nothing(training, q
     answer = stage.ask(question)
     assert (answer.ok, answer.why) == (False, why)
     assert stage.roster == before
+
+
+def test_limits_that_a_controller_brings_win_over_those_the_run_began_with(training) -> None:
+    stage = training(2, high=2)
+    assert stage.ask(AskResize(workers=3, limits=(1, 4))).ok
+    stage.alive.add(2)
+    stage.agent(target=3)
+    stage.worker(2, state="ready")
+    assert stage.newest.workers == (0, 1, 2)
 
 
 def test_the_last_worker_wanted_cannot_be_drained(training) -> None:

@@ -57,8 +57,8 @@ def run_dir(tmp_path, monkeypatch) -> RunDir:
 
 @pytest.fixture
 def live(run_dir, monkeypatch):
-    def begin(life: int, workers: int = 1) -> int:
-        options = [f"--life={life}", f"--workers={workers}", "--limits=1:4"]
+    def begin(life: int, workers: int = 1, limits: str = "1:4") -> int:
+        options = [f"--life={life}", f"--workers={workers}", f"--limits={limits}"]
         monkeypatch.setattr(sys, "argv", ["lives", str(run_dir.root), *options])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -79,6 +79,11 @@ def test_a_life_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> None
 def test_workers_beyond_the_limits_are_the_limits(live, agent) -> None:
     live(1, workers=9)
     assert [spec.start for spec in agent.specs] == [4]
+
+
+def test_a_life_has_the_limits_that_it_was_started_with(live, agent) -> None:
+    live(1, workers=9, limits="6:12")
+    assert [(spec.min_workers, spec.start, spec.max_workers) for spec in agent.specs] == [(6, 9, 12)]
 
 
 @pytest.mark.parametrize("newest", [2, 3])

@@ -7,8 +7,8 @@ from elastane.client.context import connect
 def explain(job: JobName, as_json: AsJson = False) -> None:
     """Say why JOB has its size, and what would change that.
 
-    Or what it waits for. Below it, the decisions that led there, newest first, each with its first
-    reason.
+    Or what it waits for. Below it, the decisions that led there, newest first,
+    each with its first reason.
 
     With --json, one object with the keys job, state, wanted, workers,
     explanation and decisions; these with all their reasons.

@@ -15,7 +15,8 @@ Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show
 def pause(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
     """Stop JOB with a checkpoint; give its devices to others.
 
-    It stops at its next commit. It keeps its place among the jobs, and goes on with elastane resume.
+    It stops at its next commit. It keeps its place among the jobs, and goes on
+    with elastane resume.
 
     With --json, the job.
     """

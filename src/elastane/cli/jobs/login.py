@@ -4,6 +4,7 @@ import getpass
 import ipaddress
 import os
 import sys
+from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -32,8 +33,9 @@ def login(
 ) -> None:
     """Remember a cluster's address, and your token for it.
 
-    All commands then ask that cluster. The token is never an argument: other users of the machine could read it
-    there. It is kept in $ELASTANE_HOME/cluster.json, which only you can read.
+    All commands then ask that cluster. The token is never an argument: other
+    users of the machine could read it there. It is kept in
+    $ELASTANE_HOME/cluster.json, which only you can read.
 
       $ elastane login https://cluster:7425 --token-stdin < token
 
@@ -45,14 +47,34 @@ def login(
         raise BadInput("no token was given", do="ask an operator for one: elastane token create")
     certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
     wish = Context(url=url.rstrip("/"), token=token, certificate=certificate)
-    with connect(wish) as cluster:
-        me = cluster.me()
+    me = tried(wish)
     team = "" if me.team == EVERY_TEAM else me.team
     keep(Context(url=wish.url, token=token, certificate=certificate, team=team))
     if as_json:
         print_json({"url": wish.url, "user": me.user, "role": me.role, "team": me.team})
         return
     talk().print(f"{who_text(me)} at {wish.url}; kept in {home() / 'cluster.json'}", markup=False)
+
+
+def tried(wish: Context) -> Me:
+    """Whose token it is, by the controller's own word.
+
+    Raises:
+        BadInput: it knows no such token.
+    """
+    with connect(wish) as cluster:
+        from elastane.client.cluster import Refused  # noqa: PLC0415 - needs httpx, as connecting does
+
+        try:
+            return cluster.me()
+        except Refused as error:
+            if error.problem.status != HTTPStatus.UNAUTHORIZED:
+                raise
+            raise BadInput(
+                f"{wish.url} does not know this token",
+                means="it has ended, was revoked, or is of another cluster; nothing was kept",
+                do="ask an operator for one: elastane token create",
+            ) from error
 
 
 def who_text(me: Me) -> str:

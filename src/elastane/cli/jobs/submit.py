@@ -227,7 +227,11 @@ def submit(
             markup=False,
         )
         if wait:
-            job = followed(cluster, job.name, console)
+            try:
+                job = followed(cluster, job.name, console)
+            except KeyboardInterrupt:
+                console.print(f"{job.name} goes on; elastane cancel {job.name} ends it", markup=False)
+                raise
     if as_json:
         print_json(job)
     elif not wait:

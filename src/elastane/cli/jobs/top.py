@@ -21,7 +21,7 @@ ORDER: tuple[State, ...] = ("running", "queued", "paused")
 PLAIN_ROWS = 1000
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class Sight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The cluster at one moment, as far as the token may see it.
 
     Args:
@@ -47,7 +47,7 @@ def top(
 
     Where there is no terminal, and with --json, one look.
 
-    With --json, an object with the keys time_s, pools, jobs and more.
+    With --json, an object with the keys timeS, pools, jobs and more.
     """
     with connect() as cluster:
         if as_json:

@@ -12,7 +12,7 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
 from elastane.cli.operators.documents import Name, amend, declare_verbs, group
-from elastane.cli.operators.quantities import duration_s, duration_text, local
+from elastane.cli.operators.quantities import duration_s, duration_text
 from elastane.cli.verb import AsJson, verb
 from elastane.scheduler.calendar import times
 
@@ -203,9 +203,15 @@ def next_text(reservation: Reservation, now_s: float) -> str:
         return "over"
     start_s, end_s = coming
     if start_s <= now_s:
-        return f"holds until {local(end_s)}"
+        return f"until {_day(end_s, now_s)}"
     announced = start_s - reservation.announced_ahead_s <= now_s
-    return f"from {local(start_s)}" + (", announced" if announced else "")
+    return f"from {_day(start_s, now_s)}" + (", announced" if announced else "")
+
+
+def _day(at_s: float, now_s: float) -> str:
+    """``24 Dec 08:00`` in the terminal's time zone, of another year with that."""
+    at, now = (datetime.fromtimestamp(seconds).astimezone() for seconds in (at_s, now_s))
+    return f"{at.day} {at:%b} {at:%H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y %H:%M}"
 
 
 calendar = group(
@@ -226,12 +232,12 @@ declare_verbs(
     calendar,
     "reservation",
     Reservation,
-    ("reservation", "pool", "devices", "announced", "next", "when"),
+    ("reservation", "pool", "devices", "ahead", "next", "when"),
     lambda one: (
         one.name,
         one.pool,
         str(one.devices),
-        f"{duration_text(one.announced_ahead_s)} ahead",
+        duration_text(one.announced_ahead_s),
         next_text(one, clock.time()),
         when_text(one.when),
     ),

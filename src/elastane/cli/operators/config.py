@@ -93,7 +93,7 @@ def show_foreseen(foreseen: Foreseen) -> None:
 config = group(
     "config",
     """
-Everything that operators declare, as one YAML document that can be kept in git.
+Everything that is declared, as YAML that can be kept in git.
 
   $ elastane config show > cluster.yaml
   $ elastane config diff cluster.yaml

@@ -143,7 +143,7 @@ def _limit(devices: int | None, else_: str) -> str:
 quota = group(
     "quota",
     """
-Quotas: how much of a pool a team or a cohort owns, borrows and lends.
+Quotas: what teams and cohorts own, borrow and lend.
 
 What nobody owns belongs to the cluster and is lent to everybody. What an
 owner does not use is lent too, and given back when the owner wants it.

@@ -91,7 +91,7 @@ declare_verbs(
     numbers=("weight",),
 )
 
-cohort = group("cohort", "Cohorts: teams that lend to each other before they lend to others.")
+cohort = group("cohort", "Cohorts: teams that lend to each other first.")
 cohort.command("set")(verb(set_cohort))
 declare_verbs(
     cohort,

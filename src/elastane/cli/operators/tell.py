@@ -60,7 +60,7 @@ def _tell(report: Report, words: str, *, as_json: bool) -> None:
 tell = group(
     "tell",
     """
-Report to the controller what it cannot see: capacity, notices, metrics.
+Tell the controller what it cannot see itself.
 
 The newest word about each thing counts. A reporter's token is enough.
 

@@ -52,7 +52,7 @@ def usage(
     if as_csv and as_json:
         raise BadInput("--csv and --json are two formats", do="choose one")
     now = datetime.now().astimezone()
-    columns: tuple[Column, ...] = tuple(COLUMNS[one] for one in by or ["team"])
+    columns: tuple[Column, ...] = tuple(COLUMNS[one] for one in by or [By.TEAM])
     from_s = moment("--from", begin, now).timestamp() if begin else None
     until_s = moment("--until", until, now).timestamp() if until else None
     with connect() as cluster:
