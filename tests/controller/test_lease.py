@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 
+import msgspec
 import psycopg
 import pytest
 
+from elastane.api.serving import Serving
 from elastane.controller.store import lease
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease, Taken
@@ -96,6 +98,33 @@ def test_a_cut_connection_has_lost_the_lease_for_good(store_url):
         with Lease(store_url) as other:
             assert other.held()
             assert not mine.held()
+
+
+def test_a_controller_whose_database_hangs_up_ends_itself_and_says_why(store_url, tmp_path):
+    if not store_url.startswith("postgresql"):
+        pytest.skip("a file does not hang up")
+    wish = Serving(home=str(tmp_path), store=store_url)
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "elastane.controller"),
+            *(msgspec.json.encode(wish).decode(), f"--ready-fd={writing}", f"--with={os.getpid()}"),
+        ],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=(writing,),
+    ) as controller:
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            assert told.readline()
+        cut(store_url)
+        _, said = controller.communicate()
+    assert controller.returncode == 1
+    assert "is gone, so another controller may have it" in said
+    assert "then start the controller again" in said
+    with Lease(store_url) as mine:
+        assert mine.held()
 
 
 def test_a_database_that_cannot_be_reached_is_said_in_words(tmp_path):
