@@ -38,8 +38,8 @@ def write_for_ever(url, prefix, seed, acknowledged):
                 jobs.submit(tx, JobSpec(name=name, team="t", script="x.py"), "ada", now_s)
                 names.append(name)
             else:
-                verb, name = drawn.choice(["grant", "finish"]), drawn.choice(names)
-                if verb == "grant":
+                verb, name = drawn.choice(["grown", "finish"]), drawn.choice(names)
+                if verb == "grown":
                     workers = drawn.randint(0, 4)
                     one = Decision(
                         job=name,
@@ -53,7 +53,9 @@ def write_for_ever(url, prefix, seed, acknowledged):
                     observed = Observed(held={"p": Held(workers=1)})
                     jobs.note(tx, [Noted(job=name, state="finished", observed=observed)], now_s)
                     names.remove(name)
-            events.append(tx, f"job.{verb}", name, now_s, team="t", job=name)
+            if verb != "grown":
+                # Of which deciding tells by itself.
+                events.append(tx, f"job.{verb}", name, now_s, team="t", job=name)
             audit.append(
                 tx,
                 token=ID,
