@@ -283,9 +283,9 @@ def restore(found: Results) -> list[str]:
         rows.append(
             [
                 workers,
-                *(said(seconds[name], "s") for name in ("raw", "checked", "dcp", "elastane")),
+                *(said(seconds.get(name, ()), "s") for name in ("raw", "checked", "dcp", "elastane")),
                 said(at["raw_over_elastane"]),
-                said(at["checked_over_elastane"]),
+                said(at.get("checked_over_elastane", ())),
                 said(at["dcp_over_elastane"]),
             ]
         )

@@ -343,4 +343,4 @@ def test_what_cannot_be_started_is_a_life_that_failed(engine, tmp_path):
     assert "there is no script" in course.why
     course = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
     assert course.ended.how == "failed"
-    assert "names no script" in course.ended.why
+    assert "wants to start sh" in course.ended.why
