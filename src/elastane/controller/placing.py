@@ -34,3 +34,17 @@ def placed(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) 
         # More than anybody knew of: a worker on its way out whose successor has arrived.
         put(pool, left)
     return found
+
+
+def still_held(
+    held: Mapping[str, int], granted: Mapping[str, int], given: Mapping[str, int]
+) -> dict[str, int]:
+    """What counts as held, by pool, once ``given`` is decided in place of ``granted``.
+
+    What was granted may have been told, so where less is given it counts as held until it is seen not to be.
+    """
+    found = dict(held)
+    for pool, workers in granted.items():
+        if given.get(pool, 0) < workers:
+            found[pool] = max(found.get(pool, 0), workers)
+    return found

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.controller.placing import placed
+from elastane.controller.placing import placed, still_held
 
 POOLS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(1, 6), max_size=3)
 
@@ -38,3 +38,9 @@ def test_nobody_is_where_the_grant_wants_nobody_before_it_has_what_it_wants(
     found = placed(workers, granted, before)
     if any(found.get(pool, 0) > granted.get(pool, 0) for pool in found):
         assert all(found.get(pool, 0) >= most for pool, most in granted.items())
+
+
+def test_what_was_granted_counts_as_held_where_less_is_given() -> None:
+    assert still_held({"a": 1}, {"a": 3, "b": 2}, {"a": 2, "b": 2}) == {"a": 3}
+    assert still_held({"a": 4}, {"a": 3}, {}) == {"a": 4}
+    assert still_held({}, {"a": 2}, {"a": 4}) == {}

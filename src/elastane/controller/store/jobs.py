@@ -14,6 +14,7 @@ from elastane.api.plans import Decision
 from elastane.api.wire import ENDED, Explanation, Grant, Held, Job, JobSummary, Observed, Page, State, Use
 from elastane.controller.ending import Ending, forget_at_s
 from elastane.controller.noting import Noted
+from elastane.controller.placing import still_held
 from elastane.controller.standing import Standing, standing_after
 from elastane.controller.store import rows
 from elastane.controller.store.database import changed
@@ -296,15 +297,15 @@ def grant(tx: Connection, decision: Decision, given: Grant, explained: Explanati
 
 
 def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
-    """What a job may hold until it is looked at again, and what it is expected to hold.
-
-    What was granted may have been told, so it counts as held until it is seen not to be.
-    """
-    held = dict(before.observed.held)
-    for pool, workers in before.grant.workers.items():
-        if given.workers.get(pool, 0) < workers:
-            seen = held.get(pool, Held(workers=0))
-            held[pool] = msgspec.structs.replace(seen, workers=max(seen.workers, workers))
+    """What a job may hold until it is looked at again, and what it is expected to hold."""
+    seen = before.observed.held
+    counts = still_held(
+        {pool: one.workers for pool, one in seen.items()}, before.grant.workers, given.workers
+    )
+    held = {
+        pool: msgspec.structs.replace(seen.get(pool, Held(workers=0)), workers=workers)
+        for pool, workers in counts.items()
+    }
     grows = sum(given.workers.values()) > sum(one.workers for one in held.values())
     return msgspec.structs.replace(
         before.observed,
