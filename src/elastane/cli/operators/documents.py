@@ -80,6 +80,20 @@ def declare_verbs(  # noqa: PLR0917 - a table's columns
         shown = found if order is None else sorted(found, key=order)
         print_table(titles, map(row, shown), numbers=numbers, empty=f"no {noun} is declared")
 
+    listing.__doc__ = f"Show every {noun}."
+    app.command("list")(verb(listing))
+    declare_show_and_remove(app, noun, kind)
+
+
+def declare_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
+    """Gives a group ``show`` and ``remove``.
+
+    Args:
+        app: the group.
+        noun: what one of the documents is called.
+        kind: of the documents.
+    """
+
     def show(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
             found = cluster.document(kind, name)
@@ -96,9 +110,7 @@ def declare_verbs(  # noqa: PLR0917 - a table's columns
             return
         talk().print(f"{noun} {name} removed", markup=False)
 
-    listing.__doc__ = f"Show every {noun}."
     show.__doc__ = f"Show one {noun}, as a configuration file has it."
     remove.__doc__ = f"Remove a {noun} that nothing else stands on."
-    app.command("list")(verb(listing))
     app.command("show")(verb(show))
     app.command("remove")(verb(remove))

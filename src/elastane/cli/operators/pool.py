@@ -7,12 +7,10 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
-from elastane.cli.operators.config_file import text_of
-from elastane.cli.operators.differences import lean
-from elastane.cli.operators.documents import Name, amend, group
+from elastane.cli.operators.documents import Name, amend, declare_show_and_remove, group
 from elastane.cli.operators.quantities import labels
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.cli.verb import AsJson, print_json, verb
 from elastane.client.context import connect
 
 
@@ -115,26 +113,6 @@ def listing(as_json: AsJson = False) -> None:
     )
 
 
-def show(name: Name, as_json: AsJson = False) -> None:
-    """Show one pool, as a configuration file has it."""
-    with connect() as cluster:
-        found = cluster.document(Pool, name)
-    if as_json:
-        print_json(found)
-        return
-    talk().print(text_of(lean(found)), end="", markup=False)
-
-
-def remove(name: Name, as_json: AsJson = False) -> None:
-    """Remove a pool that nothing else stands on."""
-    with connect() as cluster:
-        cluster.undeclare(Pool, name)
-    if as_json:
-        print_json({"removed": name})
-        return
-    talk().print(f"pool {name} removed", markup=False)
-
-
 pool = group(
     "pool",
     """
@@ -147,5 +125,4 @@ Pools: devices of one kind, at one site, on the same terms.
 )
 pool.command("set")(verb(set_pool))
 pool.command("list")(verb(listing))
-pool.command("show")(verb(show))
-pool.command("remove")(verb(remove))
+declare_show_and_remove(pool, "pool", Pool)
