@@ -15,13 +15,14 @@ import elastane
 from elastane.agent.presence import those_present
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.controller.course import Course, cancelling, granting
+from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
 from elastane.lives.proof import judged
 from elastane.observability.run_files import read_run
+from tests.courses import cancelling, granting
 
 from .stage import SCRIPTS, told
 

@@ -15,7 +15,7 @@ from elastane.agent.presence import anyone_present, those_present
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
 from elastane.api.orders import Kill, Start
-from elastane.controller.course import Course, cancelling, granting
+from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
@@ -23,6 +23,7 @@ from elastane.engines.local.places import Places
 from elastane.lives.life_file import read_life
 from elastane.lives.proof import judged
 from elastane.observability.run_files import read_run
+from tests.courses import cancelling, granting
 
 from .stage import SCRIPTS, WAIT_S, told
 

@@ -13,9 +13,10 @@ from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
 from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
 from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
-from elastane.controller.course import Course, cancelling, granting
+from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import LINGER_S, due
+from tests.courses import cancelling, granting
 
 SPEC = JobSpec(
     name="j",

@@ -84,22 +84,3 @@ def _ending(wanted: Wanted, why: str) -> Ended | None:
             return Ended("failed", why)
         case "run" | "pause":
             return None
-
-
-def granting(course: Course, workers: int, now_s: float) -> Course:
-    """The plan has decided on another number of workers; 0 takes all away.
-
-    What was granted may have been told, so it counts as held until it is seen not to be. A job that is over,
-    or that nobody wants any more, gets none.
-    """
-    workers = 0 if course.ending is not None or course.ended is not None else workers
-    held = max(course.held, course.granted) if workers < course.granted else course.held
-    gone_by_s = course.gone_by_s if workers == course.granted else 0.0
-    if workers < course.granted:
-        gone_by_s = now_s + course.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
-    return msgspec.structs.replace(course, granted=workers, held=held, gone_by_s=gone_by_s)
-
-
-def cancelling(course: Course, now_s: float) -> Course:
-    """The user wants the job no more."""
-    return granting(msgspec.structs.replace(course, ending=Ended("cancelled")), 0, now_s)

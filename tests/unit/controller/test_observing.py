@@ -6,8 +6,9 @@ import pytest
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
 from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
-from elastane.controller.course import Course, Ended, cancelling, granting
+from elastane.controller.course import Course, Ended
 from elastane.controller.observing import observed
+from tests.courses import cancelling, granting
 
 SPEC = JobSpec(
     name="j",

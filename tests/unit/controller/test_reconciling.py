@@ -5,8 +5,9 @@ import pytest
 
 from elastane.api.observations import Observation
 from elastane.api.orders import Evict, Kill, Resize, Settle, Start, Stop
-from elastane.controller.course import Course, Ended, granting
+from elastane.controller.course import Course, Ended
 from elastane.controller.reconciling import LINGER_S, due
+from tests.courses import granting
 
 from .test_observing import SPEC, living
 
