@@ -69,7 +69,7 @@ def test_the_loop_says_so_goes_on_trying_and_recovers_and_jobs_go_on(
     store, running, disk, api_over, make_spec
 ):
     loop, machine = running
-    api = api_over(store)
+    api = api_over(store, failing=lambda: loop.failing)
     api.clock.now_s = time.time()
     operator, ada = api.user("operator"), api.user()
     operator.put("/pools/local", {"name": "local", "device": "cpu", "devices": DEVICES})
@@ -85,11 +85,13 @@ def test_the_loop_says_so_goes_on_trying_and_recovers_and_jobs_go_on(
     machine.pass_time()
     machine.pass_time()
     eventually(lambda: "is full" in loop.failing, "the loop says what is wrong")
+    assert ada.get("/health").json() == {"status": "failing"}
     assert machine.jobs["before"].agent is not None
     assert ada.get("/jobs/before").status_code == 200
 
     (disk / "ballast").unlink()
     eventually(lambda: not loop.failing, "the loop goes on")
+    assert ada.get("/health").json() == {"status": "ok"}
     assert ada.post("/jobs/before/cancel").is_success
 
     def ended() -> bool:

@@ -151,6 +151,13 @@ def test_top_shows_once_what_is_free_where_there_is_no_terminal(elastane, cluste
     sight = json.loads(elastane("top", "--json").stdout)
     assert (sight["pools"][0]["used"], sight["pools"][0]["devices"]) == (2, 4)
     assert [job["name"] for job in sight["jobs"]] == ["digits"]
+    assert not sight["failing"]
+    assert "nothing is decided" not in page
+    cluster.api.controller.failing = lambda: "the database is away"
+    page = elastane("top").stdout
+    assert "nothing is decided" in page
+    assert "database" not in page
+    assert json.loads(elastane("top", "--json").stdout)["failing"]
 
 
 def test_a_job_is_described_and_explained(elastane, cluster, submitted):

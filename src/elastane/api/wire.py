@@ -532,9 +532,14 @@ class AuditLine(Served, frozen=True, kw_only=True):
 
 
 class Health(Served, frozen=True, kw_only=True):
-    """The controller answers, and so does its store."""
+    """The controller answers, and so does its store.
 
-    status: Literal["ok"] = "ok"
+    Args:
+        status: ``failing``: the latest turn of its loop failed, so nothing is decided until one succeeds;
+            jobs go on as they are. The controller's log says why.
+    """
+
+    status: Literal["ok", "failing"] = "ok"
 
 
 class Version(Served, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from elastane.api.wire import (
     Event,
     Explained,
     Foreseen,
+    Health,
     Job,
     JobSummary,
     MadeToken,
@@ -362,6 +363,10 @@ class Cluster:
     def me(self) -> Me:
         """Whose token this connection has."""
         return self._do("GET", "/me", Me)
+
+    def health(self) -> Health:
+        """Whether the controller answers and decides."""
+        return self._do("GET", "/health", Health)
 
     def version(self) -> Version:
         return self._do("GET", "/version", Version)

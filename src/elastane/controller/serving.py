@@ -83,7 +83,9 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     engine = LocalEngine(Path(wish.home), node=node)
     scheduler = Scheduler(plan=plan, words=explain)
     loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
-    controller = Controller(store, wake=loop.wake, plan=plan, words=explain, clock=clock)
+    controller = Controller(
+        store, wake=loop.wake, plan=plan, words=explain, failing=lambda: loop.failing, clock=clock
+    )
     app = application(controller)
     server = _Server(
         uvicorn.Config(

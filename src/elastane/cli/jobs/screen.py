@@ -26,6 +26,9 @@ NARROW = 100
 """Columns; with fewer there are no bars for jobs."""
 AROUND = 5
 """Lines that are neither a pool nor a job."""
+FAILING = Text(
+    "nothing is decided: the controller's turns fail, and its log says why; jobs go on", style="red"
+)
 
 
 def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
@@ -36,7 +39,8 @@ def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
     now = f"{datetime.fromtimestamp(sight.time_s).astimezone():%H:%M:%S}"
     head.add_row(Text.assemble(("elastane", "bold"), f"  {url}"), Text(f"{now}   q ends", style="dim"))
     rows = max(0, height - AROUND - len(sight.pools))
-    parts: list[RenderableType] = [head, Text(), pools_part(sight), Text()]
+    warning = FAILING if sight.failing else Text()
+    parts: list[RenderableType] = [head, warning, pools_part(sight), Text()]
     parts.append(jobs_part(sight, rows, bars=width >= NARROW))
     return Group(*parts)
 

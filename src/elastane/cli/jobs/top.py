@@ -29,12 +29,14 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         pools: with what all teams use of them.
         jobs: that run, then those that wait, then the paused ones; newest first.
         more: there are others.
+        failing: the controller decides nothing now; jobs go on as they are.
     """
 
     time_s: float
     pools: tuple[Occupancy, ...]
     jobs: tuple[JobSummary, ...]
     more: bool
+    failing: bool
 
 
 def top(
@@ -47,7 +49,7 @@ def top(
 
     Where there is no terminal, and with --json, one look.
 
-    With --json, an object with the keys timeS, pools, jobs and more.
+    With --json, an object with the keys timeS, pools, jobs, more and failing.
     """
     with connect() as cluster:
         if as_json:
@@ -64,7 +66,11 @@ def look(cluster: "Cluster", team: str, rows: int) -> Sight:
     """Pools, and so many jobs."""
     found = list(islice(_ordered(cluster, team), rows + 1))
     return Sight(
-        time_s=time.time(), pools=cluster.occupancy(), jobs=tuple(found[:rows]), more=len(found) > rows
+        time_s=time.time(),
+        pools=cluster.occupancy(),
+        jobs=tuple(found[:rows]),
+        more=len(found) > rows,
+        failing=cluster.health().status == "failing",
     )
 
 
@@ -75,9 +81,11 @@ def _ordered(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
 def show(console: "Console", sight: Sight) -> None:
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
-    from elastane.cli.jobs.screen import jobs_part, pools_part  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.screen import FAILING, jobs_part, pools_part  # noqa: PLC0415 - rich
     from elastane.cli.jobs.words import print_whole  # noqa: PLC0415
 
+    if sight.failing:
+        print_whole(console, FAILING)
     for part in (pools_part(sight), Text(), jobs_part(sight)):
         print_whole(console, part)
 

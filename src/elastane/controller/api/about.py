@@ -16,11 +16,11 @@ router = APIRouter(prefix="/v1", tags=["about"])
 
 @router.get("/health", **says(Health))
 def health(request: Request) -> Response:
-    """Whether the controller and its store answer."""
+    """Whether the controller and its store answer, and its loop decides."""
     controller: Controller = request.app.state.controller
     with controller.store.reading() as tx:
         change(tx)
-    return response(reply(Health()))
+    return response(reply(Health(status="failing" if controller.failing() else "ok")))
 
 
 @router.get("/version", **says(Version))
