@@ -129,6 +129,7 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
     kinds = [json.loads(line)["kind"] for line in lines]
     assert "job.failed" not in kinds
     assert kinds[-1] == "job.cancelled"
+    assert kinds.count("job.cancelled") == 1
 
 
 def test_a_script_that_raises_is_the_jobs_failure_in_its_own_words(typed):

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from elastane.api.jobs import JobSpec
-from elastane.api.wire import Event, Explained, Job, JobSummary, Page, Reprioritise, Scale, State
+from elastane.api.wire import ENDED, Event, Explained, Job, JobSummary, Page, Reprioritise, Scale, State
 from elastane.controller.access.roles import Action, Target
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller
@@ -180,8 +180,10 @@ def cancel(caller: Asking, job: Name) -> Response:
         caller.expect(before.version)
         after = jobs.cancel(tx, job, caller.now_s)
         if after.version != before.version:
+            # One that has workers is told once more when they are gone.
+            kind = "job.cancelled" if after.state in ENDED else "job.ending"
             message = f"{caller.principal.user} cancelled {job}"
-            events.append(tx, "job.cancelled", message, caller.now_s, team=after.team, job=job)
+            events.append(tx, kind, message, caller.now_s, team=after.team, job=job)
         return reply(after, version=after.version)
 
     return caller.change("job.cancelled", f"job {job}", do)
