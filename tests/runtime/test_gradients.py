@@ -8,7 +8,7 @@ from torch import nn
 
 from elastane.protocol.shares import deal
 from elastane.protocol.tree import members_of
-from elastane.runtime.state.gradients import STRETCH, Gradients, _add_pair
+from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.layout import ModelLayout
 
 
@@ -109,11 +109,38 @@ def test_pairs_land_in_the_slot_of_their_sibling(size, slots):
     assert len(worker.gradients._arenas) == slots
 
 
-def test_a_pair_is_added_in_stretches_to_the_same_bits():
-    target, one, other = torch.randn(3, 2 * STRETCH + 7)
+def test_a_pair_is_added_in_portions_to_the_same_bits():
+    gradients = Worker(1).gradients
+    target, one, other = torch.randn(3, 100_007)
     expected = target + (one + other)
-    _add_pair(target, one, other)
+    gradients.add_pair(target, one, other)
     assert torch.equal(target, expected)
+    assert gradients._scratch[target.dtype].numel() < target.numel() / 2
+
+
+class Aliased(nn.Module):
+    """Autograd puts the gradients of both parameters into the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row, self.column = nn.Parameter(torch.ones(1, 3)), nn.Parameter(torch.ones(3, 1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (self.row.reshape(3) + self.column.reshape(3)) * inputs
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+def test_gradients_that_share_memory_are_each_added_once(size):
+    model = Aliased()
+    gradients = Gradients(ModelLayout(model, torch.optim.SGD(model.parameters(), lr=0.1)), exact=True)
+    gradients.begin_round(size)
+    inputs = [torch.tensor([1.0, 2.0, 3.0]) * (rank + 1) for rank in range(size)]
+    for rank, one in enumerate(inputs):
+        gradients.begin_leaf(rank, None, rank + 1 if rank + 1 < size else None)
+        model(one).sum().backward()
+        gradients.end_leaf([])
+    row, column = gradients.as_gradients
+    assert row.flatten().tolist() == column.flatten().tolist() == sum(inputs).tolist()
 
 
 @pytest.mark.parametrize("given", [(None, None), (None, -torch.zeros(3)), (-torch.zeros(3), None)])
@@ -121,7 +148,7 @@ def test_a_pair_without_a_gradient_counts_as_zeros_of_the_right_sign(given):
     target = -torch.zeros(3)
     whole = [torch.zeros(3) if one is None else one for one in given]
     expected = target + (whole[0] + whole[1])
-    _add_pair(target, *given)
+    Worker(1).gradients.add_pair(target, *given)
     assert torch.equal(target.signbit(), expected.signbit())
 
 

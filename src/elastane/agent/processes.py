@@ -16,6 +16,10 @@ PF_EXITING = 0x4
 """Of the kernel's flags of a process: it is being taken down."""
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Of a worker, unless the user has set them: glibc keeps what a step has freed for the next one. Else it may
+give gradients back to the kernel and have them cleared anew in each step, a tenth of its time. The first is the
+largest that glibc takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Child:
         pass_fds: file descriptors it inherits.
         hears: its standard input is a pipe from the agent.
         speaks: its standard output is a pipe to the agent.
-        threads: for numerical libraries in it; None leaves the environment as it is.
+        threads: of numerical libraries in it, a worker's; None leaves the environment as it is.
 
     Raises:
         OSError: it cannot be started.
@@ -106,6 +110,7 @@ class Child:
         threads: int | None = None,
     ) -> None:
         settings = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
+        defaults = {} if threads is None else MALLOC_VARIABLES
         with log.open("ab") as stream:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules
                 command,
@@ -114,7 +119,7 @@ class Child:
                 stderr=stream,
                 pass_fds=pass_fds,
                 start_new_session=True,
-                env=os.environ | settings,
+                env={**defaults, **os.environ, **settings},
                 bufsize=0,
             )
         self._watch = Watch(self.process.pid)

@@ -21,8 +21,8 @@ from elastane.runtime.state.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
 
-STRETCH = 1 << 16
-"""Elements; four times as many are looked at together."""
+PORTION = 1 << 22
+"""Elements; larger gradients are added in portions."""
 
 
 class Gradients:
@@ -52,6 +52,7 @@ class Gradients:
         self._leaf: _Leaf | _Kept | None = None
         self._touched: set[int] = set()
         self._kept: _Kept | None = None
+        self._scratch: dict[torch.dtype, torch.Tensor] = {}
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
@@ -169,6 +170,33 @@ class Gradients:
             self._arenas.append(Arena(f"slot-{slot}", self.layout.sections))
         return slot
 
+    def add_pair(self, target: torch.Tensor, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+        """Add the sum of two virtual ranks to that of their sibling; None counts as zeros.
+
+        Their sum passes through memory that stays in the processor's cache. It would be made sooner in one of
+        the two, but another parameter's gradient may lie in the same memory: of ``a.reshape(3) +
+        b.reshape(3)`` autograd gives both the same.
+
+        Args:
+            target: 1-D.
+            one: 1-D and as long.
+            other: likewise.
+        """
+        if one is None:
+            one, other = other, None
+        if one is None:
+            target.add_(0)
+            return
+        scratch = self._scratch.get(target.dtype)
+        if scratch is None:
+            largest = max(parameter.numel() for parameter in self.layout.parameters)
+            scratch = self._scratch[target.dtype] = torch.empty(min(PORTION, largest), dtype=target.dtype)
+        for begin in range(0, target.numel(), scratch.numel()):
+            portion = slice(begin, begin + scratch.numel())
+            some = target[portion]
+            sums = scratch[: some.numel()]
+            some.add_(torch.add(one[portion], 0 if other is None else other[portion], out=sums))
+
     def _parameter_views(self, slot: int) -> list[torch.Tensor]:
         while len(self._views) <= slot:
             tensors = self._arenas[len(self._views)].tensors
@@ -258,7 +286,7 @@ class _Leaf:
                     place = self._layout.places[number]
                     target = place.flat(gradients._arenas[self._slot].tensors)  # noqa: SLF001
                     flat = [None if one is None else place.flattened(one) for one in (kept, gradient)]
-                    _add_pair(target, *flat)
+                    gradients.add_pair(target, *flat)
                 else:
                     self._write(self._views[number], kept, gradient)
             else:
@@ -307,7 +335,7 @@ class _Leaf:
         target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
         cut = slice(piece.start, piece.stop)
         pair = [None if one is None else place.flattened(one)[cut] for one in (kept, change)]
-        write = _add_pair if self._adding and self._kept is not None else self._write
+        write = self._gradients.add_pair if self._adding and self._kept is not None else self._write
         write(target[cut], *pair)
 
     def _count_down(self, number: int) -> None:
@@ -343,25 +371,3 @@ class _Leaf:
                 self._merge(block)
             if self._announce is not None and of_buffers:
                 self._announce(tuple(of_buffers))
-
-
-def _add_pair(target: torch.Tensor, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
-    """Add the sum of two virtual ranks to that of their sibling; None counts as zeros.
-
-    In stretches that stay in the processor's cache, so that the pair's sum is never in memory.
-
-    Args:
-        target: 1-D.
-        one: 1-D and as long.
-        other: likewise.
-    """
-    if one is None:
-        one, other = other, None
-    if one is None:
-        target.add_(0)
-        return
-    sums = torch.empty(min(STRETCH, target.numel()), dtype=target.dtype)
-    for begin in range(0, target.numel(), STRETCH):
-        stretch = slice(begin, begin + STRETCH)
-        some = target[stretch]
-        some.add_(torch.add(one[stretch], 0 if other is None else other[stretch], out=sums[: some.numel()]))
