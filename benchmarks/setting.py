@@ -45,7 +45,7 @@ def full(work: Path) -> Setting:
         work=work,
         repetitions=5,
         size="10m",
-        usual={"10m": Usual(warmup=4, steps=15), "100m": Usual(warmup=1, steps=3)},
+        usual={"10m": Usual(warmup=4, steps=15), "100m": Usual(warmup=1, steps=5)},
         memory="100m",
         state="100m",
         calm_steps=10,

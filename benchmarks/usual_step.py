@@ -21,6 +21,7 @@ def measure(setting: Setting) -> dict[str, Any]:
 def one_size(setting: Setting, size: str, usual: Usual) -> dict[str, Any]:
     contestants: dict[str, Callable[[Job], None]] = {
         "plain_1": lambda job: ddp.run(job, 1, job.out / "logs"),
+        "tree_1": lambda job: ddp.run(job, 1, job.out / "logs", script="tree"),
         "elastane_1": lambda job: elastane_run(job, 1),
         "ddp_2": lambda job: ddp.run(job, 2, job.out / "logs"),
         "elastane_2": lambda job: elastane_run(job, 2),
@@ -38,6 +39,8 @@ def one_size(setting: Setting, size: str, usual: Usual) -> dict[str, Any]:
         "steps": usual.steps,
         "virtual_ranks": VIRTUAL_RANKS,
         "step_s": seconds,
+        "tree_1_over_plain_1": ratios(seconds["tree_1"], seconds["plain_1"]),
+        "elastane_1_over_tree_1": ratios(seconds["elastane_1"], seconds["tree_1"]),
         "elastane_1_over_plain_1": ratios(seconds["elastane_1"], seconds["plain_1"]),
         "elastane_2_over_ddp_2": ratios(seconds["elastane_2"], seconds["ddp_2"]),
     }

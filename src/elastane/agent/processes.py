@@ -18,8 +18,8 @@ PF_EXITING = 0x4
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """Of a worker, unless the user has set them: glibc keeps what a step has freed for the next one. Else it may
-give gradients back to the kernel and have them cleared anew in each step, a tenth of its time. The first is the
-largest that glibc takes."""
+give gradients back to the kernel and have them cleared anew in each step, a tenth of its time. The first is
+the largest that glibc takes."""
 
 
 @dataclass(frozen=True, slots=True)

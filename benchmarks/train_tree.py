@@ -1,0 +1,59 @@
+"""The plain loop, its gradients added pair by pair as a fixed tree has them: the simplest program that does.
+
+A sum that any number of workers can share is not a running one. Autograd adds the two of a pair, as it does
+in the plain loop; sums of pairs wait in memory for their siblings.
+"""
+
+import os
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import job
+import ticks
+import workload
+
+
+def main() -> None:
+    asked = job.parsed()
+    size = workload.SIZES[asked.size]
+    if asked.virtual_ranks % 2:
+        raise SystemExit("pairs need an even number of virtual ranks")
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    tick = ticks.TickWriter(asked.out)
+    model = workload.GPT(size)
+    optimizer = workload.optimizer_for(model)
+    parameters = list(model.parameters())
+    batches = iter(DataLoader(workload.Tokens(size.context), batch_size=size.microbatch))
+    for number in range(1, asked.steps + 1):
+        waiting: list[tuple[int, list[Tensor | None]]] = []
+        for microbatch in range(asked.virtual_ranks):
+            tick.begun(number)
+            inputs, targets = next(batches)
+            (workload.loss_of(model, inputs, targets) / asked.virtual_ranks).backward()
+            if microbatch % 2:
+                gradients = [parameter.grad for parameter in parameters]
+                ranks = 2
+                while waiting and waiting[-1][0] == ranks:
+                    _, before = waiting.pop()
+                    for mine, sibling in zip(gradients, before, strict=True):
+                        if mine is not None and sibling is not None:
+                            mine.add_(sibling)
+                    ranks *= 2
+                waiting.append((ranks, gradients))
+                for parameter in parameters:
+                    parameter.grad = None
+        (whole,) = waiting
+        for parameter, gradient in zip(parameters, whole[1], strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad()
+        tick.done(number)
+    # As the plain loop ends, see train_ddp.py.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
