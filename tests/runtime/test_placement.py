@@ -1,5 +1,7 @@
 """A mirrored model trains to the bits of one in place: here the mirror is more memory of the CPU."""
 
+import os
+
 import pytest
 import torch
 from torch import optim
@@ -210,18 +212,24 @@ def test_a_buffer_on_another_device_than_the_parameters_is_named():
 
 
 @pytest.mark.parametrize(
-    ("worker", "count", "visible", "expected"),
+    ("count", "visible", "expected"),
     [
-        (0, 1, None, "0"),
-        (5, 4, None, "1"),
-        (3, 2, "4, 7", "7"),
-        (4, 2, "4,7", "4"),
-        (1, 2, "GPU-aaaa,GPU-bbbb", "GPU-bbbb"),
-        (7, 3, "0,1,2,-1,5", "1"),
+        (1, None, ["0"]),
+        (2, "4, 7", ["4", "7"]),
+        (2, "GPU-aaaa,GPU-bbbb", ["GPU-aaaa", "GPU-bbbb"]),
+        (3, "0,1,2,-1,5", ["0", "1", "2"]),
     ],
 )
-def test_workers_take_the_gpus_of_the_machine_in_turn(worker, count, visible, expected):
-    assert devices.chosen(worker, count, visible) == expected
+def test_gpus_have_the_names_that_a_process_chooses_one_by(count, visible, expected):
+    assert devices.named(count, visible) == expected
+
+
+def test_a_worker_sees_the_gpu_it_has_claimed(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(devices, "default_place", lambda: tmp_path / "claims")
+    monkeypatch.setenv(devices.VISIBLE, "4,7")
+    devices.assign(1)
+    assert os.environ[devices.VISIBLE] == "7"
 
 
 def test_what_a_gpu_depends_on_is_in_its_description(monkeypatch):

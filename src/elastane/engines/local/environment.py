@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 NEEDED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
-    "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
 )  # fmt: skip
-"""Where programs, libraries, certificates and files lie, and how text is written. None of it is a secret."""
+"""Where programs, libraries, devices, certificates and files are, and how text is written. Nothing secret."""
 
 
 def environment_of(wishes: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,8 @@ import os
 
 import torch
 
+from elastane.runtime.state.claims import claim, default_place
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 FIXED_WORKSPACE = ":4096:8"
@@ -15,26 +17,25 @@ reproducibility")."""
 
 
 def assign(worker: int) -> None:
-    """Show this process one GPU of those its agent could see, in turn by worker number.
+    """Show this process one GPU of those its agent could see, one that no other worker of this machine has.
 
     Must come before anything has touched CUDA. The script's ``"cuda"`` is then a GPU of this worker's;
     several workers share one where there are more workers than GPUs. Without a GPU nothing happens.
     """
     count = torch.cuda.device_count()
     if count:
-        os.environ[VISIBLE] = chosen(worker, count, os.environ.get(VISIBLE))
+        os.environ[VISIBLE] = claim(named(count, os.environ.get(VISIBLE)), worker, default_place())
 
 
-def chosen(worker: int, count: int, visible: str | None) -> str:
-    """The GPU of a worker, as ``CUDA_VISIBLE_DEVICES`` names it.
+def named(count: int, visible: str | None) -> list[str]:
+    """The GPUs that can be seen, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Args:
-        worker: its number.
-        count: GPUs that can be seen, at least 1.
+        count: how many, at least 1.
         visible: the variable as the agent has it: numbers or UUIDs; None: not set.
     """
-    names = [name.strip() for name in visible.split(",")] if visible else [str(i) for i in range(count)]
-    return names[worker % count]
+    names = visible.split(",") if visible else map(str, range(count))
+    return [name.strip() for name in names][:count]
 
 
 def pin_libraries() -> None:
