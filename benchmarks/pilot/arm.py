@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 from elastane.api import wire
 from elastane.api.control import AskStatus
 from elastane.api.errors import ElastaneError
 from elastane.api.jobs import JobSpec
-from elastane.api.pools import Pool
 from elastane.api.rundir import RunDir
 from elastane.api.serving import Ready
 from elastane.client.channel import ask
@@ -179,8 +177,7 @@ class _Arm:
                 self.reporter.report(wire.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
                 self.did("capacity", f"{pool} has {devices} devices")
             case Price(pool=pool, price=price):
-                before = self.operator.document(Pool, pool)
-                self.operator.declare(msgspec.structs.replace(before, price=price))
+                self.reporter.report(wire.Price(pool=pool, price=price, valid_s=LONG_S))
                 self.did("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.unfinished():

@@ -179,6 +179,8 @@ def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sql
     assert (node["wanted"], node["why"], node["goneAtS"]) == ("drain", "new disk", api.clock() + 30)
     assert reporter.post("/reports", {"kind": "notice", "node": "n9", "inS": 1}).status_code == 404
     assert reporter.post("/reports", {"kind": "capacity", "pool": "h100", "devices": -1}).status_code == 422
+    assert reporter.post("/reports", {"kind": "price", "pool": "h100", "price": -1}).status_code == 422
+    assert reporter.post("/reports", {"kind": "price", "pool": "h9", "price": 1}).status_code == 404
     assert reporter.get("/jobs").status_code == 403
     assert api.user().post("/reports", {"kind": "notice", "node": "n1", "inS": 1}).status_code == 403
 

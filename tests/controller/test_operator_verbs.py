@@ -162,6 +162,9 @@ def test_a_reporters_word_limits_what_jobs_have(olga, terminal, cluster):
     assert meter.said("tell", "metric", "qps", "-1") == "qps is -1 for 10min\n"
     meter("tell", "capacity", "h100", "5", "--for", "1h")
     assert olga.json("pool", "list")[0]["free"] == 5
+    said = meter.said("tell", "price", "h100", "0.75", "--for", "1h")
+    assert said == "a device of h100 costs 0.75 an hour for 1h\n"
+    assert olga.json("pool", "list")[0]["price"] == 0.75
     assert "there is no node n9" in meter.error("tell", "notice", "n9", "--in", "2min", code=3)
     assert "all of it must be said" in olga.error("trigger", "set", "other", "--metric", "x")
     assert olga.rows("trigger", "list") == [["busy", "qps", "above", "100", "h100", "2"]]

@@ -115,6 +115,15 @@ def test_another_price_counts_from_its_moment_on(cluster, operator, everybody):
     after = sum(row.cost for row in cluster.usage("job"))
     assert after - before == 4 * 50 * 2
     assert cluster.state("train").spent == pytest.approx(after)
+    reporter = cluster.api.user("reporter")
+    for name in ("spot", "h100"):
+        said = {"kind": "price", "pool": name, "price": 36000.0, "validS": 25}
+        assert reporter.post("/reports", said).is_success
+    cluster.turn()
+    cluster.pass_time(50)
+    # While the word counts, and from the next plan after that what is declared again.
+    last = sum(row.cost for row in cluster.usage("job"))
+    assert 4 * (25 * 10 + 25 * 2) <= last - after <= 4 * (35 * 10 + 15 * 2)
 
 
 def test_a_metric_from_outside_limits_a_pool_for_as_long_as_it_counts(cluster, operator, everybody):

@@ -423,7 +423,15 @@ class Metric(Asked, frozen=True, kw_only=True, tag="metric", tag_field="kind"):
     valid_s: float = 600.0
 
 
-Report: TypeAlias = Capacity | Notice | Metric
+class Price(Asked, frozen=True, kw_only=True, tag="price", tag_field="kind"):
+    """A device of a pool costs so much an hour, until somebody says otherwise or ``valid_s`` has passed."""
+
+    pool: str
+    price: float
+    valid_s: float = 600.0
+
+
+Report: TypeAlias = Capacity | Notice | Metric | Price
 
 # -- usage, tokens, audit ----------------------------------------------------------------------------------
 

@@ -321,7 +321,7 @@ class Cluster:
         return self._do("POST", f"/nodes/{name}/{verb}", Node, body=body)
 
     def report(self, report: Report) -> None:
-        """Capacity, a notice or a metric, from outside."""
+        """Capacity, a notice, a price or a metric, from outside."""
         self._ask("POST", "/reports", body=report)
 
     def usage(

@@ -1,11 +1,11 @@
-"""How many devices a pool really has: what is declared, less what the world says. Pure."""
+"""What a pool really has and costs: what is declared, as far as the world says nothing else. Pure."""
 
 from collections.abc import Iterable
 
 import msgspec
 
 from elastane.api.pools import Pool
-from elastane.api.wire import Capacity, Metric, Node, Trigger
+from elastane.api.wire import Capacity, Metric, Node, Price, Trigger
 
 
 def limited(
@@ -47,6 +47,12 @@ def limited(
         staying = min(devices - going, bounds.get(pool.name, devices))
         result.append(msgspec.structs.replace(pool, devices=devices, leaving=devices - staying))
     return tuple(result)
+
+
+def priced(pools: Iterable[Pool], prices: Iterable[Price]) -> tuple[Pool, ...]:
+    """The pools at the prices that were reported; where nobody has, at those that are declared."""
+    reported = {price.pool: price.price for price in prices}
+    return tuple(msgspec.structs.replace(pool, price=reported.get(pool.name, pool.price)) for pool in pools)
 
 
 def fires(trigger: Trigger, value: float | None) -> bool:

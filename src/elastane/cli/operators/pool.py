@@ -77,7 +77,7 @@ def listing(as_json: AsJson = False) -> None:
     """Show every pool, what is in use, and what is free.
 
     With --json, a list of objects with the keys pool (as declared), devices
-    (as a plan counts them now), leaving, used and free.
+    (as a plan counts them now), leaving, used, free and price (of now).
     """
     with connect() as cluster:
         declared = {one.name: one for one in cluster.declared(Pool)}
@@ -86,7 +86,7 @@ def listing(as_json: AsJson = False) -> None:
         print_json(
             [
                 {"pool": declared[one.pool], "devices": one.devices, "leaving": one.leaving}
-                | {"used": one.used, "free": one.free}
+                | {"used": one.used, "free": one.free, "price": one.price}
                 for one in now
             ]
         )

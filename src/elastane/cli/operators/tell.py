@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.wire import Capacity, Metric, Notice, Report
+from elastane.api.wire import Capacity, Metric, Notice, Price, Report
 from elastane.cli.operators.documents import group
 from elastane.cli.operators.quantities import duration_s, duration_text
 from elastane.cli.verb import AsJson, print_json, talk, verb
@@ -48,6 +48,18 @@ def metric(
     _tell(report, f"{name} is {value:g} for {duration_text(report.valid_s)}", as_json=as_json)
 
 
+def price(
+    pool: Annotated[str, typer.Argument(metavar="POOL", show_default=False)],
+    hourly: Annotated[float, typer.Argument(metavar="PRICE", min=0, show_default=False)],
+    valid: Valid = "10min",
+    as_json: AsJson = False,
+) -> None:
+    """An hour of a device of POOL costs PRICE, for as long as the word counts."""
+    report = Price(pool=pool, price=hourly, valid_s=duration_s("--for", valid))
+    words = f"a device of {pool} costs {hourly:g} an hour for {duration_text(report.valid_s)}"
+    _tell(report, words, as_json=as_json)
+
+
 def _tell(report: Report, words: str, *, as_json: bool) -> None:
     with connect() as cluster:
         cluster.report(report)
@@ -66,10 +78,12 @@ The newest word about each thing counts. A reporter's token is enough.
 
   $ elastane tell capacity spot 24             [dim]the pool has 24 devices left[/dim]
   $ elastane tell notice n17 --in 2min         [dim]the node will be taken away[/dim]
+  $ elastane tell price spot 0.7 --for 1h      [dim]what an hour of a device costs[/dim]
   $ elastane tell metric qps 1250 --for 5min   [dim]see: elastane trigger[/dim]
 """,
 )
 tell.command("capacity")(verb(capacity))
 tell.command("notice")(verb(notice))
+tell.command("price")(verb(price))
 # A value below zero is an argument, not an option.
 tell.command("metric", context_settings={"ignore_unknown_options": True})(verb(metric))

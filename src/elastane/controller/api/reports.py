@@ -1,4 +1,4 @@
-"""What others know and we do not: capacity, notices, metrics."""
+"""What others know and we do not: capacity, notices, metrics, prices."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
 from elastane.api.reading import check_name
-from elastane.api.wire import Capacity, Metric, Notice, Report
+from elastane.api.wire import Capacity, Metric, Notice, Price, Report
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body
 from elastane.controller.api.caller import Asking
@@ -23,7 +23,7 @@ LONGEST_S = 366 * 24 * 3600.0
 
 @router.post("", **says(None, takes=Report, status=HTTPStatus.NO_CONTENT))
 def report(caller: Asking, said: Annotated[Report, body(Report)]) -> Response:
-    """A pool's capacity, the end of a node, or a metric that triggers watch. The newest word counts."""
+    """A pool's capacity or price, a node's end, or a metric that triggers watch. The newest word counts."""
     about = _about(said)
 
     def do(tx: Connection) -> Reply:
@@ -39,7 +39,7 @@ def report(caller: Asking, said: Annotated[Report, body(Report)]) -> Response:
                     nodes.want(tx, node, "drain", why, gone_at_s)
                     message = f"node {node} will be taken away in {in_s:g} s"
                     events.append(tx, "node.notice", message, caller.now_s)
-            case Capacity(pool=pool):
+            case Capacity(pool=pool) | Price(pool=pool):
                 if documents.find(tx, "pools", pool) is None:
                     raise missing(f"pool {pool}")
                 reports.write(tx, said, caller.now_s)
@@ -64,6 +64,11 @@ def _about(said: Report) -> str:
         case Capacity(pool=pool, devices=devices, valid_s=valid_s):
             check_name("pool", pool)
             _bounded("devices", devices, most=1e9)
+            _bounded("validS", valid_s)
+            return f"pool {pool}"
+        case Price(pool=pool, price=price, valid_s=valid_s):
+            check_name("pool", pool)
+            _bounded("price", price, most=1e9)
             _bounded("validS", valid_s)
             return f"pool {pool}"
         case Metric(metric=metric, valid_s=valid_s):

@@ -7,7 +7,7 @@ from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.rules import Rules
 from elastane.api.wire import Config
-from elastane.controller.limits import limited
+from elastane.controller.limits import limited, priced
 from elastane.controller.store import documents, nodes, reports
 from elastane.controller.store.database import change
 from elastane.controller.store.rows import state_of
@@ -35,9 +35,10 @@ COLUMNS = [
 
 
 def pools_of(tx: Connection, config: Config, now_s: float) -> tuple[Pool, ...]:
-    """The declared pools, with the devices that they really have."""
-    capacities, metrics = reports.valid(tx, now_s)
-    return limited(config.pools or (), nodes.every(tx), capacities, metrics, config.triggers or ())
+    """The declared pools, with the devices that they really have, at the prices of now."""
+    said = reports.valid(tx, now_s)
+    found = limited(config.pools or (), nodes.every(tx), said.capacities, said.metrics, config.triggers or ())
+    return priced(found, said.prices)
 
 
 class Taken(msgspec.Struct, frozen=True):
