@@ -39,7 +39,8 @@ pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot
 	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
 test: setup ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not processes" --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest -m processes
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .

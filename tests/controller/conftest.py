@@ -82,10 +82,12 @@ def postgres_server():
             check=True,
             **quiet,
         )
-        yield lambda name: f"postgresql://elastane@/{name}?host={where}"
-        subprocess.run(
-            [programs / "pg_ctl", "-D", where / "data", "-m", "immediate", "stop"], check=True, **quiet
-        )
+        try:
+            yield lambda name: f"postgresql://elastane@/{name}?host={where}"
+        finally:
+            subprocess.run(
+                [programs / "pg_ctl", "-D", where / "data", "-m", "immediate", "stop"], check=True, **quiet
+            )
     finally:
         shutil.rmtree(where, ignore_errors=True)
 
