@@ -139,7 +139,10 @@ def main() -> None:
             alive = len(snapshots.snapshot(tx, time.time()).snapshot.jobs)
         snapshot_s = time.monotonic() - begin_s
         store.close()
-        listening = socket.create_server(("127.0.0.1", 0))
+        # As the controller listens: see `elastane.controller.serving`.
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1024)
         server = multiprocessing.get_context("spawn").Process(
             target=serve, args=(url, listening), daemon=True
         )

@@ -194,6 +194,19 @@ def test_a_job_gets_another_priority(elastane, cluster, submitted):
     assert elastane("reprioritise", "digits", "royal").exit_code == 2
 
 
+def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
+    submitted("digits", "--budget", "10")
+    said = elastane("amend", "digits", "--budget", "250", "--loss", "0.1").stdout
+    assert said == "digits has now a budget of 250 (0.00 spent), a loss to reach, 0.1\n"
+    assert cluster.job("digits").spec.target.loss == 0.1
+    assert "a deadline" in elastane("amend", "digits", "--deadline", "+8h", "--loss", "none").stdout
+    spec = json.loads(elastane("amend", "digits", "--throughput", "64", "--json").stdout)["spec"]
+    assert (spec["budget"], spec["target"]) == (250, {"throughput": 64})
+    for wrong in ((), ("--budget", "much"), ("--budget", "-1"), ("--deadline", "soon"), ("--loss", "nan")):
+        assert elastane("amend", "digits", *wrong).exit_code == 2
+    assert cluster.job("digits").spec.budget == 250
+
+
 def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwhile):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
@@ -278,6 +291,7 @@ def test_logs_are_the_newest_workers_unless_one_is_named(elastane, cluster, subm
         ("explain", "nobody"),
         ("scale", "nobody", "2"),
         ("reprioritise", "nobody", "high"),
+        ("amend", "nobody", "--budget", "1"),
         ("pause", "nobody"),
         ("resume", "nobody"),
         ("cancel", "nobody"),

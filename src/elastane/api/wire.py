@@ -4,6 +4,7 @@ The controller writes these values, clients read them: one definition for the se
 description and the Python client. JSON is camelCase; times are seconds since 1970.
 """
 
+from datetime import datetime
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -265,6 +266,15 @@ class Reprioritise(Asked, frozen=True, kw_only=True):
     """Another priority class for a job; empty: the cluster's default."""
 
     priority_class: str
+
+
+class Bounds(Asked, frozen=True, kw_only=True):
+    """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`."""
+
+    budget: float | msgspec.UnsetType | None = msgspec.UNSET
+    deadline: datetime | msgspec.UnsetType | None = msgspec.UNSET
+    loss: float | msgspec.UnsetType | None = msgspec.UNSET
+    throughput: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Event(Served, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,6 +7,7 @@ import typer
 
 from elastane.cli.checkpoints.checkpoint import checkpoint
 from elastane.cli.events import events
+from elastane.cli.jobs.amend import amend
 from elastane.cli.jobs.describe import describe
 from elastane.cli.jobs.explain import explain
 from elastane.cli.jobs.holding import cancel, pause, resume
@@ -140,6 +141,7 @@ app.command(rich_help_panel=CLUSTER)(verb(describe))
 app.command(rich_help_panel=CLUSTER)(verb(explain))
 app.command(rich_help_panel=CLUSTER)(verb(scale))
 app.command(rich_help_panel=CLUSTER)(verb(reprioritise))
+app.command(rich_help_panel=CLUSTER)(verb(amend))
 app.command(rich_help_panel=CLUSTER)(verb(pause))
 app.command(rich_help_panel=CLUSTER)(verb(resume))
 app.command(rich_help_panel=CLUSTER)(verb(cancel))

@@ -27,6 +27,7 @@ from elastane.api.reservations import Reservation
 from elastane.api.rules import Rules
 from elastane.api.wire import (
     AuditLine,
+    Bounds,
     Change,
     Config,
     Event,
@@ -174,6 +175,10 @@ class Cluster:
     def reprioritise(self, name: str, priority_class: str) -> Job:
         body = Reprioritise(priority_class=priority_class)
         return self._do("POST", f"/jobs/{name}/priority", Job, body=body)
+
+    def set_bounds(self, name: str, bounds: Bounds) -> Job:
+        """Another budget, deadline or target."""
+        return self._do("POST", f"/jobs/{name}/bounds", Job, body=bounds)
 
     def explain(self, name: str) -> Explained:
         """Why the job has the size it has."""

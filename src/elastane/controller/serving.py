@@ -185,7 +185,8 @@ def _listening(wish: Serving) -> socket.socket:
         )
     try:
         family = socket.getaddrinfo(wish.host, wish.port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        # Named, or asyncio does not switch Nagle's algorithm off, and every answer waits 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((wish.host, wish.port))
         listener.listen(1024)

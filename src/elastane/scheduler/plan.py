@@ -10,9 +10,11 @@ from elastane.api.plans import (
     Drains,
     MinimumFits,
     NodesLeave,
+    NoRoom,
     Overdue,
     OwnDrain,
     Plan,
+    Reserved,
     Why,
     WorthMore,
 )
@@ -108,7 +110,7 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
     if not claimant.limit:
         return (claimant.limited_by,)
     if not claimant.entitled and claimant.waits is not None:
-        return (claimant.waits,)
+        return (claimant.waits, *_booked(ground, claimant.waits))
     own = sum(one.workers - one.leaving for one in claimant.state.draining)
     if change.short and own:
         return (OwnDrain(workers=own),)
@@ -118,7 +120,15 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
             Drains(pool=names[pool], devices=workers * claimant.devices)
             for pool, workers in change.short.items()
         )
-    return (_ceiling(claimant),)
+    ceiling = _ceiling(claimant)
+    return (ceiling, *_booked(ground, ceiling))
+
+
+def _booked(ground: Ground, why: Why) -> Iterator[Reserved]:
+    """Reservations that have a part in it that a pool has no room."""
+    if isinstance(why, NoRoom) and why.node is None and why.pool in ground.pools:
+        for one, at_s in ground.booked[ground.pools[why.pool]]:
+            yield Reserved(reservation=one.name, pool=why.pool, devices=one.devices, at_s=at_s)
 
 
 def _ceiling(claimant: Claimant) -> Why:

@@ -24,6 +24,7 @@ class Ground(NamedTuple):
         pools: index of each pool, by name.
         reserved: of each pool, the reservations that will hold most of it, with when they begin.
         growable: of each pool, devices that something new may be put on.
+        booked: of each pool, the reservations that leave no more than that, with when they begin.
         tree: who may use what.
         claimants: one per job, oldest first.
     """
@@ -32,6 +33,7 @@ class Ground(NamedTuple):
     pools: dict[str, int]
     reserved: tuple[tuple[tuple[Reservation, float], ...], ...]
     growable: tuple[int, ...]
+    booked: tuple[tuple[tuple[Reservation, float], ...], ...]
     tree: Tree
     claimants: tuple[Claimant, ...]
 
@@ -58,6 +60,7 @@ def survey(snapshot: Snapshot) -> Ground:
         pools,
         tuple(holders for _, holders in soon),
         growable,
+        tuple(holders for _, holders in later),
         tree,
         tuple(desk.claimant(state) for state in ordered),
     )

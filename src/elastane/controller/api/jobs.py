@@ -10,7 +10,18 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from elastane.api.jobs import JobSpec
-from elastane.api.wire import ENDED, Event, Explained, Job, JobSummary, Page, Reprioritise, Scale, State
+from elastane.api.wire import (
+    ENDED,
+    Bounds,
+    Event,
+    Explained,
+    Job,
+    JobSummary,
+    Page,
+    Reprioritise,
+    Scale,
+    State,
+)
 from elastane.controller.access.roles import Action, Target
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller
@@ -153,6 +164,19 @@ def reprioritise(caller: Asking, job: Name, wanted: Annotated[Reprioritise, body
         "changed the priority of",
         lambda spec: msgspec.structs.replace(spec, priority_class=wanted.priority_class),
     )
+
+
+@router.post("/{job}/bounds", **says(Job, takes=Bounds))
+def amend(caller: Asking, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -> Response:
+    """Another budget, deadline or target, followed while it runs."""
+
+    def changed(spec: JobSpec) -> JobSpec:
+        fields = msgspec.structs.asdict(wanted)
+        said = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        target = {name: said.pop(name) for name in ("loss", "throughput") if name in said}
+        return msgspec.structs.replace(spec, **said, target=msgspec.structs.replace(spec.target, **target))
+
+    return _respecified(caller, job, "amended", "changed the bounds of", changed)
 
 
 def _suspended(spec: JobSpec, suspend: bool) -> JobSpec:

@@ -1,0 +1,103 @@
+"""``elastane amend``: other bounds for a job, while it waits or trains."""
+
+import math
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+import msgspec
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.wire import Bounds, Job
+from elastane.cli.jobs.submission import deadline_of
+from elastane.cli.verb import AsJson, JobName, print_json, talk
+from elastane.client.context import connect
+
+T = TypeVar("T")
+NONE = "none"
+
+
+def amend(
+    job: JobName,
+    *,
+    budget: Annotated[
+        str | None, typer.Option(metavar="COST", help="The most it may cost.", show_default=False)
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="When it should be done: +8h, or a time.", show_default=False),
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(metavar="LOSS", help="At which it has finished.", show_default=False)
+    ] = None,
+    throughput: Annotated[
+        str | None, typer.Option(metavar="N", help="Samples a second that are enough.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give JOB another budget, deadline or target; "none" takes one away.
+
+    The next plan follows it. What is not named stays as it is.
+
+      $ elastane amend digits --budget 250
+      $ elastane amend digits --deadline +8h --throughput none
+
+    With --json, the job.
+    """
+    bounds = Bounds(
+        budget=_said("--budget", budget, _number),
+        deadline=_said("--deadline", deadline, _moment),
+        loss=_said("--loss", loss, _number),
+        throughput=_said("--throughput", throughput, _number),
+    )
+    if bounds == Bounds():
+        raise BadInput(
+            "nothing was given that should change", do="elastane amend JOB --budget COST, or see --help"
+        )
+    with connect() as cluster:
+        found = cluster.set_bounds(job, bounds)
+    if as_json:
+        print_json(found)
+        return
+    talk().print(f"{job} has now {words_of(found)}", markup=False)
+
+
+def words_of(job: Job) -> str:
+    """The bounds that a job has."""
+    spec = job.spec
+    target = spec.target
+    found = [
+        f"a budget of {spec.budget:g} ({job.spent:.2f} spent)" if spec.budget is not None else "",
+        f"a deadline, {spec.deadline.astimezone():%Y-%m-%d %H:%M}" if spec.deadline is not None else "",
+        f"a loss to reach, {target.loss:g}" if target.loss is not None else "",
+        f"{target.throughput:g} samples a second to reach" if target.throughput is not None else "",
+    ]
+    return ", ".join(filter(None, found)) or "no bounds"
+
+
+def _said(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
+    """What was typed, as a value.
+
+    Raises:
+        BadInput: it is no value of the option.
+    """
+    if text is None:
+        return msgspec.UNSET
+    if text == NONE:
+        return None
+    try:
+        return read(text)
+    except ValueError:
+        raise BadInput(f"{option} {text!r} is no number", do=f'write a number, or "{NONE}"') from None
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def _moment(text: str) -> datetime:
+    return deadline_of(text, datetime.now().astimezone())
