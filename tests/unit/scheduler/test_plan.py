@@ -106,6 +106,17 @@ def test_nothing_new_is_put_on_devices_that_a_reservation_needs_soon():
     assert decided(state(workers=8), reservations=(soon,)).action == "keep"
 
 
+def test_who_waits_beside_a_reservation_is_told_its_name():
+    now = datetime.fromtimestamp(NOW_S, UTC)
+    hours = Once(start=now - timedelta(hours=1), end=now + timedelta(hours=1))
+    inference = Reservation(name="inference", pool="a", devices=6, when=hours)
+    decision = decided(state(1, workers=2, low=2), state(2), reservations=(inference,))
+    room, reserved = decision[1].why
+    assert isinstance(room, plans.NoRoom)
+    assert reserved == plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S - 3600)
+    assert "belong to the reservation inference" in " ".join(explain(decision[1]))
+
+
 def test_a_reservation_over_midnight_of_the_day_before_still_holds():
     night = Weekly(days=("thu",), start=time(22), end=time(9), zone="UTC")
     nightly = Reservation(name="night", pool="a", devices=8, when=night, announced_ahead_s=0)
