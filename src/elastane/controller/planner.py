@@ -5,6 +5,7 @@ time after the other; it answers each with a `Planned`, and ends with its standa
 """
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -98,11 +99,15 @@ def main() -> None:
     os.nice(5)
     store = Store(requests.readline().decode().strip(), prepared=True)
     scheduler = Scheduler(plan=plan, words=explain)
+    # A plan leaves no cycles to speak of, and looking for them in all of its jobs takes a fifth of its time.
+    gc.disable()
     for line in requests:
         with store.reading() as tx:
             answer = msgspec.msgpack.encode(planned(tx, float(line), scheduler))
         answers.write(len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
         answers.flush()
+        del answer
+        gc.collect()
 
 
 if __name__ == "__main__":
