@@ -420,7 +420,7 @@ class Cluster:
 
         Raises:
             Refused: the controller will not.
-            Unreachable: it has not answered in time.
+            Unreachable: it has not answered in time, or is not who it should be.
         """
         headers = {} if method == "GET" else {"Idempotency-Key": key or str(uuid.uuid4())}
         headers |= {"If-Match": if_match} if if_match else {}
@@ -434,6 +434,8 @@ class Cluster:
                     method, path, params=_given(params), content=content, headers=headers
                 )
             except httpx.TransportError as error:
+                if _is_about_trust(error):
+                    raise self._not_trusted(error) from error
                 if time.monotonic() + pause_s > deadline:
                     raise self._unreachable(error) from error
             else:
@@ -450,6 +452,22 @@ class Cluster:
             means="jobs go on training without it; what you asked for may or may not have been done",
             do="see that it runs (`elastane up`) and that the address is right, then ask again",
         )
+
+    def _not_trusted(self, error: httpx.TransportError) -> Unreachable:
+        return Unreachable(
+            f"the certificate of {self._http.base_url} is not trusted here ({error})",
+            means="it may be another's: nothing was sent, your token neither",
+            do="name its authority (`elastane login URL --ca FILE`), and the host as the certificate has it",
+        )
+
+
+def _is_about_trust(error: BaseException | None) -> bool:
+    """Whether asking again would only say the same."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _trusted(url: str, verify: bool | str) -> bool | ssl.SSLContext:
