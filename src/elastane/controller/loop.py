@@ -130,6 +130,7 @@ class Loop:
         """Turns until it is closed. The one place where a turn's failure ends."""
         self._loop = asyncio.get_running_loop()
         try:
+            self._warm()
             while not self._closing.is_set():
                 try:
                     await self.turn(look=time.monotonic() >= self._look_at_s)
@@ -146,6 +147,15 @@ class Loop:
             await self._engine.close()
             if self._planner is not None:
                 self._planner.close()
+
+    def _warm(self) -> None:
+        """A planner that will be needed starts while the jobs are looked at for the first time."""
+        if self._planner is None:
+            return
+        # A store that is away is the first turn's to tell.
+        with contextlib.suppress(ElastaneError), self._store.reading() as tx:
+            if jobs.waiting_and_running(tx) > HERE_JOBS:
+                self._planner.start()
 
     async def _rest(self) -> None:
         """Until it is time to look again, or something has changed and the last plan is over long enough."""

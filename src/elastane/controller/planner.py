@@ -37,14 +37,19 @@ class Planner:
         self._url = url
         self._process: subprocess.Popen[bytes] | None = None
 
+    def start(self) -> None:
+        """Start it before it is needed: its imports take a second."""
+        if self._process is None:
+            self._process = self._started()
+
     def plan(self, now_s: float) -> Planned:
         """What is to be decided now.
 
         Raises:
             PlannerGone: it has ended instead of answering; its words are in the controller's log.
         """
-        if self._process is None:
-            self._process = self._started()
+        self.start()
+        assert self._process is not None  # noqa: S101 - it was started
         try:
             requests, answers = _pipes(self._process)
             requests.write(b"%r\n" % now_s)
@@ -69,6 +74,9 @@ class Planner:
         )
         requests, _ = _pipes(process)
         requests.write(self._url.encode() + b"\n")
+        # One that has ended already is found out by whoever asks it.
+        with contextlib.suppress(OSError):
+            requests.flush()
         return process
 
     def close(self) -> None:

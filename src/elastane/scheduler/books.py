@@ -1,5 +1,7 @@
 """Who is entitled to what so far: grants, on whose quota, and how to take one back."""
 
+from collections.abc import Iterator, Sequence
+
 from elastane.scheduler.accounts import Accounts, Path
 from elastane.scheduler.claimant import Claimant, Grant
 from elastane.scheduler.eligibility import Group
@@ -19,6 +21,7 @@ class Books:
     def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
         self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
+        self.gone: dict[int, int] = {}
         self.rank = 0
 
     def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
@@ -105,20 +108,31 @@ class Books:
     def take_back(self, grant: Grant) -> None:
         """As if it had never been given."""
         grant.taken_back = True
+        self.gone[grant.node] = self.gone.get(grant.node, 0) + 1
         grant.claimant.grants.remove(grant)
         self._book(grant, -1)
 
     def restore(self, grant: Grant) -> None:
         """As if it had never been taken back."""
         grant.taken_back = False
+        self.gone[grant.node] -= 1
         grant.claimant.grants.append(grant)
         self._book(grant, 1)
 
-    def standing(self, node: int) -> list[Grant]:
-        """What is given on the quota of a node, in order of right."""
-        found = [grant for grant in self.on_quota.get(node, ()) if not grant.taken_back]
-        self.on_quota[node] = found
-        return list(found)
+    def latest(self, nodes: Sequence[int]) -> Iterator[Grant]:
+        """What is given on the quotas of these nodes, one after the other, the last in right first."""
+        for node in nodes:
+            yield from (grant for grant in reversed(self.on_quota.get(node, ())) if not grant.taken_back)
+
+    def forget(self, nodes: Sequence[int]) -> None:
+        """What was taken back on the quotas of these nodes is not restored any more.
+
+        Only looked for where there is much of it, so that it is passed over no more often than what stands.
+        """
+        for node in nodes:
+            if 2 * self.gone.get(node, 0) > len(self.on_quota.get(node, ())):
+                self.on_quota[node] = [grant for grant in self.on_quota[node] if not grant.taken_back]
+                self.gone[node] = 0
 
     def charge(self, path: Path, parts: Parts, devices: int) -> None:
         """Reserve, or with negative devices release, room without granting it to anybody."""

@@ -15,7 +15,7 @@ others got beyond their minimums, then minimums of lower priorities.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from elastane.api.plans import NoRoom
 from elastane.scheduler.books import Books, Parts, groups_of
@@ -136,6 +136,7 @@ class _Desk:
     def displace(self, claimant: Claimant, missing: int, level: int) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
         books, taken = self.books, []
+        books.forget(claimant.path[:level])
         for grant in self.takeable(claimant, level):
             if grant.taken_back:
                 continue
@@ -151,26 +152,32 @@ class _Desk:
             books.restore(grant)
         return None, []
 
-    def takeable(self, claimant: Claimant, level: int) -> list[Grant]:
-        """Growth, the latest first; then minimums of lower priorities, the lowest and cheapest first."""
+    def takeable(self, claimant: Claimant, level: int) -> Iterator[Grant]:
+        """Growth, the latest first; then minimums of lower priorities, the lowest and cheapest first.
+
+        Looked for one by one: mostly the first few are enough.
+        """
         pools = {pool for group in claimant.groups for pool in group.for_minimum}
-        below = [
-            grant
-            for node in reversed(claimant.path[:level])
-            for grant in reversed(self.books.standing(node))
-            if grant.claimant is not claimant
-            and not grant.claimant.excused
-            and any(pool in pools for pool, _ in grant.parts)
-        ]
+        nodes = claimant.path[:level][::-1]
+
+        def may_be_taken(grant: Grant) -> bool:
+            return (
+                grant.claimant is not claimant
+                and not grant.claimant.excused
+                and any(pool in pools for pool, _ in grant.parts)
+            )
+
+        yield from (grant for grant in self.books.latest(nodes) if grant.growth and may_be_taken(grant))
         minimums = [
             grant
-            for grant in below
+            for grant in self.books.latest(nodes)
             if not grant.growth
             and grant.claimant.priority < claimant.priority
             and not grant.claimant.protected
+            and may_be_taken(grant)
         ]
         minimums.sort(key=lambda g: (g.claimant.priority, g.claimant.preemption_loses, -g.claimant.number))
-        return [grant for grant in below if grant.growth] + minimums
+        yield from minimums
 
     def make_good(self, taken: list[Grant], later: dict[int, list[Claimant]]) -> None:
         """What is left of quotas that were taken from goes to those who own them; the rest ask here again."""

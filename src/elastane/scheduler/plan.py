@@ -70,12 +70,13 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
 
 
 def _action(claimant: Claimant, change: Change) -> Action:
+    size = change.size
     if not claimant.size:
-        return "start" if change.size else "wait"
-    if not change.size:
+        return "start" if size else "wait"
+    if not size:
         return "preempt"
-    if change.size != claimant.size:
-        return "grow" if change.size > claimant.size else "shrink"
+    if size != claimant.size:
+        return "grow" if size > claimant.size else "shrink"
     return "move" if change.drain else "keep"
 
 

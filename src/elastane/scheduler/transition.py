@@ -58,11 +58,11 @@ def transition(ground: Ground) -> tuple[Change, ...]:
         _grow(accounts, claimant, changes[claimant.number])
     for claimant in ground.claimants:
         change = changes[claimant.number]
-        stays = change.size == claimant.size == claimant.stays
-        if not claimant.excused and not stays:
+        size = change.size
+        if not claimant.excused and not size == claimant.size == claimant.stays:
             # What it is entitled to and cannot have at a legal size is kept for it all the same. A job whose
             # policy was changed, and that loses nothing, goes on until it can have a legal size.
-            _cut(change, largest(claimant.state.spec.elastic_policy, change.size))
+            _cut(change, size - largest(claimant.state.spec.elastic_policy, size))
         for holding in claimant.state.holds:
             pool = ground.pools.get(holding.pool, -1)
             gone = holding.workers - change.kept.get(pool, 0)
@@ -114,9 +114,10 @@ def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
             change.short[pool] = change.short.get(pool, 0) + workers - taken
 
 
-def _cut(change: Change, size: int) -> None:
-    """Down to ``size``: what has not begun is given up before what runs."""
-    excess = change.size - size
+def _cut(change: Change, excess: int) -> None:
+    """So many fewer: what has not begun is given up before what runs."""
+    if not excess:
+        return
     for workers in (change.new, change.kept):
         for pool in reversed(tuple(workers)):
             gone = min(excess, workers[pool])

@@ -20,7 +20,7 @@ class Reports(NamedTuple):
 
 
 def write(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
-    kind: str = report.__struct_config__.tag
+    kind = str(report.__struct_config__.tag)
     about = report.metric if isinstance(report, Metric) else report.pool
     tx.execute(delete(reports).where(reports.c.kind == kind, reports.c.about == about))
     tx.execute(
