@@ -2,15 +2,9 @@
 
 import asyncio
 import itertools
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import msgspec
@@ -29,73 +23,19 @@ from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
+from .postgres import NotInstalled, postgres_server
 from .world import Cluster, World
 
 NOW_S = 1_800_000_000.0
 
 
-def postgres_programs() -> Path | None:
-    """Where Debian's package ``postgresql`` has them, or wherever ``initdb`` is found."""
-    found = shutil.which("initdb")
-    if found:
-        return Path(found).resolve().parent
-    return max(
-        Path("/usr/lib/postgresql").glob("*/bin"), default=None, key=lambda path: int(path.parent.name)
-    )
-
-
-@contextmanager
-def postgres_server():
-    """A PostgreSQL of one's own: no network, an unprivileged user, gone afterwards. Yields the URL's head."""
-    programs = postgres_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed here: apt-get install postgresql")
-    # PostgreSQL refuses to be root.
-    owner = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid} if os.geteuid() == 0 else {}
-    where = Path(tempfile.mkdtemp(prefix="elastane-postgres-"))
-    if owner:
-        os.chown(where, pwd.getpwnam("nobody").pw_uid, owner["group"])
-    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-    quiet = {"stdout": subprocess.DEVNULL, "cwd": where, "env": environment, **owner}
-    subprocess.run(
-        [
-            programs / "initdb",
-            "-D",
-            where / "data",
-            "-U",
-            "elastane",
-            "-A",
-            "trust",
-            "--no-sync",
-            "-E",
-            "UTF8",
-        ],
-        check=True,
-        **quiet,
-    )
-    options = (
-        f"-c listen_addresses='' -c unix_socket_directories='{where}' -c fsync=off -c max_connections=200"
-    )
-    try:
-        subprocess.run(
-            [programs / "pg_ctl", "-D", where / "data", "-l", where / "log", "-o", options, "-w", "start"],
-            check=True,
-            **quiet,
-        )
-        try:
-            yield lambda name: f"postgresql://elastane@/{name}?host={where}"
-        finally:
-            subprocess.run(
-                [programs / "pg_ctl", "-D", where / "data", "-m", "immediate", "stop"], check=True, **quiet
-            )
-    finally:
-        shutil.rmtree(where, ignore_errors=True)
-
-
 @pytest.fixture(scope="session")
 def postgres():
-    with postgres_server() as url:
-        yield url
+    try:
+        with postgres_server() as url:
+            yield url
+    except NotInstalled as error:
+        pytest.skip(str(error))
 
 
 numbers = itertools.count(1)
