@@ -76,11 +76,19 @@ class ElastaneRun:
         """Another life, from the newest checkpoint, after `kill_everything`."""
         self.main = self._life(f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}")
 
-    def kill_everything(self, dice: random.Random) -> int:
-        """SIGKILL for every process of the run, in any order, until none is left; how many there were."""
+    def kill_everything(self, dice: random.Random, spared: int = 0) -> int:
+        """SIGKILL for every process of the run, in any order, until none is left.
+
+        Args:
+            dice: for the order.
+            spared: a process that is none of the run's, although it has its files open for moments; 0: none.
+
+        Returns:
+            How many there were.
+        """
         killed: set[int] = set()
         # Somebody may be forked just now: found the next time, if the end of its pipe has not ended it.
-        while pids := self._pids():
+        while pids := self._pids(spared):
             dice.shuffle(pids)
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -89,7 +97,7 @@ class ElastaneRun:
             self.main.wait()
         return len(killed)
 
-    def _pids(self) -> list[int]:
+    def _pids(self, spared: int) -> list[int]:
         """Of all that have a file of the run open: each has its log, if nothing else."""
         root = f"{self.run_dir.root.resolve()}/"
         found = {self.main.pid} if self.main.poll() is None else set()
@@ -100,7 +108,7 @@ class ElastaneRun:
                     with suppress(OSError):
                         if str(file.readlink()).startswith(root):
                             found.add(int(process.name))
-        return list(found)
+        return list(found - {spared})
 
     def __enter__(self) -> Self:
         return self

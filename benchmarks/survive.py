@@ -97,11 +97,11 @@ def main() -> int:
     print(f"{options.histories} histories from seed {options.seed}, at {commit()}", flush=True)
     quiet(work / "quiet")
     different = []
-    with warm(work / "warm") as command:
+    with warm(work / "warm") as (command, warm_pid):
         for seed in range(options.seed, options.seed + options.histories):
             folder = work / f"history-{seed}"
             try:
-                lived(plan(seed), folder, command)
+                lived(plan(seed), folder, command, warm_pid)
                 same = equal(work / "quiet" / "run", folder / "run")
             except (RuntimeError, TimeoutError) as error:
                 print(error)
@@ -121,8 +121,8 @@ def main() -> int:
 
 
 @contextmanager
-def warm(path: Path) -> Iterator[Sequence[str]]:
-    """``elastane``, with warm servers forked from one process, which listens at this path meanwhile."""
+def warm(path: Path) -> Iterator[tuple[Sequence[str], int]]:
+    """``elastane``, with warm servers forked from one process, which listens at this path, and its pid."""
     process = subprocess.Popen(
         [sys.executable, "-P", str(WARM / "warm_process.py"), str(path)],
         stdin=subprocess.PIPE,
@@ -131,7 +131,8 @@ def warm(path: Path) -> Iterator[Sequence[str]]:
     try:
         wait_until(path.exists, "the warm process listens")
         client = (sys.executable, "-S", "-E", str(WARM / "warm_client.py"), str(path))
-        yield (sys.executable, "-P", str(WARM / "warm_main.py"), "elastane.cli.main", *client, "--")
+        main = (sys.executable, "-P", str(WARM / "warm_main.py"), "elastane.cli.main", *client, "--")
+        yield main, process.pid
     finally:
         process.communicate()
 
@@ -142,8 +143,14 @@ def quiet(folder: Path) -> None:
         run.finish_in_peace(PATIENCE_S)
 
 
-def lived(history: History, folder: Path, command: Sequence[str]) -> None:
+def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int) -> None:
     """One history, to the end of its run.
+
+    Args:
+        history: what is to happen.
+        folder: for all of it.
+        command: that is ``elastane``.
+        warm_pid: of the process that its warm servers are forked from.
 
     Raises:
         RuntimeError: a life ended otherwise than it was meant to.
@@ -165,7 +172,7 @@ def lived(history: History, folder: Path, command: Sequence[str]) -> None:
         resumes = 0
         for death in history.deaths:
             wait_for(run, death, resumes)
-            print(f"  {killed(run, dice)}; then {death.then}", flush=True)
+            print(f"  {killed(run, dice, warm_pid)}; then {death.then}", flush=True)
             if run.events("run.finished"):
                 print("  too late: it had finished")
                 return
@@ -183,9 +190,9 @@ def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
     time.sleep(death.after_s)
 
 
-def killed(run: ElastaneRun, dice: random.Random) -> str:
-    """Kill everything; in words, what that met."""
-    count = run.kill_everything(dice)
+def killed(run: ElastaneRun, dice: random.Random, warm_pid: int) -> str:
+    """Kill everything but that process; in words, what that met."""
+    count = run.kill_everything(dice, warm_pid)
     found = Catalog(open_place(str(run.run_dir.checkpoints))).found()
     newest = max(summary.age for summary in found if summary.state == "complete")
     half = [summary.name for summary in found if summary.state != "complete" and summary.age > newest]
