@@ -117,24 +117,34 @@ class Causes:
 
     def _gainers(self, loser: Claimant, pool: int, name: str, devices: int, node: int) -> list[Why]:
         """Those below ``node`` who get the devices, first whoever is not yet named for another loss."""
-        rights = [
-            (gain, because)
-            for gain in self.gains.get(pool, ())
-            if gain.grant.claimant is not loser and node in gain.grant.claimant.path
-            for because in [self._because(gain.grant, loser)]
-            if because is not None
-        ]
-        fresh = [(gain, because) for gain, because in rights if gain.devices > 0]
+        gains = self.gains.get(pool, ())
         found: list[Why] = []
-        for gain, because in fresh or rights[:1]:
-            named = min(gain.devices, devices) or devices
-            gain.devices -= min(gain.devices, devices)
-            devices -= named
-            winner = gain.grant.claimant.state.name
-            found.append(GivesWay(job=winner, pool=name, devices=named, because=because))
-            if devices <= 0:
-                break
-        return found
+        for gain in gains:
+            if gain.devices <= 0:
+                continue
+            because = self._right(gain, loser, node)
+            if because is not None:
+                named = min(gain.devices, devices)
+                gain.devices -= named
+                devices -= named
+                winner = gain.grant.claimant.state.name
+                found.append(GivesWay(job=winner, pool=name, devices=named, because=because))
+                if devices <= 0:
+                    break
+        if found:
+            return found
+        for gain in gains:
+            because = self._right(gain, loser, node)
+            if because is not None:
+                winner = gain.grant.claimant.state.name
+                return [GivesWay(job=winner, pool=name, devices=devices, because=because)]
+        return []
+
+    def _right(self, gain: Gain, loser: Claimant, node: int) -> Because | None:
+        """What makes a gain below ``node`` a better right than the loser's; None if nothing does."""
+        if gain.grant.claimant is loser or node not in gain.grant.claimant.path:
+            return None
+        return self._because(gain.grant, loser)
 
     def _because(self, grant: Grant, loser: Claimant) -> Because | None:
         """What makes the grant a better right than the loser's; None if nothing does."""
