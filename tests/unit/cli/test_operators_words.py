@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from elastane.api.errors import BadInput
@@ -160,6 +160,7 @@ configs = st.builds(
 
 
 @given(configs)
+@example(Config(priorities=(PriorityClass(name="a", value=0, description="\x85"),)))
 def test_a_configuration_is_read_back_as_it_was_written(config):
     assert config_of(yaml_of(config)) == config
 

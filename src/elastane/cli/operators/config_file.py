@@ -97,6 +97,7 @@ def text_of(value: object) -> str:
     yaml = _yaml()
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(list, _flow)
+    dumper.add_representer(str, _escaped)
     # Quoted is what either version of YAML would not take for a text, so that any reader finds the same.
     for tag, (pattern, first) in {**PLAIN, "!time": (TIME, DIGITS)}.items():
         dumper.add_implicit_resolver(tag, _whole(pattern), first)
@@ -107,6 +108,12 @@ def text_of(value: object) -> str:
 def _flow(dumper: Any, value: list[Any]) -> Any:  # noqa: ANN401 - of a library without types
     words = all(isinstance(one, str | int | float) for one in value)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=words)
+
+
+def _escaped(dumper: Any, value: str) -> Any:  # noqa: ANN401
+    """Line breaks that only YAML 1.1 knows are folded into spaces unless they are escaped."""
+    style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 def _loader(yaml: Any) -> Any:  # noqa: ANN401
