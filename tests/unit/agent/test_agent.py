@@ -20,6 +20,8 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.client.channel import ask
 
+pytestmark = pytest.mark.processes
+
 SMALL = (sys.executable, "-P", str(Path(__file__).with_name("small_server.py")))
 WAIT_S = 30
 
