@@ -8,6 +8,7 @@ from elastane.simulator.history import History
 USUAL = {
     (13, None): "the first member died before its state was passed on; nothing was lost, but the run gave up",
     (13, 1): "the same with sharded state",
+    (5, 2): "state that came while a step was being applied was freed with what that step no longer held",
     (162, 3): "a leaver was not named in the generation it left with; nobody fetched what only it held",
 }
 

@@ -29,7 +29,7 @@ from elastane.protocol.events import (
 from elastane.protocol.transitions.checkpoints import snapshot
 from elastane.protocol.transitions.dealing import deal_round, start_computing
 from elastane.protocol.transitions.generations import begin_generation, hear_proposal, switch_generation
-from elastane.protocol.transitions.hearing import receive
+from elastane.protocol.transitions.hearing import recall_early, receive
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.summing import announce, reduce, take_sums
 from elastane.protocol.transitions.transfer import publish, serve
@@ -64,6 +64,7 @@ class Member(MemberState):
             case Applied():
                 self.applied = True
                 publish(self)
+                recall_early(self)
             case Received(sender, message):
                 receive(self, sender, message)
             case Lost(peer):

@@ -121,9 +121,6 @@ class TrainingThread:
         self._world.checker.committed(self.worker.worker, kind, outcome)
         pace = self._world.pace
         if kind == "train":
-            for unit in range(shape.rest):
-                if unit not in commit.held:
-                    self._memory.optimizer[unit] = None
             self.worker.reports.note_step(outcome, healthy=commit.healthy)
             self.worker.after(self.worker.chance(pace.apply_s), lambda: self._apply(commit))
         else:
@@ -131,6 +128,9 @@ class TrainingThread:
 
     def _apply(self, commit: actions.Commit) -> None:
         memory, shape, step = self._memory, self._world.shape, commit.outcome.step
+        for unit in range(shape.rest):
+            if unit not in commit.held:
+                memory.optimizer[unit] = None
         for unit in sorted(commit.held - {shape.rest}):
             state = memory.optimizer[unit]
             if state is None:

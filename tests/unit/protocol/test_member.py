@@ -105,8 +105,8 @@ def test_only_the_loss_of_a_peer_of_its_generation_concerns_a_worker():
     assert member.handle(events.Lost(1)) == [actions.Report(1, 3)]
 
 
-def in_a_round_of_two(kind="train", size=4):
-    member = core.Member(0, LAYOUT)
+def in_a_round_of_two(kind="train", size=4, layout=LAYOUT):
+    member = core.Member(0, layout)
     member.handle(events.Entered(kind, size))
     member.handle(events.Proposed(generation(1, 0, 1)))
     status = mesh.Status(generation=1, worker=1, committed=FRESH, behind=((0, 3),))
@@ -137,3 +137,26 @@ def test_a_step_in_which_scripts_keep_other_values_is_not_committed():
     answers = member.handle(events.Measured(measure.ticket, {}, {}, kept="mine"))
     assert kinds(answers) == ["Send", "Disagree"]
     assert member.step == 0
+
+
+def test_what_a_leaver_hands_over_is_taken_once_the_step_before_is_applied():
+    sharded = Layout(virtual_ranks=4, blocks=2, units=3, unit_bytes=(1, 1, 1), copies=1)
+    member, _ = in_a_round_of_two(layout=sharded)
+    for rank in (0, 1):
+        member.handle(events.Computed(Leaf(rank, 0)))
+    part = Part(((2, 4),), 0)
+    member.handle(events.Received(1, mesh.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
+    answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
+    member.handle(events.Measured(answers[-1].ticket, {}, {}))
+    vote = mesh.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)))
+    (commit,) = member.handle(events.Received(1, vote))
+    assert commit.held == {0}
+
+    member.handle(events.Proposed(generation(2, 0, leaving=[1])))
+    told = mesh.Status(generation=2, worker=1, committed=1, outcome=commit.outcome, held=((1, 3),))
+    answers = member.handle(events.Received(1, told))
+    assert [(answer.message.values, answer.message.states) for answer in answers] == [((1,), ()), ((), (1,))]
+    state = mesh.State(generation=2, committed=1, states=(1,))
+    # To apply the step frees the state of what was not held in it, and this is of such a block.
+    assert member.handle(events.Received(1, state)) == []
+    assert member.handle(events.Applied()) == [actions.Load(1, state)]

@@ -24,7 +24,8 @@ def receive(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
         case mesh.Fetch():
             early = early or message.committed > me.committed
         case mesh.State():
-            pass
+            # It is the state after a round that I may still be applying: that frees what I no longer held.
+            early = early or not me.applied
     if early:
         me.early.append(Received(sender, message))
         return
