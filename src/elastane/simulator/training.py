@@ -109,7 +109,7 @@ class TrainingThread:
         self._compute_next()
 
     def committed(self, commit: actions.Commit) -> None:
-        outcome, kind, shape = commit.outcome, self.kind, self._world.shape
+        outcome, kind = commit.outcome, self.kind
         self._world.tell(lambda: f"worker {self.worker.worker} commits {outcome}")
         self._world.narrate(
             lambda: (
