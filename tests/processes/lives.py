@@ -61,8 +61,12 @@ class Lives:
 
     # -- lives ---------------------------------------------------------------------------------------------
 
-    def begin(self, *options: str, script: str = "training.py", args: tuple[str, ...] = ()) -> None:
-        given = ("--workers=1:8", "--digest-every=5", f"--name={self._logs.name}")
+    def begin(
+        self, *options: str, script: str = "training.py", args: tuple[str, ...] = (), sized: bool = True
+    ) -> None:
+        """``elastane run``; unless it is sized, its own controller decides on the number of workers."""
+        start = ("--start=1",) if sized else ()
+        given = ("--workers=1:8", *start, "--digest-every=5", f"--name={self._logs.name}")
         self._start("run", f"--run-dir={self.run_dir.root}", *given, *options, str(SCRIPTS / script), *args)
 
     def resume(self, *options: str) -> None:

@@ -269,8 +269,8 @@ class Agent:
 
     def _hear(self, message: ToAgent) -> None:
         match message:
-            case SetTarget(target=target, drain=drain):
-                self._staff = replace(self._staff, target=target, draining=drain)
+            case SetTarget(target=target, drain=drain, by_hand=by_hand):
+                self._staff = replace(self._staff, target=target, draining=drain, by_hand=by_hand)
                 self._hire()
                 self._news.set()
             case Kill(worker=worker, why=why):
@@ -297,6 +297,7 @@ class Agent:
             draining=self._staff.draining,
             stopping=self._stopping,
             awaiting_data=self._awaiting_data,
+            by_hand=self._staff.by_hand,
         )
 
     # -- the end --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ class Staff:
         asked: workers a warm server was asked for and that have not started yet.
         living: process ids.
         exits: latest ones, oldest first.
+        by_hand: a human has said how many should live.
     """
 
     target: int
@@ -28,6 +29,7 @@ class Staff:
     asked: tuple[WorkerId, ...] = ()
     living: Mapping[WorkerId, int] = field(default_factory=dict)
     exits: tuple[WorkerExit, ...] = ()
+    by_hand: bool = False
 
 
 def hired(staff: Staff) -> tuple[Staff, tuple[WorkerId, ...]]:

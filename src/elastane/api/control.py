@@ -259,6 +259,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
         draining: the last `SetTarget`'s ``drain``.
         stopping: the user asked for the end of the run.
         awaiting_data: workers that have waited for their samples for seconds, within a step.
+        by_hand: as in the last `SetTarget`.
     """
 
     pid: int
@@ -271,13 +272,18 @@ class AgentReport(Message, frozen=True, kw_only=True):
     draining: tuple[WorkerId, ...] = ()
     stopping: bool = False
     awaiting_data: tuple[WorkerId, ...] = ()
+    by_hand: bool = False
 
 
 class SetTarget(Message, frozen=True, kw_only=True):
-    """Coordinator to agent: run this many workers from now on. ``drain``: those on their way out."""
+    """Coordinator to agent: run this many workers from now on.
+
+    ``drain``: those on their way out. ``by_hand``: a human has said how many.
+    """
 
     target: int
     drain: tuple[WorkerId, ...] = ()
+    by_hand: bool = False
 
 
 class Kill(Message, frozen=True, kw_only=True):
@@ -307,7 +313,8 @@ class AskResize(Message, frozen=True, kw_only=True):
 
     Args:
         workers: from now on.
-        limits: fewest and most, as they are now, from a controller that decides about them; None: the run's.
+        limits: fewest and most, as they are now, from a controller that decides about the number of workers;
+            None: a human does.
     """
 
     workers: int
@@ -335,7 +342,10 @@ class AskStatus(Message, frozen=True, kw_only=True):
 
 
 class Answer(Message, frozen=True, kw_only=True):
-    """To any Ask: ``ok`` or why not; ``processes`` and the rest to `AskStatus` (and after a change)."""
+    """To any Ask: ``ok`` or why not; ``processes`` and the rest to `AskStatus` (and after a change).
+
+    ``by_hand``: the target was last set by a human, not by a controller.
+    """
 
     ok: bool
     why: str = ""
@@ -345,6 +355,7 @@ class Answer(Message, frozen=True, kw_only=True):
     steps: int = 0
     loss: float | None = None
     target: int = 0
+    by_hand: bool = False
     state: str = ""
     processes: tuple[ProcessInfo, ...] = ()
     spec: RunSpec | None = None

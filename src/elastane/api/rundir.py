@@ -88,6 +88,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "lock"
 
     @property
+    def controller(self) -> Path:
+        """The store of the controller that decided on the number of workers of this run alone."""
+        return self.root / "controller.db"
+
+    @property
     def life(self) -> Path:
         """`elastane.api.lives.Life` of a job that was started by an engine."""
         return self.root / "life.json"

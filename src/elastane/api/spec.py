@@ -51,6 +51,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         min_workers: nobody may ask for fewer; deaths and drains can bring the run below it.
         max_workers: never more workers than this.
         start: workers to begin with.
+        self_sizing: a controller decides on the number of workers, until somebody does by hand.
         virtual_ranks: V, the fixed pieces of every global batch; None: global batch over microbatch.
         copies: copies of the optimizer state; None: every worker keeps everything.
         convergence: ``exact`` sums gradients in one fixed tree; ``fast`` in whatever order is cheapest.
@@ -69,6 +70,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     min_workers: int = 1
     max_workers: int = 8
     start: int = 1
+    self_sizing: bool = False
     virtual_ranks: int | None = None
     copies: int | None = None
     convergence: Literal["exact", "fast"] = "exact"

@@ -7,9 +7,9 @@ import typer
 
 from elastane.cli.checkpoints.checkpoint import checkpoint
 from elastane.cli.events import events
+from elastane.cli.explain import explain
 from elastane.cli.jobs.amend import amend
 from elastane.cli.jobs.describe import describe
-from elastane.cli.jobs.explain import explain
 from elastane.cli.jobs.holding import cancel, pause, resume
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login

@@ -73,8 +73,8 @@ def _do(turn: Turn, ask: Ask) -> None:
     match ask:
         case AskStatus():
             pass
-        case AskResize(workers=workers):
-            _resize(turn, workers)
+        case AskResize():
+            _resize(turn, ask)
         case AskDrain(worker=worker):
             _drain(turn, worker)
         case AskEvict():
@@ -87,14 +87,16 @@ def _do(turn: Turn, ask: Ask) -> None:
             assert_never(ask)
 
 
-def _resize(turn: Turn, workers: int) -> None:
-    roster = turn.roster
-    if workers == roster.target:
+def _resize(turn: Turn, ask: AskResize) -> None:
+    roster, workers, by_hand = turn.roster, ask.workers, ask.limits is None
+    if workers != roster.target:
+        who = "user" if by_hand else "controller"
+        turn.record("resize.requested", who=who, why=f"from {roster.target} to {workers} workers")
+        # Whoever asks for more wants the failed ones tried again.
+        turn.roster = replace(roster, failed_joins=0)
+    elif by_hand == roster.by_hand:
         return
-    turn.record("resize.requested", who="user", why=f"from {roster.target} to {workers} workers")
-    # Whoever asks for more wants the failed ones tried again.
-    turn.roster = replace(roster, failed_joins=0)
-    turn.set_target(workers, roster.draining)
+    turn.set_target(workers, roster.draining, by_hand=by_hand)
 
 
 def _drain(turn: Turn, worker: WorkerId) -> None:
@@ -102,7 +104,7 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
     if worker in roster.draining or roster.target is None:
         return
     turn.record("drain.requested", who="user", why=f"worker {worker} is to leave", workers=(worker,))
-    turn.set_target(roster.target - 1, roster.draining | {worker})
+    turn.set_target(roster.target - 1, roster.draining | {worker}, by_hand=True)
 
 
 def _evict(turn: Turn) -> None:

@@ -323,7 +323,9 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
     roster, before = turn.roster, turn.roster.agent
     turn.roster = roster = replace(roster, agent=report)
     if roster.target is None:
-        turn.roster = replace(roster, target=report.target, draining=frozenset(report.draining))
+        turn.roster = replace(
+            roster, target=report.target, draining=frozenset(report.draining), by_hand=report.by_hand
+        )
     elif report.target != roster.target or set(report.draining) != set(roster.living(roster.draining)):
         turn.tell_target()
     if not roster.listening:

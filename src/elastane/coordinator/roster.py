@@ -46,6 +46,7 @@ class Roster:
         held: workers that have ever reported to be complete.
         agent: its last report.
         target: workers wanted; None until the agent has said so.
+        by_hand: a human has said how many, not a controller.
         draining: members asked to leave.
         stopping: the user asked for the end of the run.
         failed_joins: processes in a row that ended before they became members.
@@ -90,6 +91,7 @@ class Roster:
     held: frozenset[WorkerId] = frozenset()
     agent: AgentReport | None = None
     target: int | None = None
+    by_hand: bool = False
     draining: frozenset[WorkerId] = frozenset()
     stopping: bool = False
     failed_joins: int = 0

@@ -16,6 +16,7 @@ def status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
         steps=0 if roster.pinned is None else roster.pinned.steps,
         loss=roster.loss,
         target=roster.target or 0,
+        by_hand=roster.by_hand,
         state=state_of(roster),
         processes=processes(roster),
         spec=roster.spec,

@@ -130,11 +130,15 @@ class Turn:
         self.roster = replace(self.roster, dismissed={**self.roster.dismissed, worker: message})
         self.tell(worker, message)
 
-    def set_target(self, target: int, draining: Iterable[WorkerId]) -> None:
-        self.roster = replace(self.roster, target=target, draining=frozenset(draining))
+    def set_target(self, target: int, draining: Iterable[WorkerId], *, by_hand: bool | None = None) -> None:
+        """Another number of workers; ``by_hand``: a human wants it. None: the run does itself."""
+        roster = self.roster
+        by_hand = roster.by_hand if by_hand is None else by_hand
+        self.roster = replace(roster, target=target, draining=frozenset(draining), by_hand=by_hand)
         self.tell_target()
 
     def tell_target(self) -> None:
         if self.roster.target is not None:
             leaving = self.roster.living(sorted(self.roster.draining))
-            self.tell_agent(SetTarget(target=self.roster.target, drain=leaving))
+            by_hand = self.roster.by_hand
+            self.tell_agent(SetTarget(target=self.roster.target, drain=leaving, by_hand=by_hand))

@@ -104,7 +104,8 @@ def heading(run: Recorded, facts: Facts) -> Iterable[str]:
 
 def command_of(spec: RunSpec) -> str:
     """The command that asks for the same run again, as far as the spec remembers it."""
-    options = [f"--workers {spec.min_workers}:{spec.max_workers}", f"--start {spec.start}"]
+    options = [f"--workers {spec.min_workers}:{spec.max_workers}"]
+    options += [] if spec.self_sizing else [f"--start {spec.start}"]
     options += [f"--virtual-ranks {spec.virtual_ranks}"] if spec.virtual_ranks is not None else []
     options += [f"--copies {spec.copies}"] if spec.copies is not None else []
     options += [f"--convergence {spec.convergence}"] if spec.convergence != "exact" else []

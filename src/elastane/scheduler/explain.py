@@ -123,10 +123,8 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             bound = "" if node is None else f" ({_quota(node)} is the limit)"
             holder = f"; {held_for}, which is older, holds its place" if held_for else ""
-            wanted = _count(need, "device")
-            return (
-                f"It needs {wanted} of {pool}; others have the better right to all but {room}{bound}{holder}."
-            )
+            left = f"{room} {_are(room)}" if room else "none is"
+            return f"It needs {_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}."
         case Drains(pool=pool, devices=devices):
             return (
                 f"{_count(devices, 'device')} of {pool} are its own as soon as those who have them have left."
@@ -158,7 +156,8 @@ def remedy(why: Why) -> str:
     match why:
         case NoRoom(pool=pool, need=need, room=room, node=None):
             missing = math.ceil(need - room)
-            return f"It changes when {_count(missing, 'device')} more of {pool} come free."
+            comes = "comes" if missing == 1 else "come"
+            return f"It changes when {_count(missing, 'device')} more of {pool} {comes} free."
         case NoRoom(pool=pool, node=node) | QuotaReached(node=str() as node, pool=pool):
             owner = _owner(node) if node else "the cluster"
             return f"It changes with more quota of {pool} for {owner}, or when jobs there end."

@@ -47,6 +47,19 @@ def test_the_range_of_workers(options, cpus, changes, expected) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "decides"),
+    [
+        ({}, True),
+        ({"workers": "2:6"}, True),
+        ({"workers": "2:6", "start": 2}, False),
+        ({"workers": "4"}, False),
+    ],
+)
+def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does(options, changes, decides):
+    assert spec_of(changed(options, **changes), "trial", 8).self_sizing is decides
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"workers": "3:1"}, "MIN 3 is larger than MAX 1"),

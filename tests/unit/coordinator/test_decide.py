@@ -185,7 +185,7 @@ def test_a_drained_worker_leaves_at_a_boundary_and_goes_once_the_others_hold_eve
     stage = training(3)
     assert stage.ask(AskDrain(worker=1)).ok
     assert (stage.newest.workers, stage.newest.planned) == ((0, 2), True)
-    assert stage.told(SetTarget)[-1] == SetTarget(target=2, drain=(1,))
+    assert stage.told(SetTarget)[-1] == SetTarget(target=2, drain=(1,), by_hand=True)
     stage.worker(1, state="leaving", newest=stage.newest)
     stage.adopt(0)
     stage.adopt(2, complete=False)
@@ -297,10 +297,29 @@ def test_the_agent_is_told_its_target_until_it_says_so(training) -> None:
     stage.ask(AskResize(workers=3))
     stage.actions.clear()
     stage.agent()
-    assert stage.told(SetTarget) == [SetTarget(target=3)]
+    assert stage.told(SetTarget) == [SetTarget(target=3, by_hand=True)]
     stage.actions.clear()
     stage.agent(target=3)
     assert stage.told(SetTarget) == []
+
+
+def test_it_is_known_whether_a_human_has_set_the_size(training) -> None:
+    stage = training(2)
+    assert not stage.ask(AskStatus()).by_hand
+    assert stage.ask(AskResize(workers=2)).by_hand
+    assert stage.told(SetTarget)[-1] == SetTarget(target=2, by_hand=True)
+    # A controller takes it over as it is, and changes it.
+    assert not stage.ask(AskResize(workers=2, limits=(1, 8))).by_hand
+    assert stage.kinds("resize.requested") == []
+    stage.ask(AskResize(workers=3, limits=(1, 8)))
+    assert [event.who for event in stage.written if event.kind == "resize.requested"] == ["controller"]
+    assert stage.ask(AskDrain(worker=1)).by_hand
+
+
+def test_the_next_coordinator_knows_that_a_human_has_set_the_size(open_stage) -> None:
+    stage = open_stage()
+    stage.agent(target=2, by_hand=True)
+    assert stage.ask(AskStatus()).by_hand
 
 
 # -- dying -----------------------------------------------------------------------------------------------

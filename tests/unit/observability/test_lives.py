@@ -154,3 +154,8 @@ def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
 def test_the_command_in_the_report_asks_for_the_same_checkpoints(run, policy, words):
     spec = msgspec.structs.replace(run.record.spec, checkpoints=policy)
     assert command_of(spec) == " ".join(["elastane run --workers 1:8 --start 1", *words.split(), "train.py"])
+
+
+def test_a_run_that_grows_by_itself_is_asked_for_without_a_start() -> None:
+    spec = RunSpec(name="r", script="train.py", self_sizing=True)
+    assert command_of(spec) == "elastane run --workers 1:8 train.py"

@@ -1,18 +1,17 @@
-"""``elastane explain``: why a job has the size it has."""
+"""Why a job of the cluster has the size it has."""
 
-from elastane.cli.verb import AsJson, JobName, print_json, talk
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from elastane.api.wire import Decided
+from elastane.cli.verb import print_json, talk
 from elastane.client.context import connect
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-def explain(job: JobName, as_json: AsJson = False) -> None:
-    """Say why JOB has its size, and what would change that.
 
-    Or what it waits for. Below it, the decisions that led there, newest first,
-    each with its first reason.
-
-    With --json, one object with the keys job, state, wanted, workers,
-    explanation and decisions; these with all their reasons.
-    """
+def job_explained(job: str, *, as_json: bool) -> None:
     with connect() as cluster:
         told = cluster.explain(job)
         if as_json:
@@ -21,7 +20,7 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
         found = cluster.job(job)
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
-    from elastane.cli.jobs.words import explanation_lines, moment_text  # noqa: PLC0415
+    from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
 
     console = talk()
     if found.ended_s is not None:
@@ -34,9 +33,18 @@ def explain(job: JobName, as_json: AsJson = False) -> None:
             console.print(f"Its last life ended: {found.why}.", markup=False)
         if found.state == "running" and found.wanted != "run":
             console.print("Its workers leave at the next commit.")
-    if told.decisions:
+    show_decisions(console, told.decisions)
+
+
+def show_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
+    """Each with its first reason."""
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    from elastane.cli.jobs.words import moment_text  # noqa: PLC0415
+
+    if decisions:
         console.print("\n[dim]decisions, newest first[/dim]")
-    for decided in told.decisions:
+    for decided in decisions:
         size = sum(decided.workers.values())
         at = (f"{moment_text(decided.time_s)}  ", "dim")
         console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", " ".join(decided.sentences[1:2])))

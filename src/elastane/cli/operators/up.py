@@ -15,13 +15,13 @@ import typer
 from elastane.agent import identity
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.serving import Ready, Serving
+from elastane.cli.devices import devices_here
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.context import Context, Running, home, keep, keep_running, kept_context, running
 
 PORT = 7425
 LAST_PORT = 65535
 GONE_S = 20.0
-GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def up(
@@ -47,7 +47,7 @@ def up(
     """
     console = talk(as_json=as_json)
     host, port = _address(listen)
-    count, kind = _devices()
+    count, kind = devices_here()
     wish = Serving(
         home=str(home()),
         store=store or f"sqlite:///{home() / 'controller.db'}",
@@ -161,10 +161,3 @@ def _address(listen: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit() or int(port) > LAST_PORT:
         raise BadInput(f"--listen {listen} is not HOST:PORT", do=f"write 127.0.0.1:{PORT}")
     return host.strip("[]"), int(port)
-
-
-def _devices() -> tuple[int, str]:
-    """How many devices this machine has, and of which kind."""
-    if GPUS.is_dir() and (gpus := len(list(GPUS.iterdir()))):
-        return gpus, "gpu"
-    return len(os.sched_getaffinity(0)), "cpu"

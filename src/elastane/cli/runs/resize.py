@@ -1,18 +1,30 @@
 """``elastane resize``: another number of workers."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from elastane.api.control import Answer, AskResize
+from elastane.api.control import Answer, AskResize, AskStatus
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
 from elastane.cli.runs.status import asked, members, wait_until
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+AUTO = "auto"
+
 
 def resize(
     run: RunName,
-    workers: Annotated[int, typer.Argument(metavar="N", help="Workers from now on.", min=1)],
+    workers: Annotated[
+        str,
+        typer.Argument(
+            metavar="N|auto", help="Workers from now on; auto: as its controller decides.", show_default=False
+        ),
+    ],
     wait: Annotated[bool, typer.Option("--wait", help="Return once N workers train.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -21,10 +33,48 @@ def resize(
     Returns as soon as the run has accepted. Training goes on meanwhile: new
     workers start beside it and join at a commit, the newest leave first.
     The trained bytes do not depend on any of this.
+
+    A run that was begun without --start grows and shrinks by itself, until
+    somebody sets its size; auto lets it do so again.
     """
+    number = None if workers == AUTO else _number(workers)
     run_dir = find_run(run)
-    answer = asked(run_dir, AskResize(workers=workers))
     console = talk(as_json=as_json)
+    if number is None:
+        answer = _freed(run_dir)
+        console.print(f"accepted: its controller decides (now {len(members(answer))} workers)")
+        if as_json:
+            print_json({"ok": True, "target": answer.target, "workers": members(answer)})
+        return
+    _resize(run_dir, number, console, wait=wait, as_json=as_json)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadInput(f"{text!r} is no number of workers", do="write 1 or more, or auto")
+    return int(text)
+
+
+def _freed(run_dir: RunDir) -> Answer:
+    """The controller decides again.
+
+    Raises:
+        BadInput: the run has none.
+    """
+    status = asked(run_dir, AskStatus())
+    spec = status.spec
+    if spec is None or not spec.self_sizing:
+        raise BadInput(
+            f"the run in {run_dir.root} has no controller of its own",
+            means="it was begun with --start, or MIN is MAX: only you decide on its size",
+            do="give a number; a run that is begun without --start grows by itself",
+        )
+    limits = (spec.min_workers, spec.max_workers)
+    return asked(run_dir, AskResize(workers=status.target, limits=limits))
+
+
+def _resize(run_dir: RunDir, workers: int, console: "Console", *, wait: bool, as_json: bool) -> None:
+    answer = asked(run_dir, AskResize(workers=workers))
     if wait:
         answer = wait_until(
             run_dir,

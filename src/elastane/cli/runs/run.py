@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.policy import CheckpointOptions
+from elastane.cli.devices import devices_here
 from elastane.cli.home import fresh_name
 from elastane.cli.runs.run_spec import (
     Changes,
@@ -26,6 +28,7 @@ from elastane.cli.runs.run_spec import (
 )
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.resolve import find_run
+from elastane.controller.embedded import Embedded
 from elastane.lives.living import lived
 from elastane.lives.resuming import resume as another_life
 from elastane.lives.run_directory import check_name_is_free, claimed, reclaimed
@@ -60,7 +63,12 @@ def run(
     ] = None,
     start: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Workers to begin with. Default: MIN.", rich_help_panel=ELASTICITY),
+        typer.Option(
+            metavar="N",
+            help="Workers to begin with; from then on only you change their number. Default: MIN, and "
+            "the run grows into idle devices of this machine while that is worth it.",
+            rich_help_panel=ELASTICITY,
+        ),
     ] = None,
     copies: Annotated[
         str | None,
@@ -239,7 +247,8 @@ def run(
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
-            over = lived(directory, record, Terminal(directory, console))
+            with _controlled(directory, record, console):
+                over = lived(directory, record, Terminal(directory, console))
     else:
         if accept_changes:
             raise BadInput("--accept-changes is about a run that goes on", do="use it with --resume RUN")
@@ -270,10 +279,20 @@ def run(
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in remarks(spec):
                 console.print(f"note: {remark}", markup=False)
-            over = lived(directory, read_record(directory), Terminal(directory, console))
+            record = read_record(directory)
+            with _controlled(directory, record, console):
+                over = lived(directory, record, Terminal(directory, console))
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _controlled(run_dir: RunDir, record: RunRecord, console: "Console") -> AbstractContextManager[object]:
+    """Somebody decides on the number of workers, unless the user does."""
+    if not record.spec.self_sizing:
+        return nullcontext()
+    life = 1 if record.resumed is None else record.resumed.times + 1
+    return Embedded(run_dir, record.spec, life, devices_here(), _printer(console))
 
 
 def refuse_kept(given: dict[str, bool]) -> None:

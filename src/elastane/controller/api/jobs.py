@@ -218,19 +218,7 @@ def explain(caller: Asking, job: Name, limit: Limit = 20) -> Response:
     """Why the job has the size it has, what it waits for, and the decisions that led there."""
     with caller.reading() as tx:
         found = allowed_job(tx, caller, job, "job.read")
-        decided = deciding.newest(tx, job, limit)
-    return response(
-        reply(
-            Explained(
-                job=job,
-                state=found.state,
-                wanted=found.wanted,
-                workers=found.workers,
-                explanation=found.explained,
-                decisions=decided.items,
-            )
-        )
-    )
+        return response(reply(deciding.explained(tx, found, limit)))
 
 
 @router.get("/{job}/events", **says(Page[Event]))

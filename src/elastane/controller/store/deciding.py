@@ -6,7 +6,7 @@ import msgspec
 from sqlalchemy import Connection, insert, select
 
 from elastane.api.plans import Decision
-from elastane.api.wire import Decided, Explanation, Grant, Page
+from elastane.api.wire import Decided, Explained, Explanation, Grant, Job, Page
 from elastane.controller.standing import AT_REST
 from elastane.controller.store import events, jobs
 from elastane.controller.store.database import change, changed
@@ -89,6 +89,18 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
 
 def _kind(decision: Decision) -> str:
     return "stopping" if decision.action == "preempt" and decision.asked_for else KINDS[decision.action]
+
+
+def explained(tx: Connection, job: Job, limit: int) -> Explained:
+    """Why a job has the size it has, and its newest decisions."""
+    return Explained(
+        job=job.name,
+        state=job.state,
+        wanted=job.wanted,
+        workers=job.workers,
+        explanation=job.explained,
+        decisions=newest(tx, job.name, limit).items,
+    )
 
 
 def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[Decided]:

@@ -46,6 +46,7 @@ def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
         min_workers=low,
         max_workers=high,
         start=low,
+        self_sizing=True,
         virtual_ranks=training.virtual_ranks,
         copies=None if training.copies == "all" else training.copies,
         convergence=training.convergence,

@@ -1,0 +1,42 @@
+"""Why a run has as many workers as it has."""
+
+from elastane.api.control import AskStatus
+from elastane.api.errors import BadInput
+from elastane.api.rundir import RunDir
+from elastane.cli.jobs.explain import show_decisions
+from elastane.cli.runs.status import asked
+from elastane.cli.verb import print_json, talk
+from elastane.controller.embedded import explained
+from elastane.observability.run_files import is_live
+
+
+def run_explained(run_dir: RunDir, *, as_json: bool) -> None:
+    """What its own controller has decided, and whether that still holds.
+
+    Raises:
+        BadInput: it never had one.
+    """
+    told = explained(run_dir)
+    if told is None:
+        raise BadInput(
+            f"nobody but you has decided on the number of workers of the run in {run_dir.root}",
+            means="it was begun with --start, or MIN is MAX; such a run has no controller",
+            do=f"elastane events {run_dir.root} shows who changed it when",
+        )
+    if as_json:
+        print_json(told)
+        return
+    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
+
+    from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
+
+    console = talk()
+    if not is_live(run_dir):
+        console.print("The run has ended.")
+    elif asked(run_dir, AskStatus()).by_hand:
+        console.print("Its number of workers was set by hand; its controller keeps out of it until you say:")
+        console.print(f"  elastane resize {run_dir.root.name} auto", markup=False)
+    else:
+        for sentence in explanation_lines(told.explanation):
+            console.print(Text(sentence))
+    show_decisions(console, told.decisions)

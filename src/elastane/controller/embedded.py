@@ -1,0 +1,184 @@
+"""The controller in ``elastane run``: the same loop, plan and store as of a cluster, for one run.
+
+The run does not need it: it begins before its controller has been loaded, and goes on with as many workers as
+it has should that one fail.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from elastane.api.errors import ElastaneError
+from elastane.api.jobs import ElasticPolicy, JobSpec, Resources, Training
+from elastane.api.pools import Pool
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+from elastane.api.wire import Config, Explained
+
+if TYPE_CHECKING:
+    from elastane.controller.loop import Loop
+    from elastane.controller.store.database import Store
+
+TEAM = "local"
+LOG = "controller"
+DECISIONS = 20
+FAREWELL_S = 5.0
+
+
+class Embedded:
+    """Decides on the number of workers of a run, from a thread of its own, while it is entered.
+
+    Args:
+        run_dir: of the run; the store is in it, so that other terminals can read the reasons.
+        spec: of the run.
+        life: number of the run's life, from 1.
+        devices: of this machine: how many, and ``cpu`` or ``gpu``.
+        say: where a failure is told; training does not stop for it.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        spec: RunSpec,
+        life: int,
+        devices: tuple[int, str],
+        say: Callable[[str], None],
+    ) -> None:
+        self._run_dir = run_dir
+        self._job = job_of(spec, life, kind=devices[1])
+        self._pool = pool_of(self._job, devices)
+        self._say = say
+        self._over = threading.Event()
+        self._loop: Loop | None = None
+        self._thread = threading.Thread(target=self._decide, name="controller", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._loop is not None:
+            self._loop.close()
+        self._thread.join(FAREWELL_S)
+
+    def _decide(self) -> None:
+        try:
+            with _logging_to(self._run_dir.log(LOG)):
+                self._turns()
+        # The one place where a failure of the controller ends: a full disk, a damaged store.
+        except ElastaneError as error:
+            self._say(f"the number of workers stays as it is: {error}")
+        except ModuleNotFoundError as error:
+            self._say(
+                f"the number of workers stays as it is: there is no module {error.name}; whoever wants it to "
+                "follow what is idle here: pip install 'elastane[controller]'"
+            )
+
+    def _turns(self) -> None:
+        # Loaded beside the run, which does not wait for them.
+        from elastane.controller.loop import Loop  # noqa: PLC0415
+        from elastane.controller.planning import Scheduler  # noqa: PLC0415
+        from elastane.controller.store.database import Store  # noqa: PLC0415
+        from elastane.engines.foreground import Foreground  # noqa: PLC0415
+        from elastane.scheduler.explain import explain  # noqa: PLC0415
+        from elastane.scheduler.plan import plan  # noqa: PLC0415
+
+        store = Store(f"sqlite:///{self._run_dir.controller}")
+        try:
+            self._submit(store)
+            engine = Foreground(self._job.name, self._run_dir)
+            self._loop = Loop(store, engine, Scheduler(plan=plan, words=explain))
+            if not self._over.is_set():
+                asyncio.run(self._loop.run())
+        finally:
+            store.close()
+
+    def _submit(self, store: "Store") -> None:
+        from elastane.controller.declared import diff  # noqa: PLC0415 - as above
+        from elastane.controller.store import documents, jobs  # noqa: PLC0415
+
+        now_s = time.time()
+        with store.writing() as tx:
+            wanted = Config(pools=(self._pool,))
+            documents.write(tx, diff(documents.config(tx), wanted), now_s)
+            jobs.submit(tx, self._job, "", now_s)
+
+
+@contextmanager
+def _logging_to(log: Path) -> Iterator[None]:
+    """What the controller logs goes there, and not before the user of the terminal."""
+    handler = logging.FileHandler(log, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    # On a full disk nothing can be logged, the full disk least of all.
+    handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
+    logger = logging.getLogger("elastane")
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = True
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def explained(run_dir: RunDir) -> Explained | None:
+    """Why a run has as many workers as it has; None: nobody but the user has ever decided that.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    if not run_dir.controller.exists():
+        return None
+    from elastane.controller.store import deciding, jobs  # noqa: PLC0415 - as above
+    from elastane.controller.store.database import Store  # noqa: PLC0415
+
+    store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
+    try:
+        with store.reading() as tx:
+            newest = jobs.page(tx, jobs.Filters(), after=None, limit=1).items
+            job = jobs.find(tx, newest[0].name) if newest else None
+            return None if job is None else deciding.explained(tx, job, DECISIONS)
+    finally:
+        store.close()
+
+
+def job_of(spec: RunSpec, life: int, *, kind: str) -> JobSpec:
+    """The job that a run is in the store of its own controller.
+
+    Args:
+        spec: of the run.
+        life: its number.
+        kind: of device; of cores, a worker takes as many as it has threads.
+    """
+    return JobSpec(
+        name=spec.name if life == 1 else f"{spec.name}.{life}",
+        team=TEAM,
+        script=spec.script,
+        args=spec.args,
+        resources_per_worker=Resources(devices=spec.threads if kind == "cpu" else 1),
+        elastic_policy=ElasticPolicy(min_replicas=spec.min_workers, max_replicas=spec.max_workers),
+        training=Training(
+            seed=spec.seed,
+            threads=spec.threads,
+            virtual_ranks=spec.virtual_ranks,
+            convergence=spec.convergence,
+            copies="all" if spec.copies is None else spec.copies,
+        ),
+    )
+
+
+def pool_of(job: JobSpec, devices: tuple[int, str]) -> Pool:
+    """This machine; the fewest workers that somebody wants on it fit, however small it is."""
+    count, kind = devices
+    count = max(count, job.elastic_policy.min_replicas * job.resources_per_worker.devices)
+    return Pool(name="local", device=kind, devices=count, devices_per_node=count)

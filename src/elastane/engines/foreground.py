@@ -1,0 +1,78 @@
+"""The engine of ``elastane run``: its one job is the run that lives in this very process."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from elastane.api.control import Answer, AskResize, AskStatus
+from elastane.api.lives import Outcome
+from elastane.api.observations import Observation, SeenNode
+from elastane.api.orders import Order, Resize, Start
+from elastane.api.rundir import RunDir
+from elastane.engines.local.watched import Watched
+
+ANSWER_S = 1.0
+LIFE = 1
+"""Of each job: the run's next life is another one."""
+
+ENDED_BEFORE = Outcome(code=1, why="`elastane run` has ended")
+"""For good: what `elastane run --resume` goes on with is another job."""
+
+
+class Foreground:
+    """An `elastane.engines.engine.Engine` that only resizes: its job has begun and ends by itself.
+
+    Args:
+        job: name of the job that the run is.
+        run_dir: of the run.
+    """
+
+    def __init__(self, job: str, run_dir: RunDir) -> None:
+        self._job = job
+        self._watched = Watched(run_dir)
+        self._by_hand = False
+
+    async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
+        """The run as its coordinator says; other jobs are earlier lives of it, which are over."""
+        gone = {name: Observation(job=name, life=LIFE, outcome=ENDED_BEFORE) for name in jobs}
+        return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
+
+    def _observation(self, answer: Answer | None) -> Observation:
+        # A coordinator that has begun a moment ago knows neither.
+        known = answer is not None and answer.target > 0
+        self._by_hand = answer.by_hand if answer is not None and known else self._by_hand
+        return Observation(
+            job=self._job,
+            life=LIFE,
+            present=True,
+            agent=True,
+            workers=sum(row.role == "worker" for row in answer.processes) if answer and known else None,
+            target=answer.target if answer and known else None,
+            progress=self._watched.progress(),
+            run_dir=str(self._watched.run_dir.root),
+        )
+
+    async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
+        """Do what is ordered; see `elastane.engines.engine.Engine.carry_out`."""
+        refusals = {order.job: await self._carry_out(order) for order in orders if order.job == self._job}
+        return {job: why for job, why in refusals.items() if why}
+
+    async def _carry_out(self, order: Order) -> str:
+        match order:
+            case Start():
+                return ""
+            case Resize() if self._by_hand:
+                return "its number of workers was set by hand"
+            case Resize(workers=workers, limits=limits):
+                answer = await self._watched.line.ask(AskResize(workers=workers, limits=limits), ANSWER_S)
+                return (
+                    f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
+                )
+            case _:
+                return "it runs before a terminal, and is stopped there"
+
+    def nodes(self) -> Sequence[SeenNode]:
+        """None: the pool is declared with the devices that this process sees."""
+        return ()
+
+    async def close(self) -> None:
+        """Hang up; the run goes on."""
+        await self._watched.line.close()

@@ -1,0 +1,88 @@
+"""The controller in ``elastane run``, with nobody to train."""
+
+import sys
+
+import pytest
+
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+from elastane.controller.embedded import Embedded, explained, job_of, pool_of
+
+SPEC = RunSpec(name="trial", script="/train.py", min_workers=1, max_workers=4, start=1, self_sizing=True)
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> RunDir:
+    run_dir = RunDir(tmp_path)
+    run_dir.logs.mkdir()
+    return run_dir
+
+
+def lived(run_dir, life=1):
+    """What it says, of a life that ends once something is decided or refused."""
+    said = []
+    with Embedded(run_dir, SPEC, life, (2, "cpu"), said.append) as controller:
+        while controller._thread.is_alive() and not _decisions(run_dir):
+            controller._thread.join(0.02)
+    return said
+
+
+def _decisions(run_dir):
+    if not run_dir.controller.is_file():
+        return ()
+    try:
+        told = explained(run_dir)
+    except Exception:
+        return ()  # being made
+    return told.decisions if told is not None else ()
+
+
+def _job(run_dir):
+    return explained(run_dir).job
+
+
+def test_it_decides_with_the_devices_of_this_machine_and_says_why(run_dir) -> None:
+    assert lived(run_dir) == []
+    told = explained(run_dir)
+    assert (told.job, told.workers) == ("trial", 2)
+    assert "It is not larger: it needs 1 device of local, and none is left for it." in (
+        told.explanation.sentences
+    )
+    assert [decided.action for decided in told.decisions] == ["start"]
+
+
+def test_another_life_has_the_devices_that_the_one_before_had(run_dir) -> None:
+    assert lived(run_dir) == []
+    said = []
+    with Embedded(run_dir, SPEC, 2, (2, "cpu"), said.append) as controller:
+        while controller._thread.is_alive() and (_job(run_dir) != "trial.2" or not _decisions(run_dir)):
+            controller._thread.join(0.02)
+    assert said == []
+    assert (_job(run_dir), explained(run_dir).workers) == ("trial.2", 2)
+
+
+def test_what_it_cannot_use_it_says_and_the_run_goes_on(run_dir) -> None:
+    run_dir.controller.mkdir()
+    (said,) = lived(run_dir)
+    assert said.startswith("the number of workers stays as it is:")
+    assert "controller.db" in said
+
+
+def test_without_its_packages_it_says_what_to_install(run_dir, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "elastane.controller.loop", None)
+    (said,) = lived(run_dir)
+    assert "pip install 'elastane[controller]'" in said
+
+
+def test_a_run_that_never_had_one_has_no_reasons(run_dir) -> None:
+    assert explained(run_dir) is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "least", "devices", "most"),
+    [(1, 1, (8, "cpu"), 8), (2, 1, (8, "cpu"), 4), (2, 1, (8, "gpu"), 8), (1, 4, (2, "cpu"), 4)],
+)
+def test_a_worker_takes_a_core_for_each_thread_or_a_gpu(threads, least, devices, most) -> None:
+    spec = RunSpec(name="t", script="/t.py", min_workers=least, max_workers=9, threads=threads)
+    job = job_of(spec, 1, kind=devices[1])
+    assert pool_of(job, devices).devices // job.resources_per_worker.devices == most

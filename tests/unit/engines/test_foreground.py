@@ -1,0 +1,83 @@
+"""The engine of ``elastane run``, whose only order is another number of workers."""
+
+import asyncio
+
+import pytest
+
+from elastane.api.control import Answer, AskResize, AskStatus, ProcessInfo
+from elastane.api.jobs import JobSpec
+from elastane.api.orders import Kill, Resize, Start, Stop
+from elastane.api.rundir import RunDir
+from elastane.engines.foreground import Foreground
+
+WORKERS = tuple(ProcessInfo(role="worker", pid=100 + worker, worker=worker) for worker in range(2))
+
+
+class PretendLine:
+    """A coordinator that does what it is asked, or does not answer."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = Answer(ok=True, target=2, processes=WORKERS)
+        self.asked = []
+
+    async def ask(self, question, _timeout_s: float) -> Answer | None:
+        self.asked.append(question)
+        return self.answer
+
+
+@pytest.fixture
+def engine(tmp_path) -> Foreground:
+    engine = Foreground("trial", RunDir(tmp_path))
+    engine._watched.line = PretendLine()
+    return engine
+
+
+def observed(engine, *jobs):
+    return asyncio.run(engine.observe(jobs))
+
+
+def told(engine, *orders):
+    return asyncio.run(engine.carry_out(orders))
+
+
+def test_the_run_is_there_from_the_first_look_on(engine) -> None:
+    seen = observed(engine, "trial")["trial"]
+    assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, 2, 2)
+    engine._watched.line.answer = None
+    seen = observed(engine, "trial")["trial"]
+    assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, None, None)
+
+
+def test_an_earlier_life_is_over(engine) -> None:
+    seen = observed(engine, "trial", "before")["before"]
+    assert not seen.present
+    assert seen.outcome is not None
+
+
+def test_it_resizes_within_the_limits_that_the_controller_knows(engine) -> None:
+    assert told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4))) == {}
+    assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4))]
+
+
+def test_a_size_set_by_hand_stays(engine) -> None:
+    engine._watched.line.answer = Answer(ok=True, target=1, by_hand=True)
+    observed(engine, "trial")
+    refused = told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4)))
+    assert refused == {"trial": "its number of workers was set by hand"}
+    # Nor does it forget while nobody answers.
+    engine._watched.line.answer = None
+    observed(engine, "trial")
+    assert told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4))) == refused
+    assert all(isinstance(question, AskStatus) for question in engine._watched.line.asked)
+
+
+@pytest.mark.parametrize("order", [Stop(job="trial", life=1), Kill(job="trial", life=1)])
+def test_a_controller_never_ends_the_run(engine, order) -> None:
+    assert "is stopped there" in told(engine, order)["trial"]
+    assert engine._watched.line.asked == []
+
+
+def test_it_has_begun_before_it_is_told_to(engine) -> None:
+    start = Start(job="trial", life=1, workers=1, spec=JobSpec(name="trial", team="local"))
+    assert told(engine, start) == {}
+    assert engine._watched.line.asked == []
