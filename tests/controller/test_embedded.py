@@ -7,6 +7,7 @@ import pytest
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.controller.embedded import Embedded, explained, job_of, pool_of
+from elastane.controller.store.failures import StoreError
 
 SPEC = RunSpec(name="trial", script="/train.py", min_workers=1, max_workers=4, start=1, self_sizing=True)
 
@@ -32,7 +33,7 @@ def _decisions(run_dir):
         return ()
     try:
         told = explained(run_dir)
-    except Exception:
+    except StoreError:
         return ()  # being made
     return told.decisions if told is not None else ()
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.records import EventLine
-from elastane.api.spec import CheckpointPolicy
+from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.facts import facts_of, outcome_of
 from elastane.observability.lives import Life, Restored, is_beginning, lives_of, restored_of
