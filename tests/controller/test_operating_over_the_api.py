@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from elastane.api.plans import Decision, MinimumFits, Plan
-from elastane.api.wire import Change, Config, Foreseen, Page, Use
+from elastane.api.wire import UNSEEN_S, Change, Config, Foreseen, Page, Use
 from elastane.controller.store import jobs, nodes, snapshots
 
 POOL = {"name": "h100", "device": "h100", "devices": 16}
@@ -139,7 +139,21 @@ def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
     assert operator.post("/nodes/n1/use").json()["wanted"] == "use"
     assert devices() == (16, 0)
     assert operator.post("/nodes/n9/drain").status_code == 404
+    assert operator.delete("/nodes/n9").status_code == 404
     assert api.user("team-admin").post("/nodes/n1/drain").status_code == 403
+
+
+def test_a_node_is_forgotten_once_nobody_sees_it(operator, api, sqlite_store):
+    with sqlite_store.writing() as tx:
+        nodes.seen(tx, "n1", "h100", 8, api.clock())
+    refused = operator.delete("/nodes/n1")
+    assert (refused.status_code, refused.json()["detail"]) == (409, "node n1 was seen 0 s ago")
+    assert len(operator.get("/nodes").json()["items"]) == 1
+    api.clock.now_s += UNSEEN_S + 1
+    assert api.user("team-admin").delete("/nodes/n1").status_code == 403
+    assert operator.delete("/nodes/n1").status_code == 204
+    assert operator.get("/nodes").json()["items"] == []
+    assert operator.delete("/nodes/n1").status_code == 404
 
 
 def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sqlite_store):

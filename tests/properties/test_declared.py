@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from elastane.api.errors import BadField
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.wire import Capacity, Config, Metric, Node, Trigger
+from elastane.api.wire import UNSEEN_S, Capacity, Config, Metric, Node, Trigger
 from elastane.controller.declared import KINDS, check, config_of, diff, documents_of, merged
 from elastane.controller.limits import limited
 
@@ -88,24 +88,37 @@ def pool(**kwargs):
     return Pool(name="p", device="h100", **kwargs)
 
 
-def node(name, devices, wanted="use"):
+NOW_S = 1000.0
+
+
+def node(name, devices, wanted="use", seen_s=NOW_S):
     return Node(
-        name=name, pool="p", devices=devices, wanted=wanted, why="", gone_at_s=None, heard_s=0.0, version=1
+        name=name, pool="p", devices=devices, wanted=wanted, why="", gone_at_s=None, heard_s=seen_s, version=1
     )
 
 
 def test_devices_are_those_of_the_nodes_that_are_there():
     nodes = (node("a", 8), node("b", 8, "drain"), node("c", 8, "failed"))
-    (found,) = limited((pool(devices=100),), nodes, (), (), ())
+    (found,) = limited((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
     assert (found.devices, found.leaving) == (16, 8)
+
+
+def test_a_node_that_nobody_sees_any_more_has_no_devices():
+    """A machine that came back under another name must not count twice."""
+    nodes = (node("before", 8, seen_s=NOW_S - UNSEEN_S - 1), node("after", 8))
+    (found,) = limited((pool(devices=100),), nodes, (), (), (), now_s=NOW_S)
+    assert found.devices == 8
+    # Nor has a pool whose only node is gone those that somebody once declared.
+    (found,) = limited((pool(devices=100),), nodes[:1], (), (), (), now_s=NOW_S)
+    assert (found.devices, found.leaving) == (0, 0)
 
 
 def test_a_capacity_and_a_trigger_take_devices_away_as_leaving():
     capacity = Capacity(pool="p", devices=6)
     trigger = Trigger(name="t", metric="inference_qps", above=100, pool="p", limit=4)
     metric = Metric(metric="inference_qps", value=101)
-    assert limited((pool(devices=8),), (), (capacity,), (), (trigger,))[0].leaving == 2
-    assert limited((pool(devices=8),), (), (capacity,), (metric,), (trigger,))[0].leaving == 4
+    assert limited((pool(devices=8),), (), (capacity,), (), (trigger,), now_s=NOW_S)[0].leaving == 2
+    assert limited((pool(devices=8),), (), (capacity,), (metric,), (trigger,), now_s=NOW_S)[0].leaving == 4
 
 
 @given(
@@ -122,6 +135,7 @@ def test_a_limited_pool_never_leaves_more_than_it_has_or_than_was_said(devices, 
         [] if capacity is None else [Capacity(pool="p", devices=capacity)],
         [] if metric is None else [Metric(metric="m", value=metric)],
         [trigger],
+        now_s=NOW_S,
     )
     assert 0 <= found.leaving <= found.devices
     staying = found.devices - found.leaving

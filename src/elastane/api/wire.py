@@ -380,6 +380,10 @@ class Foreseen(Served, frozen=True, kw_only=True):
 NodeWanted: TypeAlias = Literal["use", "drain", "failed"]
 
 
+UNSEEN_S = 300.0
+"""A node that no engine has seen for so long is not there; engines say once a minute what they see."""
+
+
 class Node(Served, frozen=True, kw_only=True):
     """A machine.
 

@@ -325,6 +325,14 @@ class Cluster:
         body = None if verb == "use" else NodeChange(why=why)
         return self._do("POST", f"/nodes/{name}/{verb}", Node, body=body)
 
+    def forget_node(self, name: str) -> None:
+        """Forgets a node that no engine sees any more.
+
+        Raises:
+            Refused: one does.
+        """
+        self._ask("DELETE", f"/nodes/{name}")
+
     def report(self, report: Report) -> None:
         """Capacity, a notice, a price or a metric, from outside."""
         self._ask("POST", "/reports", body=report)

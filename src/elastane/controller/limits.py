@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from elastane.api.pools import Pool
-from elastane.api.wire import Capacity, Metric, Node, Price, Trigger
+from elastane.api.wire import UNSEEN_S, Capacity, Metric, Node, Price, Trigger
 
 
 def limited(
@@ -14,11 +14,14 @@ def limited(
     capacities: Iterable[Capacity],
     metrics: Iterable[Metric],
     triggers: Iterable[Trigger],
+    *,
+    now_s: float,
 ) -> tuple[Pool, ...]:
     """The pools as a plan should see them.
 
-    A pool with nodes has the devices of its nodes, less the failed ones, those of drained nodes leaving; one
-    without has what is declared. A reported capacity and every trigger that fires are upper bounds.
+    A pool with nodes has the devices of its nodes, less those that failed or that nobody sees any more, those
+    of drained nodes leaving; one without has what is declared. A reported capacity and every trigger that
+    fires are upper bounds.
 
     Args:
         pools: as declared.
@@ -26,12 +29,14 @@ def limited(
         capacities: reports that are still valid.
         metrics: likewise, at most one of each name.
         triggers: as declared.
+        now_s: the time.
     """
     present: dict[str, int] = {}
     leaving: dict[str, int] = {}
     for node in nodes:
-        present[node.pool] = present.get(node.pool, 0) + (node.devices if node.wanted != "failed" else 0)
-        leaving[node.pool] = leaving.get(node.pool, 0) + (node.devices if node.wanted == "drain" else 0)
+        devices = node.devices if node.wanted != "failed" and now_s - node.heard_s <= UNSEEN_S else 0
+        present[node.pool] = present.get(node.pool, 0) + devices
+        leaving[node.pool] = leaving.get(node.pool, 0) + (devices if node.wanted == "drain" else 0)
     bounds: dict[str, int] = {}
     for capacity in capacities:
         _bound(bounds, capacity.pool, capacity.devices)

@@ -171,7 +171,8 @@ class Loop:
         Args:
             look: at what there is; else what was seen last still holds.
         """
-        if look:
+        # A machine that slept has nodes that nobody has seen for long.
+        if look or self._clock() >= self._nodes_s + NODES_S:
             begin_s, busy_s = time.monotonic(), time.thread_time()
             await self._observe()
             end_s = time.monotonic()

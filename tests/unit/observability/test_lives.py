@@ -158,4 +158,4 @@ def test_the_command_in_the_report_asks_for_the_same_checkpoints(run, policy, wo
 
 def test_a_run_that_grows_by_itself_is_asked_for_without_a_start() -> None:
     spec = RunSpec(name="r", script="train.py", self_sizing=True)
-    assert command_of(spec) == "elastane run --workers 1:8 train.py"
+    assert command_of(spec) == "elastane run --workers 1:8 --checkpoint-every never train.py"

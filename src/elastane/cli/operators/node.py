@@ -57,6 +57,16 @@ def use(node: NodeName, as_json: AsJson = False) -> None:
     _want(node, "use", "", as_json=as_json)
 
 
+def forget(node: NodeName, as_json: AsJson = False) -> None:
+    """Forget NODE, which no engine sees any more."""
+    with connect() as cluster:
+        cluster.forget_node(node)
+    if as_json:
+        print_json({"node": node, "forgotten": True})
+        return
+    talk().print(f"node {node} is forgotten", markup=False)
+
+
 def _want(name: str, what: Literal["drain", "fail", "use"], why: str, *, as_json: bool) -> None:
     with connect() as cluster:
         after = cluster.set_node(name, what, why)
@@ -80,3 +90,4 @@ node.command("list")(verb(listing))
 node.command("drain")(verb(drain))
 node.command("fail")(verb(fail))
 node.command("use")(verb(use))
+node.command("forget")(verb(forget))

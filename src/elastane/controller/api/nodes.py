@@ -1,17 +1,18 @@
-"""Nodes: list, drain, give up, use again."""
+"""Nodes: list, drain, give up, use again, forget."""
 
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
-from elastane.api.wire import Node, NodeChange, NodeWanted, Page
+from elastane.api.wire import UNSEEN_S, Node, NodeChange, NodeWanted, Page
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller
 from elastane.controller.api.description import says
 from elastane.controller.api.parameters import Name
-from elastane.controller.api.problems import missing
+from elastane.controller.api.problems import Refusal, missing
 from elastane.controller.store import events, nodes
 from elastane.controller.store.replies import Reply
 
@@ -46,12 +47,44 @@ def use(caller: Asking, node: Name) -> Response:
     return _want(caller, node, "use", "")
 
 
+@router.delete("/{node}", **says(None, status=HTTPStatus.NO_CONTENT))
+def forget(caller: Asking, node: Name) -> Response:
+    """Forget a node that no engine sees any more."""
+
+    def do(tx: Connection) -> Reply:
+        caller.must("nodes.write", Target(name=f"node {node}"))
+        known = _known(tx, node)
+        caller.expect(known.version)
+        if caller.now_s - known.heard_s <= UNSEEN_S:
+            raise Refusal(
+                HTTPStatus.CONFLICT,
+                f"node {node} was seen {max(0.0, caller.now_s - known.heard_s):.0f} s ago",
+                means="its engine would bring it back within a minute",
+                do=f"elastane node fail {node}; forget it once its machine is gone for {UNSEEN_S:g} s",
+            )
+        nodes.forget(tx, node)
+        events.append(tx, "node.forgotten", f"{caller.principal.user}: forgot node {node}", caller.now_s)
+        return Reply(status=HTTPStatus.NO_CONTENT)
+
+    return caller.change("node.forget", f"node {node}", do)
+
+
+def _known(tx: Connection, name: str) -> Node:
+    """The node.
+
+    Raises:
+        Refusal: no engine has ever seen it.
+    """
+    found = nodes.find(tx, name)
+    if found is None:
+        raise missing(f"node {name}")
+    return found
+
+
 def _want(caller: Caller, name: str, wanted: NodeWanted, why: str) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("nodes.write", Target(name=f"node {name}"))
-        before = nodes.find(tx, name)
-        if before is None:
-            raise missing(f"node {name}")
+        before = _known(tx, name)
         caller.expect(before.version)
         if (before.wanted, before.why) == (wanted, why):
             return reply(before, version=before.version)

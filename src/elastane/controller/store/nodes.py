@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from elastane.api.wire import Node, NodeWanted
 from elastane.controller.store.database import changed
@@ -47,6 +47,12 @@ def want(tx: Connection, name: str, wanted: NodeWanted, why: str, gone_at_s: flo
     ).one()
     changed(tx)
     return _node(row)
+
+
+def forget(tx: Connection, name: str) -> None:
+    """As if no engine had ever seen it; one that sees it again says so."""
+    tx.execute(delete(nodes).where(nodes.c.name == name))
+    changed(tx)
 
 
 def _node(row: Row[Any]) -> Node:

@@ -37,7 +37,8 @@ COLUMNS = [
 def pools_of(tx: Connection, config: Config, now_s: float) -> tuple[Pool, ...]:
     """The declared pools, with the devices that they really have, at the prices of now."""
     said = reports.valid(tx, now_s)
-    found = limited(config.pools or (), nodes.every(tx), said.capacities, said.metrics, config.triggers or ())
+    seen, triggers = nodes.every(tx), config.triggers or ()
+    found = limited(config.pools or (), seen, said.capacities, said.metrics, triggers, now_s=now_s)
     return priced(found, said.prices)
 
 
