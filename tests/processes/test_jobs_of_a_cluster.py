@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -111,6 +112,23 @@ def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
     assert run.record.spec.checkpoints is None
     assert {len(line.workers) for line in run.ledger} == {2}
     assert typed("logs", "asked", "agent", "--job").stdout.startswith("life 1 begins with 2 workers\n")
+
+
+def test_what_can_be_asked_of_a_run_can_be_asked_of_a_job_where_it_trained(typed, tmp_path, monkeypatch):
+    submitted(typed, "known", "--wait", args=("--steps=6",))
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    # As `elastane up` has it: jobs and the way to the controller in one home.
+    shutil.copy(elsewhere / "cluster.json", home)
+    monkeypatch.setenv("ELASTANE_HOME", str(home))
+    assert [run["name"] for run in told(typed, "list")] == ["known"]
+    assert told(typed, "verify", "known", "known")["equal"]
+    assert "known" in typed("report", "known").stdout
+    typed("export", "known", "--format", "torch", "--out", tmp_path / "exported")
+    assert any((tmp_path / "exported").iterdir())
+    assert "it has ended" in typed("ps", "known", code=3).output
+    # A run of this machine wins, but it is the cluster's controller that knows why a job has its size.
+    assert typed("explain", "known").stdout == typed("explain", "known", "--job").stdout
+    assert told(typed, "explain", "known")["job"] == "known"
 
 
 def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):

@@ -92,6 +92,11 @@ class Embedded:
         from elastane.scheduler.explain import explain  # noqa: PLC0415
         from elastane.scheduler.plan import plan  # noqa: PLC0415
 
+        if not self._run_dir.controller.exists():
+            # Whole or absent, for whoever asks just now.
+            beside = self._run_dir.controller.with_suffix(".db.new")
+            Store(f"sqlite:///{beside}").close()
+            beside.replace(self._run_dir.controller)
         store = Store(f"sqlite:///{self._run_dir.controller}")
         try:
             self._submit(store)
@@ -132,7 +137,7 @@ def _logging_to(log: Path) -> Iterator[None]:
 
 
 def explained(run_dir: RunDir) -> Explained | None:
-    """Why a run has as many workers as it has; None: nobody but the user has ever decided that.
+    """Why a run has as many workers as it has; None: no controller has ever decided that.
 
     Raises:
         StoreError: the store cannot be read.

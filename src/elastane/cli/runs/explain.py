@@ -7,7 +7,7 @@ from elastane.cli.jobs.explain import show_decisions
 from elastane.cli.runs.status import asked
 from elastane.cli.verb import print_json, talk
 from elastane.controller.embedded import explained
-from elastane.observability.run_files import is_live
+from elastane.observability.run_files import is_live, read_record
 
 
 def run_explained(run_dir: RunDir, *, as_json: bool) -> None:
@@ -17,6 +17,12 @@ def run_explained(run_dir: RunDir, *, as_json: bool) -> None:
         BadInput: it never had one.
     """
     told = explained(run_dir)
+    if told is None and read_record(run_dir).spec.self_sizing:
+        raise BadInput(
+            f"the controller of the run in {run_dir.root} has not decided anything",
+            means="it is starting, or could not be started; the run goes on with the workers it has",
+            do="ask again in a second, or look at what `elastane run` says",
+        )
     if told is None:
         raise BadInput(
             f"nobody but you has decided on the number of workers of the run in {run_dir.root}",
