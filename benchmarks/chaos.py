@@ -1,8 +1,9 @@
 """Seeded trouble for a real run, and a quiet run to compare every bit with.
 
 Workers are added, drained, killed at any instant and stopped until they count as hung; the coordinator
-is killed; everything is killed, and the run resumed otherwise. The plan follows from the seed alone; what the
-processes are doing at that instant does not.
+is killed; everything is killed, and the run resumed otherwise. The plan follows from the seed alone, as does
+how the run keeps its optimizer's state and hands gradients over; what the processes are doing at that instant
+does not.
 """
 
 import argparse
@@ -47,6 +48,17 @@ KINDS: tuple[Kind, ...] = (
 
 
 @dataclass(frozen=True)
+class Way:
+    """How the run keeps its state and hands gradients over."""
+
+    copies: str
+    transport: str
+
+    def __str__(self) -> str:
+        return f"copies {self.copies}, transport {self.transport}"
+
+
+@dataclass(frozen=True)
 class Trouble:
     """One event of the plan.
 
@@ -71,6 +83,11 @@ def plan(seed: int, events: int) -> list[Trouble]:
     ]
 
 
+def way(seed: int) -> Way:
+    dice = random.Random(f"way {seed}")  # noqa: S311 - likewise
+    return Way(dice.choice(("all", "2", "3")), dice.choice(("shared", "tcp")))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
@@ -80,7 +97,8 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix=f"elastane-chaos-{options.seed}-"))
     steps = 20 + STEPS_PER_EVENT * options.events
     try:
-        stormy(plan(options.seed, options.events), steps, work / "stormy")
+        print(f"the stormy run: {way(options.seed)}", flush=True)
+        stormy(plan(options.seed, options.events), way(options.seed), steps, work / "stormy")
         quiet(steps, work / "quiet")
         same = compared(work / "quiet" / "run", work / "stormy" / "run")
     except (RuntimeError, TimeoutError) as error:
@@ -93,9 +111,17 @@ def main() -> int:
     return 1
 
 
-def stormy(troubles: list[Trouble], steps: int, folder: Path) -> None:
+def stormy(troubles: list[Trouble], how: Way, steps: int, folder: Path) -> None:
     job = Job(SIZE, steps, VIRTUAL_RANKS, folder / "ticks")
-    with ElastaneRun(job, folder, start=2, most=MOST_WORKERS, checkpoints=CHECKPOINTS) as run:
+    with ElastaneRun(
+        job,
+        folder,
+        start=2,
+        most=MOST_WORKERS,
+        copies=how.copies,
+        transport=how.transport,
+        checkpoints=CHECKPOINTS,
+    ) as run:
         run.wait_for_steps(3)
         for number, trouble in enumerate(troubles, start=1):
             run.wait_for_steps(trouble.after_steps)
@@ -133,7 +159,7 @@ def grow(run: ElastaneRun) -> str:
 
 
 def drain(run: ElastaneRun, choice: float) -> str:
-    members = whole_members(run)
+    members, _ = spared_by_others(run)
     if len(members) < 2:
         return grow(run)
     worker = picked(members, choice)
@@ -142,8 +168,8 @@ def drain(run: ElastaneRun, choice: float) -> str:
 
 
 def kill(run: ElastaneRun, choice: float, number: int = 1) -> str:
-    """Kill some workers, so many that a whole copy of the state is left: all lost is not survivable."""
-    members = whole_members(run)
+    """Kill some workers, so many that a whole copy of the state is left: all lost costs steps."""
+    members, number = spared_by_others(run, number)
     others = [row for row in run.processes_as("worker") if row.state in {"starting", "ready"}]
     victims = []
     for _ in range(number):
@@ -182,7 +208,7 @@ def kill_everything(run: ElastaneRun, choice: float) -> str:
 
 def stop(run: ElastaneRun, choice: float) -> str:
     """Stop a worker's process; its agent must take it for hung and end it."""
-    members = whole_members(run)
+    members, _ = spared_by_others(run)
     if len(members) < 2:
         return grow(run)
     victim = picked(members, choice)
@@ -190,11 +216,19 @@ def stop(run: ElastaneRun, choice: float) -> str:
     return f"worker {victim.worker}"
 
 
-def whole_members(run: ElastaneRun) -> list[ProcessInfo]:
-    """Those that hold every block, the only ones whose loss must leave another."""
-    members = [row for row in run.processes_as("worker") if row.state == "member"]
+def spared_by_others(run: ElastaneRun, number: int = 1) -> tuple[list[ProcessInfo], int]:
+    """Members that may be lost as long as another one is left, and how many of them at once.
+
+    Where every worker keeps everything those are the ones that already do; sharded, any may be lost, but no
+    more at once than there are copies beside the last.
+    """
+    status = run.ask(AskStatus())
+    members = [row for row in status.processes if row.role == "worker" and row.state == "member"]
+    copies = status.spec.copies if status.spec is not None else None
+    if copies is not None:
+        return members, min(number, copies - 1)
     most = max((row.blocks or 0 for row in members), default=0)
-    return [row for row in members if row.blocks == most]
+    return [row for row in members if row.blocks == most], number
 
 
 def picked(rows: list[ProcessInfo], choice: float) -> ProcessInfo:

@@ -41,6 +41,7 @@ class ElastaneRun:
         start: workers to begin with.
         most: workers at most; at least ``start``.
         copies: copies of the optimizer state, ``all`` or a number.
+        transport: how gradients travel, ``shared`` or ``tcp``.
         checkpoints: how often the state is kept, as ``--checkpoint-every`` has it.
         script: ``train_<script>.py`` is run.
         command: that is ``elastane``.
@@ -54,6 +55,7 @@ class ElastaneRun:
         start: int,
         most: int,
         copies: str = "all",
+        transport: str = "shared",
         checkpoints: str = "never",
         script: str = "elastane",
         command: Sequence[str] = ELASTANE,
@@ -64,7 +66,7 @@ class ElastaneRun:
         self._command = command
         self._home = str((folder / "home").absolute())
         self.main = self._life(
-            *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}"),
+            *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}", f"--transport={transport}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
             *job.script(script),
         )

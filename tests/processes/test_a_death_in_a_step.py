@@ -1,10 +1,13 @@
 """A worker is killed at an exact moment: what it left of that step is computed again, and nothing else."""
 
+import asyncio
+
 import pytest
 
 pytestmark = pytest.mark.processes
 
 STEP = 5
+SENT_S = 1.0
 BEFORE_THE_COMMIT = [
     "before-compute",
     "in-backward",
@@ -63,6 +66,18 @@ def test_once_a_survivor_has_every_vote_nothing_is_computed_again(stage, assert_
     assert_undisturbed(ended)
     assert ended.shares(STEP) == ended.shares(STEP - 1)
     assert ended.computed(STEP, by=[0, 2]) == 8 - len(ended.shares(STEP)[1])
+
+
+@pytest.mark.parametrize("transport", ["shared", "tcp"])
+def test_state_that_comes_while_the_step_is_being_applied_is_kept(stage, assert_undisturbed, transport):
+    async def story(running):
+        await running.until_event("worker.died", "worker 1")
+        # By now worker 0 has sent worker 2 what that is to keep instead of the dead one.
+        await asyncio.sleep(SENT_S)
+        running.open("apply")
+
+    late, fault = f"--apply-late=2:{STEP}", f"--fault=1:{STEP}:after-one-vote-that-counted"
+    assert_undisturbed(stage.play(late, fault, story=story, start=3, copies=2, transport=transport))
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])

@@ -63,6 +63,17 @@ def load_late(number: int) -> None:
         _around(Reactor, "_act", before=wait)
 
 
+def apply_late(number: int, step: int) -> None:
+    """This worker does not apply the step before the file ``apply`` is there."""
+
+    def wait(_state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+        if outcome.step == step:
+            wait_for("apply")
+
+    if settings.current().worker == number:
+        _around(TrainingState, "apply", before=wait)
+
+
 def slowness() -> float:
     """Worker 1 is ten times slower than the others."""
     return 10.0 if settings.current().worker == 1 else 1.0
