@@ -157,9 +157,14 @@ def api(sqlite_store):
 
 
 @pytest.fixture
-def cluster(sqlite_store, tmp_path):
-    """A controller with the real scheduler and loop, in a world that only its clock moves."""
-    return Cluster(Api(sqlite_store, plan=plan, words=explain), World(tmp_path / "runs"))
+def cluster_over(tmp_path):
+    """A controller with the real scheduler and loop over a store, in a world that only its clock moves."""
+    return lambda store: Cluster(Api(store, plan=plan, words=explain), World(tmp_path / "runs"))
+
+
+@pytest.fixture
+def cluster(cluster_over, sqlite_store):
+    return cluster_over(sqlite_store)
 
 
 @pytest.fixture(scope="session")

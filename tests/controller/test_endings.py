@@ -9,6 +9,12 @@ POOL = {"name": "h100", "device": "h100", "devices": 8}
 
 
 @pytest.fixture
+def cluster(cluster_over, store):
+    """On each kind of database: what ends a job is arithmetic on what is stored."""
+    return cluster_over(store)
+
+
+@pytest.fixture
 def operator(cluster):
     operator = cluster.api.user("operator", user="olga")
     operator.put("/pools/h100", POOL)
