@@ -125,11 +125,12 @@ class Truth:
     def reserved(self, decision, state, why):
         one = next(one for one in self.before.reservations if one.name == why.reservation)
         assert (one.pool, one.devices) == (why.pool, why.devices)
-        if decision.action in {"keep", "wait"}:
-            # Nothing is taken; nothing new is put on what is needed within the horizon either.
+        if any(isinstance(other, plans.NoRoom) and other.pool == why.pool for other in decision.why):
+            # Not why something is taken but why there is no room for more: nothing new is put on what is
+            # needed within the horizon either.
             assert why.at_s <= self.before.now_s + one.announced_ahead_s + self.before.rules.horizon_s
-            assert any(isinstance(other, plans.NoRoom) and other.pool == why.pool for other in decision.why)
             return
+        assert decision.action not in {"keep", "wait"}
         assert why.at_s <= self.before.now_s + one.announced_ahead_s
         assert self.granted(why.pool) > capacity(self.before, why.pool) - self.taken_by_calendar(why.pool)
 

@@ -27,10 +27,12 @@ class Gain:
     Args:
         grant: by which.
         devices: not yet named as the cause of a loss.
+        whole: all of them.
     """
 
     grant: Grant
     devices: int
+    whole: int
 
 
 class Causes:
@@ -64,7 +66,8 @@ class Causes:
                 stay = min(workers, left.get(pool, 0))
                 left[pool] = left.get(pool, 0) - stay
                 if workers > stay:
-                    gain = Gain(grant, (workers - stay) * claimant.devices)
+                    devices = (workers - stay) * claimant.devices
+                    gain = Gain(grant, devices, devices)
                     self.gains.setdefault(pool, []).append(gain)
 
     def of(self, claimant: Claimant) -> tuple[Why, ...]:
@@ -137,7 +140,7 @@ class Causes:
             because = self._right(gain, loser, node)
             if because is not None:
                 winner = gain.grant.claimant.state.name
-                return [GivesWay(job=winner, pool=name, devices=devices, because=because)]
+                return [GivesWay(job=winner, pool=name, devices=min(gain.whole, devices), because=because)]
         return []
 
     def _right(self, gain: Gain, loser: Claimant, node: int) -> Because | None:
