@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from elastane.api.control import AskResize
+from elastane.api.control import AskResize, AskStatus
 from elastane.cli.devices import devices_here
 from elastane.controller.embedded import explained
 
@@ -41,7 +41,7 @@ def test_a_size_set_by_hand_stays_until_it_is_given_back(lives, assert_as_if_not
     lives.ask(AskResize(workers=1))
     # Its controller looks once a second.
     for _ in range(int(LOOKS_S / 0.1)):
-        assert lives.ask(AskResize(workers=1)).target == 1
+        assert lives.ask(AskStatus()).target == 1
         time.sleep(0.1)
     lives.ask(AskResize(workers=1, limits=(1, MOST)))
     until_target(lives, HERE)

@@ -315,10 +315,12 @@ class AskResize(Message, frozen=True, kw_only=True):
         workers: from now on.
         limits: fewest and most, as they are now, from a controller that decides about the number of workers;
             None: a human does.
+        unless_by_hand: refused while the number that a human has set holds.
     """
 
     workers: int
     limits: tuple[int, int] | None = None
+    unless_by_hand: bool = False
 
 
 class AskDrain(Message, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ class Embedded:
             with _logging_to(self._run_dir.log(LOG)):
                 self._turns()
         # The one place where a failure of the controller ends: a full disk, a damaged store.
-        except ElastaneError as error:
+        except (ElastaneError, OSError) as error:
             self._say(f"the number of workers stays as it is: {error}")
         except ModuleNotFoundError as error:
             self._say(

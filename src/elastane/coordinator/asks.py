@@ -52,6 +52,8 @@ def refused(roster: Roster, ask: Ask) -> str:
 
 
 def _resize_refused(roster: Roster, ask: AskResize) -> str:
+    if ask.unless_by_hand and roster.by_hand:
+        return "its number of workers was set by hand"
     low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
     if not low <= ask.workers <= high:
         return f"{ask.workers} workers are outside this run's limits of {low} to {high}"

@@ -28,7 +28,6 @@ class Foreground:
     def __init__(self, job: str, run_dir: RunDir) -> None:
         self._job = job
         self._watched = Watched(run_dir)
-        self._by_hand = False
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """The run as its coordinator says; other jobs are earlier lives of it, which are over."""
@@ -38,7 +37,6 @@ class Foreground:
     def _observation(self, answer: Answer | None) -> Observation:
         # A coordinator that has begun a moment ago knows neither.
         known = answer is not None and answer.target > 0
-        self._by_hand = answer.by_hand if answer is not None and known else self._by_hand
         return Observation(
             job=self._job,
             life=LIFE,
@@ -59,10 +57,10 @@ class Foreground:
         match order:
             case Start():
                 return ""
-            case Resize() if self._by_hand:
-                return "its number of workers was set by hand"
             case Resize(workers=workers, limits=limits):
-                answer = await self._watched.line.ask(AskResize(workers=workers, limits=limits), ANSWER_S)
+                # It is the coordinator that knows: a human may have asked since the run was looked at.
+                question = AskResize(workers=workers, limits=limits, unless_by_hand=True)
+                answer = await self._watched.line.ask(question, ANSWER_S)
                 return (
                     f"its coordinator did not answer within {ANSWER_S:g} s" if answer is None else answer.why
                 )

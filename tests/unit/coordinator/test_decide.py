@@ -308,10 +308,13 @@ def test_it_is_known_whether_a_human_has_set_the_size(training) -> None:
     assert not stage.ask(AskStatus()).by_hand
     assert stage.ask(AskResize(workers=2)).by_hand
     assert stage.told(SetTarget)[-1] == SetTarget(target=2, by_hand=True)
-    # A controller takes it over as it is, and changes it.
+    # A controller that yields does not change it, however long ago it looked.
+    refused = stage.ask(AskResize(workers=3, limits=(1, 8), unless_by_hand=True))
+    assert (refused.ok, refused.why, refused.target) == (False, "its number of workers was set by hand", 2)
+    # Given back it is taken over as it is, and then changed.
     assert not stage.ask(AskResize(workers=2, limits=(1, 8))).by_hand
     assert stage.kinds("resize.requested") == []
-    stage.ask(AskResize(workers=3, limits=(1, 8)))
+    assert stage.ask(AskResize(workers=3, limits=(1, 8), unless_by_hand=True)).ok
     assert [event.who for event in stage.written if event.kind == "resize.requested"] == ["controller"]
     assert stage.ask(AskDrain(worker=1)).by_hand
 

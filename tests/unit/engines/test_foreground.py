@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from elastane.api.control import Answer, AskResize, AskStatus, ProcessInfo
+from elastane.api.control import Answer, AskResize, ProcessInfo
 from elastane.api.jobs import JobSpec
 from elastane.api.orders import Kill, Resize, Start, Stop
 from elastane.api.rundir import RunDir
@@ -56,19 +56,14 @@ def test_an_earlier_life_is_over(engine) -> None:
 
 def test_it_resizes_within_the_limits_that_the_controller_knows(engine) -> None:
     assert told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4))) == {}
-    assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4))]
+    # What a human has set meanwhile is the coordinator's to know.
+    assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4), unless_by_hand=True)]
 
 
-def test_a_size_set_by_hand_stays(engine) -> None:
-    engine._watched.line.answer = Answer(ok=True, target=1, by_hand=True)
-    observed(engine, "trial")
+def test_what_the_coordinator_refuses_is_told(engine) -> None:
+    engine._watched.line.answer = Answer(ok=False, why="its number of workers was set by hand")
     refused = told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4)))
     assert refused == {"trial": "its number of workers was set by hand"}
-    # Nor does it forget while nobody answers.
-    engine._watched.line.answer = None
-    observed(engine, "trial")
-    assert told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4))) == refused
-    assert all(isinstance(question, AskStatus) for question in engine._watched.line.asked)
 
 
 @pytest.mark.parametrize("order", [Stop(job="trial", life=1), Kill(job="trial", life=1)])
