@@ -132,11 +132,13 @@ class ElastaneRun:
         """To the end of the job.
 
         Raises:
-            RuntimeError: it ended badly.
+            RuntimeError: it ended badly, or well without a worker that had come to grief by itself.
         """
         code = self.main.wait(timeout_s)
         if code:
             raise RuntimeError(f"exit code {code} of {self.main.args!r}:\n{self.last_words()}")
+        if failures := self.events("worker.failed"):
+            raise RuntimeError(f"not even killed: {failures}")
 
     def last_words(self) -> str:
         """What ``elastane run`` said last, in this life."""

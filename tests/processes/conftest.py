@@ -66,6 +66,7 @@ def assert_undisturbed(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
         assert ended.model == expected.model
         assert ended.verdict.problems == ()
         assert len(ended.events("run.finished")) == 1
+        assert not ended.events("worker.failed"), ended.story()
 
     return check
 
@@ -91,5 +92,7 @@ def assert_as_if_nothing_happened(quiet: Callable[..., Ended]) -> Callable[[Ende
         # What is done again is said again, in the same words; a life that was stopped has an end of its own.
         assert set(ended.said) >= set(expected.said), ended.story()
         assert len(ended.events("run.finished")) == 1, ended.story()
+        # Workers are killed, but none comes to grief by itself: the others would quietly go on without it.
+        assert not ended.events("worker.failed"), ended.story()
 
     return check

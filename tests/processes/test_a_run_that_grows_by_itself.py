@@ -55,8 +55,10 @@ def test_its_next_life_grows_by_itself_too(lives, assert_as_if_nothing_happened)
     until_target(lives, HERE)
     lives.until_event("checkpoint.saved")
     lives.kill_everything()
+    before = len(requested(lives))
     lives.resume()
-    lives.until(lambda: len(requested(lives)) == 2, "the second life grows")
+    lives.until(lambda: len(requested(lives)) > before, "the second life grows")
     lives.open("gates")
     assert_as_if_nothing_happened(lives.ended())
-    assert [who for who, _ in requested(lives)] == ["controller"] * 2
+    # What it measures on a busy machine may make it think again later.
+    assert requested(lives)[before] == ("controller", f"from 1 to {HERE} workers")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from elastane.api.checkpoints import MARKER, checkpoint_name
+from elastane.api.control import AskResize
 
 from .lives import processes_of
 from .stage import eventually, pid_of
@@ -65,6 +66,23 @@ def test_everything_dies_while_an_older_checkpoint_is_being_deleted(lives, asser
     ended = lives.ended()
     assert_as_if_nothing_happened(ended)
     assert checkpoint_name(4) not in lives.found(), "what was left of it is deleted by the next life"
+
+
+def test_what_a_life_began_with_stays_for_those_that_join_it_later(lives, assert_as_if_nothing_happened):
+    """A worker that joins looks at it, long after two newer ones have pushed it out of the newest two."""
+    lives.begin("--start=1", "--checkpoint-every=2 steps", args=("--paced-from=10",))
+    lives.until(lambda: checkpoint_name(8) in lives.complete(), "the checkpoint of step 8")
+    lives.kill_everything()
+    lives.resume("--start=1")
+    for step in range(10, 18):
+        lives.open(f"gate-{step}")
+    kept = [checkpoint_name(8), checkpoint_name(14, 1), checkpoint_name(16, 1)]
+    lives.until(lambda: lives.complete() == kept, f"only {kept}")
+    lives.ask(AskResize(workers=2))
+    lives.open("gates")
+    ended = lives.ended()
+    assert_as_if_nothing_happened(ended)
+    assert [event.who for event in ended.events("worker.joined")] == ["worker 0", "worker 1", "worker 2"]
 
 
 # -- at any moment -------------------------------------------------------------------------------------------

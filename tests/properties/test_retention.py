@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +102,12 @@ def test_a_name_tells_its_age(step, resumed):
 @pytest.mark.parametrize("name", ["step-1", "step-00000001.r0", "step-00000001.tmp", "logs", ""])
 def test_what_is_no_checkpoint_has_no_age(name):
     assert age_of(name) is None
+
+
+@given(some, rules, st.data())
+def test_the_one_that_the_present_life_began_with_stays(found, wanted, data):
+    """Whoever joins later in that life looks at it: without it a resumed run could not grow."""
+    origin = data.draw(st.sampled_from([s.name for s in found] or [""]))
+    gone = {deletion.name for deletion in deletions(found, wanted)}
+    keeping = msgspec.structs.replace(wanted, origin=origin)
+    assert {deletion.name for deletion in deletions(found, keeping)} == gone - {origin}

@@ -214,11 +214,14 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         last: so many of the newest.
         every: those of every so many steps.
         best: the best by a metric, ``("eval_loss", "min")``.
+        origin: the one that the present life of the run began with, which whoever joins still looks at; it is
+            kept whatever the rules say. Empty: the run began anew.
     """
 
     last: int | None = None
     every: int | None = None
     best: tuple[str, Literal["min", "max"]] | None = None
+    origin: str = ""
 
 
 class Deletion(msgspec.Struct, frozen=True):

@@ -9,8 +9,9 @@ from elastane.api.checkpoints import Deletion, Retention, Summary
 def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
     """Checkpoints to delete, oldest first, each with its reason.
 
-    Never the newest complete one, never the best one, never anything newer than the newest complete one (it
-    may be in the making), never one of a schema this version does not know.
+    Never the newest complete one, never the best one, never the one that the run's present life began with,
+    never anything newer than the newest complete one (it may be in the making), never one of a schema this
+    version does not know.
 
     Raises:
         ValueError: a rule keeps a number of checkpoints below one.
@@ -24,7 +25,7 @@ def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...
     newest, kept = complete[-1], {summary.name for summary in _kept(complete, rules)}
     gone = []
     for summary in ordered:
-        if summary.age >= newest.age or summary.name in kept:
+        if summary.age >= newest.age or summary.name in kept or summary.name == rules.origin:
             continue
         match summary.state:
             case "complete":
@@ -49,7 +50,7 @@ def best_of(complete: Sequence[Summary], rules: Retention) -> Summary | None:
 
 
 def _kept(complete: Sequence[Summary], rules: Retention) -> list[Summary]:
-    if rules == Retention():
+    if (rules.last, rules.every, rules.best) == (None, None, None):
         return list(complete)
     kept = list(complete[-(rules.last or 1) :])
     if rules.every is not None:

@@ -308,7 +308,12 @@ class Training:
             self.state,
             self._catalog(),
             resumed=resumed.times if resumed is not None else 0,
-            retention=Retention(last=policy.keep_last, every=policy.keep_every, best=policy.keep_best),
+            retention=Retention(
+                last=policy.keep_last,
+                every=policy.keep_every,
+                best=policy.keep_best,
+                origin=resumed.checkpoint if resumed is not None else "",
+            ),
             describe=describe,
             snapped=lambda ticket: self.reactor.post(events.Snapped(ticket)),
             kept=self.reporter.tell,

@@ -1,10 +1,15 @@
 """What `elastane checkpoint` says, returns and refuses; the files here hold no tensors."""
 
+import fcntl
 import json
 
+import msgspec
 import pytest
 
 from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.api.rundir import RunDir
+from elastane.api.spec import Resumed
+from elastane.observability.run_files import read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
 
@@ -95,6 +100,19 @@ def test_pruning_says_what_goes_and_why_and_asked_to_only_says_it(elastane, cata
     assert [d["name"] for d in gone["deleted"]] == [checkpoint_name(100)]
     assert catalog.names() == [checkpoint_name(200), checkpoint_name(300)]
     assert elastane("checkpoint", "prune", "done", *rules).stdout == "nothing to delete\n"
+
+
+def test_what_a_run_began_with_stays_while_it_lives(elastane, catalog, home):
+    run_dir = RunDir(home / "runs" / "done")
+    record = read_record(run_dir)
+    resumed = Resumed(checkpoint=checkpoint_name(100), step=100, times=1, first_worker=1, first_term=2)
+    run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, resumed=resumed)))
+    with run_dir.lock.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        elastane("checkpoint", "prune", "done", "--last", "1")
+        assert catalog.names() == [checkpoint_name(100), checkpoint_name(300)]
+    elastane("checkpoint", "prune", "done", "--last", "1")
+    assert catalog.names() == [checkpoint_name(300)]
 
 
 def test_without_rules_nothing_good_goes(elastane, catalog):

@@ -9,7 +9,7 @@ from elastane.api.checkpoints import Damage, Manifest, Retention, Summary
 from elastane.api.errors import BadInput, NoSuchFile
 from elastane.cli.checkpoints.export import export
 from elastane.cli.checkpoints.now import now
-from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen
+from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen, origin_of
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.observability.quantities import size_text
 
@@ -133,13 +133,14 @@ def prune(
     """Delete the checkpoints of RUN that no rule keeps.
 
     The newest good one always stays, and so does whatever is newer, as it may be
-    in the making. Damaged and unfinished ones that are older go. The newest is
-    read and verified first. Without rules, all good ones stay.
+    in the making, and what a resumed run that is still training began with:
+    workers that join it look at that. Damaged and unfinished ones that are older
+    go. The newest is read and verified first. Without rules, all good ones stay.
 
     With --json, an object with the keys deleted (each name and why) and dry_run.
     """
     catalog = catalog_of(run)
-    rules = Retention(last=last, every=every, best=best_rule(best))
+    rules = Retention(last=last, every=every, best=best_rule(best), origin=origin_of(run))
     gone = catalog.prunable(rules) if dry_run else catalog.prune(rules)
     if as_json:
         print_json({"deleted": gone, "dry_run": dry_run})

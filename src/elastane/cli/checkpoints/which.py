@@ -6,7 +6,7 @@ import typer
 
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.client.resolve import find_run
-from elastane.observability.run_files import read_record
+from elastane.observability.run_files import is_live, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -42,6 +42,16 @@ def catalog_of(run: str) -> Catalog:
         if catalog.names():
             return catalog
         raise
+
+
+def origin_of(run: str) -> str:
+    """The checkpoint that the present life of a run began with; empty if it has none, or no life."""
+    try:
+        run_dir = find_run(run)
+    except NoSuchRun:
+        return ""
+    resumed = read_record(run_dir).resumed
+    return resumed.checkpoint if resumed is not None and is_live(run_dir) else ""
 
 
 def chosen(catalog: Catalog, wanted: str | None) -> str:
