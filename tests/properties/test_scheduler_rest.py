@@ -1,6 +1,6 @@
 """What comes to rest stays at rest, and there everybody has what is theirs."""
 
-from hypothesis import given, reject, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastane.api.cluster import Snapshot
@@ -38,18 +38,11 @@ def rested(cluster):
     raise AssertionError([d for d in made.decisions if d.action not in ("keep", "wait")])
 
 
-def at_rest(cluster):
-    """Its last plan; odd sizes on several pools of cohorts may, very rarely, never come to rest."""
-    try:
-        return rested(cluster)
-    except AssertionError:
-        reject()
-
-
-@given(seeds, st.sampled_from([{"odd": False}, {"odd": False, "limits": False}, {"plain": True}]))
-@settings(max_examples=120, deadline=None)
+@given(seeds, st.sampled_from([{}, {"jobs": 14}, {"odd": False}, {"limits": False}, {"plain": True}]))
+@example(53325, {})
+@settings(max_examples=150, deadline=None)
 def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind):
-    """Any jobs in one pool owned by teams; jobs that stretch by one device in any cluster."""
+    """In the example two jobs could change places only by being stopped, and did so for ever."""
     cluster = loaded(seed, **kind)
     rested(cluster)
     for _ in range(20):
@@ -58,15 +51,21 @@ def test_under_constant_load_a_cluster_comes_to_rest_and_stays_there(seed, kind)
 
 @given(seeds)
 @settings(max_examples=60, deadline=None)
-def test_under_constant_load_nobody_is_pushed_to_and_fro_however_odd_the_rules(seed):
+def test_noise_in_what_is_measured_pushes_nobody_to_and_fro(seed):
+    """Where it does matter, each time half as often: so at most seven times there and back in an hour."""
     cluster = loaded(seed)
-    for _ in range(240):
-        cluster.tick()
-    before = dict(cluster.changes)
+    rested(cluster)
+    measured, before = {one.name: one.speeds for one in cluster.snapshot.jobs}, dict(cluster.changes)
     for _ in range(120):
+        noisy = {
+            name: tuple((workers, speed * cluster.rng.gauss(1.0, 0.03)) for workers, speed in speeds)
+            for name, speeds in measured.items()
+        }
+        jobs = tuple(replace(state, speeds=noisy[state.name]) for state in cluster.snapshot.jobs)
+        cluster.snapshot = replace(cluster.snapshot, jobs=jobs)
         cluster.tick()
     hour = {name: count - before.get(name, 0) for name, count in cluster.changes.items()}
-    assert max(hour.values()) <= 8, hour
+    assert max(hour.values()) <= 14, hour
 
 
 def priority_of(snapshot, state):
@@ -120,7 +119,7 @@ def waiting(cluster, made):
 @settings(max_examples=100, deadline=None)
 def test_a_higher_priority_never_waits_for_what_a_lower_one_of_its_team_may_be_made_to_give_up(seed):
     cluster = loaded(seed)
-    made = at_rest(cluster)
+    made = rested(cluster)
     snapshot = cluster.snapshot
     for state in waiting(cluster, made):
         mine = priority_of(snapshot, state)
@@ -136,7 +135,7 @@ def test_a_higher_priority_never_waits_for_what_a_lower_one_of_its_team_may_be_m
 @settings(max_examples=100, deadline=None)
 def test_where_nobody_owns_anything_priority_decides_between_all_teams(seed):
     cluster = loaded(seed, limits=False)
-    made = at_rest(cluster)
+    made = rested(cluster)
     snapshot = cluster.snapshot
     for state in waiting(cluster, made):
         if state.spec.borrow:
@@ -149,7 +148,7 @@ def test_where_nobody_owns_anything_priority_decides_between_all_teams(seed):
 @settings(max_examples=100, deadline=None)
 def test_no_job_waits_for_what_its_own_team_owns_and_does_not_use(seed):
     cluster = loaded(seed)
-    made = at_rest(cluster)
+    made = rested(cluster)
     snapshot = cluster.snapshot
     for state in waiting(cluster, made):
         # A more important one of the team whose minimum lies in several pools, owned and borrowed, keeps its
@@ -174,7 +173,7 @@ def test_no_job_waits_for_what_its_own_team_owns_and_does_not_use(seed):
 @settings(max_examples=100, deadline=None)
 def test_nothing_is_idle_that_a_job_could_use_and_that_is_worth_it(seed):
     cluster = loaded(seed, odd=False)
-    made = at_rest(cluster)
+    made = rested(cluster)
     snapshot = cluster.snapshot
     for decision in made.decisions:
         state = cluster.of(decision.job)

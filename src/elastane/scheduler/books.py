@@ -16,12 +16,16 @@ class Books:
     Args:
         accounts: what is used; changed by every grant.
         pools: names of the pools, for reasons.
+
+    Attributes:
+        returned: grants taken back for good.
     """
 
     def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
         self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
         self.gone: dict[int, int] = {}
+        self.returned = 0
         self.rank = 0
 
     def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
@@ -108,6 +112,7 @@ class Books:
     def take_back(self, grant: Grant) -> None:
         """As if it had never been given."""
         grant.taken_back = True
+        self.returned += 1
         self.gone[grant.node] = self.gone.get(grant.node, 0) + 1
         grant.claimant.grants.remove(grant)
         self._book(grant, -1)
@@ -115,6 +120,7 @@ class Books:
     def restore(self, grant: Grant) -> None:
         """As if it had never been taken back."""
         grant.taken_back = False
+        self.returned -= 1
         self.gone[grant.node] -= 1
         grant.claimant.grants.append(grant)
         self._book(grant, 1)

@@ -65,7 +65,7 @@ class _Desk:
         self.held_for: dict[int, str] = {}
         self.awaited: set[int] = set()
         self.starting = False
-        self.refused: dict[object, int] = {}
+        self.in_vain: dict[object, tuple[int, int]] = {}
 
     def in_turn(self, waiting: list[Claimant]) -> Iterable[Claimant]:
         """Waiting claimants of one priority, the order following the shares as they change."""
@@ -103,24 +103,13 @@ class _Desk:
                 # The rest may yet come from quotas further up; until then nobody starts on what it may need.
                 self.hold(claimant)
             return
-        shape = (claimant.path[0], claimant.groups, claimant.devices)
-        alike = not claimant.running
-        if alike and self.refused.get(shape, claimant.minimum + 1) <= claimant.minimum:
-            self.refuse(claimant, level)
-            return
-        missing = claimant.minimum - claimant.entitled
-        parts = self.books.parts(claimant, missing, level)
-        taken: list[Grant] = []
-        if parts is None and level and not self.must_not_displace(claimant, level):
-            parts, taken = self.displace(claimant, missing, level)
+        parts, taken = self.places(claimant, level)
         if parts is not None:
             self.books.grant(claimant, self.node, parts, growth=False)
             claimant.waits = None
             self.make_good(taken, later)
             return
         self.refuse(claimant, level)
-        if alike:
-            self.refused[shape] = claimant.minimum
         if claimant.patient:
             self.hold(claimant)
 
@@ -132,6 +121,25 @@ class _Desk:
         parts = self.books.places(claimant, claimant.minimum - claimant.entitled, level)
         if parts:
             self.books.grant(claimant, self.node, parts, growth=False)
+
+    def places(self, claimant: Claimant, level: int) -> tuple[Parts | None, list[Grant]]:
+        """Where its minimum fits, and what was taken back for that."""
+        missing = claimant.minimum - claimant.entitled
+        alike = (claimant.path[0], claimant.groups, claimant.devices)
+        returned, least = self.in_vain.get(alike, (-1, 0))
+        if not claimant.running and returned == self.books.returned and least <= missing:
+            # One like it has just tried, and nothing has been taken back from anybody since.
+            return None, []
+        parts = self.books.parts(claimant, missing, level)
+        if parts is not None:
+            return parts, []
+        if level and not self.must_not_displace(claimant, level):
+            parts, taken = self.displace(claimant, missing, level)
+            if parts is not None:
+                return parts, taken
+        if not claimant.running:
+            self.in_vain[alike] = self.books.returned, missing
+        return None, []
 
     def displace(self, claimant: Claimant, missing: int, level: int) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
@@ -211,6 +219,7 @@ class _Desk:
     def start(self, waiting: list[Claimant], later: dict[int, list[Claimant]]) -> None:
         """Serve those of one priority that wait. What is held stops them, and never a running job."""
         self.starting = True
+        self.in_vain.clear()
         for claimant in self.holders.values():
             self.keep(claimant)
         for claimant in self.in_turn(waiting):

@@ -47,7 +47,7 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         return Limit(0, Suspended())
     if state.retry_at_s > now_s and not state.workers:
         return Limit(0, RetryLater(at_s=state.retry_at_s))
-    if state.setbacks and not state.workers and not state.promised:
+    if state.setbacks and not state.workers:
         until_s = back_at_s(state, rules, now_s)
         if now_s < until_s:
             return Limit(0, CoolingDown(until_s=until_s))
@@ -74,7 +74,8 @@ def back_at_s(state: JobState, rules: Rules, now_s: float) -> float:
     """When a job that was stopped may start again, in seconds since 1970.
 
     From one start to the next it is as long as it rests: whoever ran for longer than that may come back at
-    once, and so may everybody the first time.
+    once, and so may everybody the first time. Also if it was promised another place: two that are to change
+    places, and can only by being stopped, would do so for ever.
     """
     return (state.started_s or 0.0) + rest_s(state, rules, now_s) - rules.cooldown_s
 

@@ -174,9 +174,9 @@ def test_a_resize_that_does_not_earn_back_its_cost_is_left():
     assert cheap.workers == {"a": 8}
 
 
-def stopped(*, ran_s, promised=0):
+def stopped(*, ran_s):
     """A job that had to give something back for the fourth time, by being stopped a second ago."""
-    past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 1 - ran_s, "promised": promised}
+    past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 1 - ran_s}
     return decided(state(fields=past))
 
 
@@ -188,10 +188,6 @@ def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_long
 
 def test_a_job_that_had_run_for_long_when_it_was_stopped_may_come_back_at_once():
     assert stopped(ran_s=1000).action == "start"
-
-
-def test_a_job_that_was_promised_another_place_when_it_was_stopped_gets_it():
-    assert stopped(ran_s=100, promised=1).action == "start"
 
 
 def test_a_job_at_rest_says_why_it_is_not_larger():
