@@ -383,8 +383,8 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
 
 def _ended_before(roster: Roster, worker: WorkerId) -> bool:
     """An earlier coordinator has written its end down, and drawn the conclusions."""
-    # What it has told this one comes before its exit, a failure or a leave; a death does not.
-    ends = DEATHS if worker in roster.reports else ENDS
+    # A failure that it has told this one comes before its exit; a death or a leave is written after that.
+    ends = (*DEATHS, "worker.left") if worker in roster.reports else ENDS
     return worker not in roster.excluded and any((kind, worker) in roster.noted for kind in ends)
 
 
