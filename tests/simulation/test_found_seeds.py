@@ -35,7 +35,10 @@ STORMS = {
     ): "the rest was waited for as if it had optimizer state; the only whole member never was",
     (1623, 2): "a step was dealt in the old generation, not in the agreed one; a rank was summed twice",
     (1758, None): "a worker had left before it was named in a newer generation, which then waited for it",
-    (70287, None): "a late report made a new coordinator take a leave that was told for a join that had failed",
+    (
+        70287,
+        None,
+    ): "a late report made a new coordinator take a leave that was told for a join that had failed",
 }
 
 
