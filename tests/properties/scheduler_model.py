@@ -4,6 +4,7 @@ time."""
 import math
 import random
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import msgspec
 
@@ -99,6 +100,19 @@ def on_pool(snapshot: Snapshot, pool: str) -> int:
     )
 
 
+def shrunk(promised: dict[str, int], capacity: int) -> dict[str, int]:
+    """Promises of a pool that has fewer devices: one by one each goes to whom it brings nearest its part."""
+    total = sum(promised.values())
+    if total <= capacity:
+        return promised
+    parts = {name: Fraction(devices * capacity, total) for name, devices in promised.items()}
+    found = {name: math.floor(part) for name, part in parts.items()}
+    while sum(found.values()) < capacity:
+        # Of equals `max` finds the first.
+        found[max(parts, key=lambda name: parts[name] - found[name])] += 1
+    return found
+
+
 class Nodes:
     """The quota tree of one pool, by recursion over names."""
 
@@ -113,7 +127,7 @@ class Nodes:
             for entry in one.quotas
             if entry.pool == pool
         }
-        promised = sum(entry.nominal_quota for entry in written.values())
+        promised = shrunk({name: entry.nominal_quota for name, entry in written.items()}, capacity)
         self.children: dict[str, list[str]] = {}
         for name, parent in self.parent.items():
             self.children.setdefault(parent, []).append(name)
@@ -122,11 +136,8 @@ class Nodes:
         self.borrow = dict.fromkeys(self.parent, math.inf)
         for name in self.parent:
             entry = written.get(name, Quota(pool=pool))
-            scaled = entry.nominal_quota
-            if promised > capacity:
-                scaled = entry.nominal_quota * capacity // promised
-            self.own[name] = scaled
-            self.own[""] -= scaled
+            self.own[name] = promised.get(name, 0)
+            self.own[""] -= self.own[name]
             if entry.lending_limit is not None:
                 self.lend[name] = entry.lending_limit
             if entry.borrowing_limit is not None:

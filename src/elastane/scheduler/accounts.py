@@ -3,7 +3,7 @@
 The arithmetic is Kueue's (hierarchical cohorts): a node's quota is its nominal quota and what its children
 lend; the part it does not lend is local to it; what it uses beyond the local part is used on its parent's
 account. The cluster, the root, owns what nobody was promised. If a pool has fewer devices than were
-promised, every promise shrinks in proportion.
+promised, every promise shrinks in proportion, and all that is there stays promised (`kept_promises`).
 """
 
 import math
@@ -69,20 +69,23 @@ def grow_tree(
     upwards = sorted(range(len(nodes)), key=lambda node: (-len(paths[node]), node))
 
     written = [{quota.pool: quota for quota in node.quotas} for node in nodes]
-    promised = [sum(quotas[name].nominal_quota for quotas in written if name in quotas) for name in pools]
+    nothing = Quota(pool="")
+    # By pool and node.
+    nominal = [
+        kept_promises([quotas.get(name, nothing).nominal_quota for quotas in written], capacity[pool])
+        for name, pool in pools.items()
+    ]
     quota = [[0] * len(pools) for _ in nodes]
     local = [[0] * len(pools) for _ in nodes]
     ceiling = [[math.inf] * len(pools) for _ in nodes]
     quota[CLUSTER] = list(capacity)
-    nothing = Quota(pool="")
     for node in upwards:
         if node == CLUSTER:
             continue
         for name, pool in pools.items():
             mine = written[node].get(name, nothing)
-            nominal = _kept(mine.nominal_quota, promised[pool], capacity[pool])
-            quota[CLUSTER][pool] -= nominal
-            quota[node][pool] += nominal
+            quota[CLUSTER][pool] -= nominal[pool][node]
+            quota[node][pool] += nominal[pool][node]
             owned = quota[node][pool]
             lent = owned if mine.lending_limit is None else min(owned, mine.lending_limit)
             local[node][pool] = owned - lent
@@ -115,8 +118,25 @@ def _path(node: int, parents: Sequence[int]) -> Path:
     return tuple(path)
 
 
-def _kept(nominal: int, promised: int, there: int) -> int:
-    return nominal if promised <= there else nominal * max(there, 0) // promised
+def kept_promises(nominal: Sequence[int], there: int) -> list[int]:
+    """What each promise of a pool's devices is worth while so many are there.
+
+    If that is fewer than were promised, all shrink in proportion, and what rounding leaves goes one device
+    each to those that lost most by it, the first of equals first (the largest remainders, Hamilton's method).
+    So a lost device costs one of many small promises, not each of them.
+
+    Args:
+        nominal: devices promised.
+        there: devices, at least 0.
+    """
+    promised = sum(nominal)
+    if promised <= there:
+        return list(nominal)
+    kept = [one * there // promised for one in nominal]
+    lost_most = sorted(range(len(nominal)), key=lambda i: (-(nominal[i] * there % promised), i))
+    for i in lost_most[: there - sum(kept)]:
+        kept[i] += 1
+    return kept
 
 
 class Accounts:
