@@ -14,6 +14,7 @@ from elastane.scheduler.plan import plan
 
 from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, replace
 from .scheduler_strategies import empty_cluster
+from .test_scheduler_rest import fits_beside
 from .test_scheduler_safety import happen, histories
 
 
@@ -125,10 +126,12 @@ class Truth:
     def reserved(self, decision, state, why):
         one = next(one for one in self.before.reservations if one.name == why.reservation)
         assert (one.pool, one.devices) == (why.pool, why.devices)
-        if any(isinstance(other, plans.NoRoom) and other.pool == why.pool for other in decision.why):
+        if any(isinstance(other, plans.NoRoom) for other in decision.why):
             # Not why something is taken but why there is no room for more: nothing new is put on what is
             # needed within the horizon either.
             assert why.at_s <= self.before.now_s + one.announced_ahead_s + self.before.rules.horizon_s
+            kinds = state.spec.resources_per_worker.kinds
+            assert not kinds or self.pools[why.pool].device in kinds
             return
         assert decision.action not in {"keep", "wait"}
         assert why.at_s <= self.before.now_s + one.announced_ahead_s
@@ -159,6 +162,7 @@ class Truth:
         if state.spec.elastic_policy.replica_discrete_values:
             least = state.spec.elastic_policy.replica_discrete_values[0]
         assert why.need == least * devices > why.most
+        assert not fits_beside(self.before, state, ())
 
     def no_room(self, decision, state, why):
         assert why.room < why.need

@@ -130,7 +130,7 @@ class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class NeverFits(Reason, frozen=True, kw_only=True, gc=False):
-    """The minimum needs ``need`` devices; even if all were idle, the job could have only ``most``."""
+    """The minimum needs ``need`` devices; with all idle and nothing reserved the job could have ``most``."""
 
     need: int
     most: int

@@ -55,6 +55,7 @@ class Claimant:
         cooling: it was resized a moment ago.
         protected: it was started a moment ago, so that no better right but an owner's preempts it.
         patient: it has waited long enough to hold its place.
+        reserved: it waits, and beside what is reserved its minimum would not fit even if nobody else had any.
         excused: part of it has failed a moment ago, and may come back.
         needed: workers it takes to be done by its deadline; 0 without one.
         resize_log: what a resize costs, as a part of the horizon; comparable to `Curve.gain`.
@@ -84,6 +85,7 @@ class Claimant:
     cooling: bool
     protected: bool
     patient: bool
+    reserved: bool
     excused: bool
     needed: float
     resize_log: float

@@ -283,7 +283,8 @@ def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for
             pool=books.pools[pool],
             need=workers * claimant.devices,
             room=max(0, int(min(room, there))),
-            node=None if there <= room else accounts.tree.names[bound],
+            # The quota has shrunk with the pool, and grows with it again when the reservation is over.
+            node=None if there <= room or claimant.reserved else accounts.tree.names[bound],
             held_for=held_for,
         )
         if closest is None or found.room > closest.room:

@@ -119,7 +119,8 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
         case NoSuchPool():
             return "No pool has what one of its workers asks for."
         case NeverFits(need=need, most=most):
-            return f"Its minimum needs {_count(need, 'device')}; it could have {most} if nobody else had any."
+            alone = f"{most} if nobody else had any" if most else "none, even if nobody else had any"
+            return f"Its minimum needs {_count(need, 'device')}; it could have {alone}."
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             bound = "" if node is None else f" ({_quota(node)} is the limit)"
             holder = f"; {held_for}, which is older, holds its place" if held_for else ""
@@ -162,7 +163,8 @@ def remedy(why: Why) -> str:
             owner = _owner(node) if node else "the cluster"
             return f"It changes with more quota of {pool} for {owner}, or when jobs there end."
         case NeverFits(most=most):
-            return f"It changes with a minimum of at most {_count(most, 'device')}, or more quota or devices."
+            smaller = f"a minimum of at most {_count(most, 'device')}, or " if most else ""
+            return f"It changes with {smaller}more quota or devices."
         case NoSuchPool():
             return "It changes with other resourcesPerWorker or data, with spot, or with a new pool."
         case AtMaximum():

@@ -111,7 +111,7 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
     if not claimant.limit:
         return (claimant.limited_by,)
     if not claimant.entitled and claimant.waits is not None:
-        return (claimant.waits, *_booked(ground, claimant.waits))
+        return (claimant.waits, *_booked(ground, claimant, claimant.waits))
     own = sum(one.workers - one.leaving for one in claimant.state.draining)
     if change.short and own:
         return (OwnDrain(workers=own),)
@@ -122,14 +122,21 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
             for pool, workers in change.short.items()
         )
     ceiling = _ceiling(claimant)
-    return (ceiling, *_booked(ground, ceiling))
+    return (ceiling, *_booked(ground, claimant, ceiling))
 
 
-def _booked(ground: Ground, why: Why) -> Iterator[Reserved]:
+def _booked(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Reserved]:
     """Reservations that have a part in it that a pool has no room."""
-    if isinstance(why, NoRoom) and why.node is None and why.pool in ground.pools:
-        for one, at_s in ground.booked[ground.pools[why.pool]]:
-            yield Reserved(reservation=one.name, pool=why.pool, devices=one.devices, at_s=at_s)
+    if not isinstance(why, NoRoom) or why.node is not None or why.pool not in ground.pools:
+        return
+    pools = [ground.pools[why.pool]]
+    if claimant.reserved:
+        # Any of its pools might have room for it, were it not for them.
+        pools += (pool for group in claimant.groups for pool in group.for_minimum)
+    for pool in dict.fromkeys(pools):
+        for one, at_s in ground.booked[pool]:
+            name = ground.snapshot.pools[pool].name
+            yield Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
 
 
 def _ceiling(claimant: Claimant) -> Why:

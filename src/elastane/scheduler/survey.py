@@ -44,7 +44,7 @@ def survey(snapshot: Snapshot) -> Ground:
     now_s, calendar = snapshot.now_s, snapshot.reservations
     soon = [peak(calendar, name, now_s) for name in pools]
     later = [peak(calendar, name, now_s, snapshot.rules.horizon_s) for name in pools]
-    healthy = [pool.devices - pool.leaving for pool in snapshot.pools]
+    healthy = [max(0, pool.devices - pool.leaving) for pool in snapshot.pools]
     capacity = [max(0, there - gone) for there, (gone, _) in zip(healthy, soon, strict=True)]
     growable = tuple(max(0, there - gone) for there, (gone, _) in zip(healthy, later, strict=True))
     known = {team.name for team in snapshot.teams}
@@ -53,7 +53,8 @@ def survey(snapshot: Snapshot) -> Ground:
     teams = (*snapshot.teams, *(Team(name=name) for name in unknown))
     tree = grow_tree(snapshot.cohorts, teams, pools, capacity)
     paths = {team.name: tree.paths[i] for i, team in enumerate(teams, start=1 + len(snapshot.cohorts))}
-    desk = _Desk(snapshot, pools, paths, Accounts(tree, growable))
+    unreserved = grow_tree(snapshot.cohorts, teams, pools, healthy)
+    desk = _Desk(snapshot, pools, paths, Accounts(unreserved, healthy), Accounts(tree, growable))
     ordered = sorted(snapshot.jobs, key=lambda state: state.number)
     return Ground(
         snapshot,
@@ -67,16 +68,30 @@ def survey(snapshot: Snapshot) -> Ground:
 
 
 class _Desk:
-    """Makes claimants, remembering what many jobs have in common."""
+    """Makes claimants, remembering what many jobs have in common.
+
+    Args:
+        snapshot: as it came.
+        pools: index of each pool.
+        paths: of each team.
+        unreserved: accounts without any job, and as if the calendar were empty.
+        empty: accounts without any job.
+    """
 
     def __init__(
-        self, snapshot: Snapshot, pools: dict[str, int], paths: dict[str, Path], empty: Accounts
+        self,
+        snapshot: Snapshot,
+        pools: dict[str, int],
+        paths: dict[str, Path],
+        unreserved: Accounts,
+        empty: Accounts,
     ) -> None:
-        self.snapshot, self.pools, self.paths, self.empty = snapshot, pools, paths, empty
+        self.snapshot, self.pools, self.paths = snapshot, pools, paths
+        self.unreserved, self.empty = unreserved, empty
         self.priorities = {one.name: one.value for one in snapshot.priorities}
         self.default = max((one.value for one in snapshot.priorities if one.default), default=0)
         self.groups: dict[object, tuple[Group, ...]] = {}
-        self.room: dict[object, int] = {}
+        self.room: dict[object, tuple[int, int]] = {}
 
     def claimant(self, state: JobState) -> Claimant:
         spec, rules, now_s = state.spec, self.snapshot.rules, self.snapshot.now_s
@@ -88,11 +103,14 @@ class _Desk:
         price = max((self.snapshot.pools[p].price for group in found for p in group.for_minimum), default=0.0)
         most, why = limit(state, rules, curve, price, now_s)
         minimum, size, devices = smallest(policy), state.workers, spec.resources_per_worker.devices
+        reserved = False
         if most and not size:
             if not found:
                 most, why = 0, NoSuchPool()
             else:
-                fits = max(self.most(path, level, group, devices) for group in found)
+                room = [self.most(path, level, group, devices) for group in found]
+                fits = max(ever for ever, _ in room)
+                reserved = max(now for _, now in room) < minimum
                 if fits < minimum:
                     most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
         held = {
@@ -125,7 +143,9 @@ class _Desk:
             stays=sum(held.values()),
             cooling=cooling(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
-            patient=not size and now_s >= state.submitted_s + rules.patience_s,
+            # What a reservation leaves would be of no use to it before that is over.
+            patient=not size and not reserved and now_s >= state.submitted_s + rules.patience_s,
+            reserved=reserved,
             excused=size > 0 and state.faulty_since_s is not None and now_s < state.faulty_since_s + faulty_s,
             needed=_needed(state, curve, now_s),
             resize_log=state.resize_s / rules.horizon_s,
@@ -144,15 +164,18 @@ class _Desk:
             self.groups[key] = tuple(one for one in found if indices & set(one.for_minimum)) or found
         return self.groups[key]
 
-    def most(self, path: Path, level: int, group: Group, devices: int) -> int:
-        """Workers that a job could have if nobody else had any."""
-        key = (path[0], level, group, devices)
-        if key not in self.room:
-            empty = self.empty
-            self.room[key] = sum(
-                max(0, int(min(empty.room(path, level, p), empty.free[p], empty.growable[p]))) // devices
+    def most(self, path: Path, level: int, group: Group, devices: int) -> tuple[int, int]:
+        """Workers that a job could have if nobody else had any: without reservations, and now."""
+
+        def room(accounts: Accounts) -> int:
+            return sum(
+                max(0, int(min(accounts.room(path, level, p), accounts.growable[p]))) // devices
                 for p in group.for_minimum
             )
+
+        key = (path[0], level, group, devices)
+        if key not in self.room:
+            self.room[key] = room(self.unreserved), room(self.empty)
         return self.room[key]
 
 

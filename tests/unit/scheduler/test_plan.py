@@ -9,6 +9,7 @@ from elastane.api import plans
 from elastane.api.cluster import Holding, JobState, Snapshot
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy, Target
 from elastane.api.pools import Pool
+from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
 from elastane.scheduler.explain import explain, sentence
 from elastane.scheduler.plan import plan
@@ -120,7 +121,59 @@ def test_who_waits_beside_a_reservation_is_told_its_name():
 def test_a_reservation_over_midnight_of_the_day_before_still_holds():
     night = Weekly(days=("thu",), start=time(22), end=time(9), zone="UTC")
     nightly = Reservation(name="night", pool="a", devices=8, when=night, announced_ahead_s=0)
-    assert isinstance(decided(state(), reservations=(nightly,)).why[0], plans.NeverFits)
+    waits = decided(state(), reservations=(nightly,))
+    began_s = NOW_S - 10 * 3600
+    assert waits.why[1:] == (plans.Reserved(reservation="night", pool="a", devices=8, at_s=began_s),)
+
+
+def reservation(devices, *, hours=1.0, pool="a"):
+    """Of so many devices, for three hours, from so many hours on."""
+    start = datetime.fromtimestamp(NOW_S, UTC) + timedelta(hours=hours)
+    when = Once(start=start, end=start + timedelta(hours=3))
+    return Reservation(name="r", pool=pool, devices=devices, when=when, announced_ahead_s=0)
+
+
+@pytest.mark.parametrize("hours", [-1, 0.1])
+def test_who_does_not_fit_beside_a_reservation_waits_for_its_end_and_is_not_told_that_it_never_fits(hours):
+    decision = decided(state(low=4), reservations=(reservation(6, hours=hours),))
+    room, reserved = decision.why
+    assert room == plans.NoRoom(pool="a", need=4, room=2, node=None)
+    assert reserved == plans.Reserved(reservation="r", pool="a", devices=6, at_s=NOW_S + hours * 3600)
+    later_s = NOW_S + 4 * 3600
+    assert decided(state(low=4), reservations=(reservation(6, hours=hours),), now_s=later_s).action == "start"
+
+
+def test_quota_that_shrinks_under_a_reservation_is_not_called_too_little():
+    teams = tuple(
+        Team(name=name, quotas=(Quota(pool="a", nominal_quota=4, borrowing_limit=0),)) for name in ("t", "u")
+    )
+    pools = (Pool(name="a", device="h100", devices=8),)
+    calendar = (reservation(6, hours=0),)
+    waits = state(low=4, high=4)
+    made = plan(Snapshot(now_s=NOW_S, pools=pools, jobs=(waits,), teams=teams, reservations=calendar))
+    said = explain(made.decisions[0])
+    assert "It needs 4 devices of a, and 1 is left for it." in said
+    assert "6 devices of a belong to the reservation r" in " ".join(said)
+    assert not any("quota" in sentence for sentence in said)
+
+
+def test_every_reservation_in_the_way_is_told_also_that_of_a_pool_with_less_room():
+    pools = (Pool(name="a", device="h100", devices=8), Pool(name="b", device="h100", devices=2))
+    room, reserved = decided(state(low=4), pools=pools, reservations=(reservation(8, hours=0),)).why
+    assert (room.pool, reserved.pool) == ("b", "a")
+
+
+def test_who_waits_for_the_end_of_a_reservation_holds_no_place_until_then():
+    old, young = decided(state(1, low=4), state(2, low=1), reservations=(reservation(6, hours=0),))
+    assert (old.action, young.workers) == ("wait", {"a": 2})
+
+
+def test_who_could_have_nothing_at_all_is_not_advised_a_minimum_of_nothing():
+    assert explain(decided(state(low=2), devices=0)) == (
+        "job-1 waits.",
+        "Its minimum needs 2 devices; it could have none, even if nobody else had any.",
+        "It changes with more quota or devices.",
+    )
 
 
 def test_a_minimum_goes_to_what_stays_and_growth_to_spot():
