@@ -1,14 +1,17 @@
 """Random clusters and jobs, made from a seed: thousands of them cost less than drawing each number would."""
 
 import random
+from datetime import UTC, datetime
 
 from elastane.api.cluster import JobState, Snapshot
+from elastane.api.jobs import Target
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.rules import Rules
+from elastane.scheduler.goodput import Curve
 
-from .scheduler_model import job, quota
+from .scheduler_model import job, quota, replace
 
 PRIORITIES = (PriorityClass(name="high", value=10), PriorityClass(name="low", value=-10))
 
@@ -81,3 +84,28 @@ def some_job(rng: random.Random, number: int, *, odd: bool = True) -> JobState:
             "unsaved_s": rng.uniform(0, 100),
         },
     )
+
+
+def aiming_job(rng: random.Random, number: int, *, price: float) -> JobState:
+    """One that keeps to a throughput, a deadline in a hundred hours or a budget, which some size of it meets.
+
+    Args:
+        rng: what to draw from.
+        number: of the job.
+        price: of a device and hour.
+    """
+    state = some_job(rng, number)
+    curve = Curve(1.0, rng.choice([0.0, 0.01, 0.1]))
+    policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
+    wanted = rng.uniform(policy.min_replicas, policy.max_replicas)
+    state = replace(state, speeds=tuple((n, curve.speed(n)) for n in {1, 4, policy.max_replicas}))
+    far_s = 360_000.0
+    match rng.choice(["throughput", "deadline", "budget"]):
+        case "throughput":
+            return replace(state, spec=replace(state.spec, target=Target(throughput=curve.speed(wanted))))
+        case "deadline":
+            spec = replace(state.spec, deadline=datetime.fromtimestamp(far_s, UTC))
+            return replace(state, spec=spec, remaining=far_s * curve.speed(wanted))
+        case _:
+            budget = far_s * price * devices / 3600 * (curve.a + curve.b * wanted)
+            return replace(state, spec=replace(state.spec, budget=budget), remaining=far_s)

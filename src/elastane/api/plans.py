@@ -203,14 +203,14 @@ class CoolingDown(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class TargetMet(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` are enough for the throughput that was asked for."""
+    """``workers`` are enough for the throughput that was asked for, within a tenth."""
 
     workers: int
     throughput: float
 
 
 class BudgetAllows(Reason, frozen=True, kw_only=True, gc=False):
-    """The rest of the budget, ``left``, would not last with more than ``workers``."""
+    """The rest of the budget, ``left``, would not surely last with more than ``workers``."""
 
     workers: int
     left: float

@@ -57,7 +57,7 @@ class Claimant:
         patient: it has waited long enough to hold its place.
         reserved: it waits, and beside what is reserved its minimum would not fit even if nobody else had any.
         excused: part of it has failed a moment ago, and may come back.
-        needed: workers it takes to be done by its deadline; 0 without one.
+        needed: workers it takes to be done by its deadline, or those it has if they will do; 0 without one.
         resize_log: what a resize costs, as a part of the horizon; comparable to `Curve.gain`.
         waits: why its minimum does not fit.
         grants: what it is entitled to, oldest first.

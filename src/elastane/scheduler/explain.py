@@ -144,10 +144,14 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
             return f"It was resized a moment ago and rests until {_time(until_s)}."
         case TargetMet(workers=workers, throughput=throughput):
             return (
-                f"{_count(workers, 'worker')} {_are(workers)} enough for {throughput:g} samples per second."
+                f"{_count(workers, 'worker')} {_are(workers)} enough for {throughput:g} samples per second, "
+                "within a tenth."
             )
         case BudgetAllows(workers=workers, left=left):
-            return f"What is left of its budget, {left:.2f}, would not last with more than {workers} workers."
+            return (
+                f"What is left of its budget, {left:.2f}, would not surely last with more than "
+                f"{_count(workers, 'worker')}."
+            )
         case _:
             assert_never(why)
 

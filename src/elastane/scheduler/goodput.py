@@ -23,6 +23,10 @@ class Curve(NamedTuple):
     def speed(self, workers: int) -> float:
         return workers / (self.a + self.b * workers)
 
+    def worker_s(self, workers: int) -> float:
+        """What one sample takes, in seconds of one worker."""
+        return self.a + self.b * workers
+
     def gain(self, workers: int, more: int) -> float:
         """``log(speed(more) / speed(workers))``: the same for jobs of any absolute speed."""
         return math.log(more * (self.a + self.b * workers) / (workers * (self.a + self.b * more)))

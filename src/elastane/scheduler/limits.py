@@ -1,9 +1,12 @@
 """The most workers a job may have, whatever is idle, and why."""
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from elastane.api.cluster import JobState
+from elastane.api.jobs import ElasticPolicy
 from elastane.api.plans import (
     AtMaximum,
     BudgetAllows,
@@ -23,6 +26,10 @@ from elastane.scheduler.sizes import following, largest, maximum, smallest
 
 DOUBLINGS = 5
 """Of the cooldown, for a job that is pushed to and fro."""
+
+TOLERANCE = 0.1
+"""What a job has is kept while it is right for a tenth less or more than the speed or budget that is asked
+for, so that noise in measured speeds resizes nobody."""
 
 
 class Limit(NamedTuple):
@@ -85,34 +92,56 @@ def cooling(state: JobState, rules: Rules, now_s: float) -> bool:
     return state.resized_s is not None and now_s < state.resized_s + rest_s(state, rules, now_s)
 
 
-def _target(state: JobState, curve: Curve, throughput: float) -> list[Limit]:
-    policy = state.spec.elastic_policy
-    needed = curve.needed(throughput)
-    if needed >= maximum(policy):
-        return []
-    enough = max(smallest(policy), math.ceil(needed - 1e-9))
+def paced(state: JobState, curve: Curve, speed: float) -> float:
+    """Workers for that speed, in samples per second: those it has if they will do, else as few as reach it.
+
+    Infinite if no legal size reaches it.
+    """
+    return _settled(state.workers, speed, lambda wanted: _reaching(state.spec.elastic_policy, curve, wanted))
+
+
+def _settled(now: int, asked: float, size_for: Callable[[float], float]) -> float:
+    """The size for what is asked, unless the size now is right for something within `TOLERANCE` of that."""
+    within = size_for(asked * (1 - TOLERANCE)) <= now <= size_for(asked * (1 + TOLERANCE))
+    return now if now and within else size_for(asked)
+
+
+def _reaching(policy: ElasticPolicy, curve: Curve, speed: float) -> float:
+    needed = curve.needed(speed) - 1e-9
+    if needed > maximum(policy):
+        return math.inf
+    enough = max(smallest(policy), math.ceil(needed))
     workers = enough if largest(policy, enough) == enough else following(policy, enough)
-    return [] if workers is None else [Limit(workers, TargetMet(workers=workers, throughput=throughput))]
+    return math.inf if workers is None else workers
+
+
+def _target(state: JobState, curve: Curve, throughput: float) -> list[Limit]:
+    workers = paced(state, curve, throughput)
+    if math.isinf(workers):
+        return []
+    return [Limit(int(workers), TargetMet(workers=int(workers), throughput=throughput))]
 
 
 def _budget(state: JobState, rules: Rules, curve: Curve, price: float, left: float) -> list[Limit]:
     """What is left must last to the end of the job, or, where nobody knows that, for the horizon."""
     policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
-    worker_s = devices * price / 3600
+    worker_s, most = devices * price / 3600, maximum(policy)
     if worker_s <= 0:
         return []
-    if state.remaining is not None and state.speeds:
-        # workers * worker_s * remaining / speed(workers) <= left, solved for workers.
-        affordable = (
-            (left / (worker_s * max(state.remaining, 1e-9)) - curve.a) / curve.b if curve.b else math.inf
-        )
-    else:
-        affordable = left / (worker_s * rules.horizon_s)
-    if affordable >= maximum(policy):
-        return []
-    # Its minimum runs until the budget is spent.
-    workers = max(smallest(policy), largest(policy, max(0, int(affordable))))
-    return [Limit(workers, BudgetAllows(workers=workers, left=left))]
+    remaining = state.remaining if state.speeds else None
+
+    def cost(workers: int) -> float:
+        if remaining is None:
+            return worker_s * workers * rules.horizon_s
+        return worker_s * remaining * curve.worker_s(workers)
+
+    def affordable(budget: float) -> int:
+        # More workers never cost less. Its minimum runs until the budget is spent.
+        workers = bisect_right(range(1, most + 1), budget, key=cost)
+        return max(smallest(policy), largest(policy, workers))
+
+    workers = int(_settled(state.workers, left, affordable))
+    return [Limit(workers, BudgetAllows(workers=workers, left=left))] if workers < most else []
 
 
 def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:

@@ -12,7 +12,7 @@ from elastane.scheduler.calendar import peak
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.eligibility import Group, groups
 from elastane.scheduler.goodput import Curve, fitted
-from elastane.scheduler.limits import cooling, limit
+from elastane.scheduler.limits import cooling, limit, paced
 from elastane.scheduler.sizes import smallest
 
 
@@ -185,4 +185,4 @@ def _needed(state: JobState, curve: Curve, now_s: float) -> float:
     if not times or state.remaining is None or not state.speeds:
         return 0.0
     left_s = min(times) - now_s
-    return curve.needed(state.remaining / left_s) if left_s > 0 else math.inf
+    return paced(state, curve, state.remaining / left_s) if left_s > 0 else math.inf

@@ -76,6 +76,29 @@ def test_a_job_that_has_its_throughput_does_not_grow():
     assert (decision.workers, decision.ceiling) == ({"a": 3}, plans.TargetMet(workers=3, throughput=30.0))
 
 
+@pytest.mark.parametrize(("throughput", "workers"), [(36.0, 4), (40.0, 4), (44.0, 4), (50.0, 5), (27.0, 3)])
+def test_a_size_that_gives_the_target_within_a_tenth_is_kept(throughput, workers):
+    target = Target(throughput=throughput)
+    decision = decided(state(workers=4, target=target, fields={"speeds": ((1, 10.0), (4, 40.0))}))
+    assert decision.workers == {"a": workers}
+    assert decision.ceiling == plans.TargetMet(workers=workers, throughput=throughput)
+
+
+@pytest.mark.parametrize("speed", [39.0, 40.0, 41.0])
+def test_where_a_budget_that_lasts_hardly_depends_on_the_size_the_size_is_kept(speed):
+    # A worker-second costs 0.001, and the rest about 1 whatever the size: noise affords all sizes or none.
+    fields = {"speeds": ((1, 10.0), (4, speed)), "remaining": 10_000.0}
+    assert decided(state(workers=4, budget=1.0, fields=fields)).action == "keep"
+
+
+@pytest.mark.parametrize(("remaining", "workers"), [(3700.0, 4), (4300.0, 4), (5000.0, 5)])
+def test_a_size_that_meets_the_deadline_within_a_tenth_is_enough(remaining, workers):
+    deadline, speeds = datetime.fromtimestamp(NOW_S + 100, UTC), ((1, 10.0), (8, 80.0))
+    hurried = state(1, workers=4, deadline=deadline, fields={"speeds": speeds, "remaining": remaining})
+    mine, _ = decided(hurried, state(2, workers=4, fields={"speeds": speeds}))
+    assert mine.entitled == workers
+
+
 def test_a_job_that_would_be_late_grows_before_others_of_its_priority():
     speeds = ((1, 10.0), (8, 80.0))
     deadline = datetime.fromtimestamp(NOW_S + 100, UTC)
