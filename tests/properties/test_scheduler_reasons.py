@@ -120,6 +120,13 @@ class Truth:
         assert {one.pool: one.leaving for one in state.holds}[why.pool] == why.workers > 0
         assert decision.drain[why.pool] >= why.workers
 
+    def pool_changed(self, decision, state, why):
+        wanted, pool = state.spec.resources_per_worker, self.pools[why.pool]
+        assert {one.pool: one.workers for one in state.holds}[why.pool] == why.workers > 0
+        unsuitable = (wanted.kinds and pool.device not in wanted.kinds) or (pool.spot and not state.spec.spot)
+        assert unsuitable or len({self.pools[one.pool].device for one in state.holds}) > 1
+        assert why.pool not in decision.workers
+
     def capacity_gone(self, decision, state, why):
         assert self.granted(why.pool) - capacity(self.before, why.pool) == why.devices > 0
 

@@ -31,6 +31,7 @@ EVENTS = (
     "leave",
     "resize",
     "priority",
+    "relabel",
 )
 
 
@@ -78,6 +79,10 @@ def happen(cluster, event, number, rng):
                 low = rng.randint(1, 6)
                 most = low + policy.replica_increment_step * rng.randint(0, 4)
                 cluster.change(name, elastic_policy=replace(policy, min_replicas=low, max_replicas=most))
+        case "relabel":
+            label = rng.choice([{"device": "h100"}, {"device": "a100"}, {"spot": not pool.spot}])
+            pools[which] = replace(pool, **label)
+            cluster.snapshot = replace(snapshot, pools=tuple(pools))
         case "priority" if names:
             cluster.change(rng.choice(names), priority_class=rng.choice(["", "high", "low"]))
 
@@ -159,6 +164,7 @@ def test_every_job_has_a_legal_size_or_none_and_goes_one_way_at_a_time(history):
             assert decision.why
             kinds = {p.device for p in before.pools if p.name in decision.workers}
             assert len(kinds) <= 1
+            assert not held or kinds <= {p.device for p in before.pools if p.name in held}
 
     played(history, check)
 

@@ -60,6 +60,16 @@ class NodesLeave(Reason, frozen=True, kw_only=True, gc=False):
     workers: int
 
 
+class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
+    """``workers`` of the job are in a pool that was removed, or that no longer has what one of them asks for.
+
+    While it runs a job changes neither kind nor site, so without another pool of these it gives way.
+    """
+
+    pool: str
+    workers: int
+
+
 class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
     """The pool has ``devices`` fewer than jobs were granted there."""
 
@@ -221,6 +231,7 @@ Why: TypeAlias = (
     | WorthMore
     | NodesLeave
     | GivesWay
+    | PoolChanged
     | CapacityGone
     | Reserved
     | QuotaReached

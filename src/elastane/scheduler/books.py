@@ -59,8 +59,7 @@ class Books:
 
     def places(self, claimant: Claimant, workers: int, level: int) -> Parts:
         """Up to so many of the places it has."""
-        group = _group_of(claimant) if claimant.entitled else claimant.groups[0] if claimant.groups else None
-        return self.kept(claimant, workers, level, group)[0] if group else ()
+        return self.kept(claimant, workers, level, groups_of(claimant)[0])[0]
 
     def as_many(self, claimant: Claimant, workers: int, level: int) -> Parts:
         """Up to so many new ones, in the group that has room for most."""

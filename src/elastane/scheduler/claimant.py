@@ -41,7 +41,8 @@ class Claimant:
         level: place in ``path`` of the highest node on whose quota it may run: its team's if it must not
             borrow.
         priority: of its class.
-        groups: pools it may use, best first; of a job with workers, the group they are in.
+        groups: pools it may use, best first; of a job with workers, the group they are in. Without any it is
+            barred.
         devices: of a worker.
         curve: how fast it is.
         minimum: its claim, in workers.

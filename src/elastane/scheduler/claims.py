@@ -275,18 +275,18 @@ def shares(
 def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for: str = "") -> NoRoom:
     """Why so many more workers do not fit, told of the pool that comes closest."""
     accounts, path = books.accounts, claimant.path
-    closest: NoRoom | None = None
+    found: list[NoRoom] = []
     for pool in dict.fromkeys(pool for group in groups_of(claimant) for pool in group.for_minimum):
         room, bound = accounts.limit(path, level, pool)
         there = min(accounts.free[pool], accounts.growable[pool])
-        found = NoRoom(
+        # A quota that has shrunk with a pool grows with it again when the reservation is over.
+        by_pool = there <= room or claimant.reserved
+        one = NoRoom(
             pool=books.pools[pool],
             need=workers * claimant.devices,
             room=max(0, int(min(room, there))),
-            # The quota has shrunk with the pool, and grows with it again when the reservation is over.
-            node=None if there <= room or claimant.reserved else accounts.tree.names[bound],
+            node=None if by_pool else accounts.tree.names[bound],
             held_for=held_for,
         )
-        if closest is None or found.room > closest.room:
-            closest = found
-    return closest or NoRoom(pool="", need=workers * claimant.devices, room=0, node=None)
+        found.append(one)
+    return max(found, key=lambda one: one.room)

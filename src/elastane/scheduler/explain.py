@@ -25,6 +25,7 @@ from elastane.api.plans import (
     NoSuchPool,
     NotWorth,
     OwnDrain,
+    PoolChanged,
     QuotaReached,
     Reserved,
     ResizeTooDear,
@@ -95,6 +96,9 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
             return f"{_count(devices, 'device')} of {pool} {_go(devices)} to {job}, {BECAUSE[because]}."
         case NodesLeave(pool=pool, workers=workers):
             return f"{_count(workers, 'worker')} of it {_are(workers)} on nodes of {pool} that go away."
+        case PoolChanged(pool=pool, workers=workers):
+            there = f"{_count(workers, 'worker')} of it {_are(workers)} in {pool}"
+            return f"{there}, which was removed or no longer has what one of them asks for."
         case CapacityGone(pool=pool, devices=devices):
             return f"{pool} has {_count(devices, 'device')} fewer than jobs were granted there."
         case Reserved(reservation=name, pool=pool, devices=devices, at_s=at_s):

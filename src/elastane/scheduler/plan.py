@@ -21,7 +21,7 @@ from elastane.api.plans import (
 from elastane.scheduler.causes import Causes
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.entitlements import entitle
-from elastane.scheduler.survey import Ground, survey
+from elastane.scheduler.survey import Ground, elsewhere, survey
 from elastane.scheduler.transition import Change, transition
 
 
@@ -61,7 +61,7 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
         job=claimant.state.name,
         action=action,
         workers={names[pool]: workers for pool, workers in change.workers.items()},
-        drain={names[pool]: workers for pool, workers in change.drain.items()},
+        drain=change.drain,
         drain_s=claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds,
         entitled=claimant.entitled,
         why=why,
@@ -100,6 +100,8 @@ def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) ->
         for holding in claimant.state.holds
         if holding.leaving
     ]
+    if claimant.limit:
+        leave += elsewhere(claimant.state, claimant.groups, ground.pools)
     found = (*leave, *causes.of(claimant))
     if not claimant.entitled and claimant.waits is not None:
         return (*found, claimant.waits)
@@ -127,7 +129,7 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
 
 def _booked(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Reserved]:
     """Reservations that have a part in it that a pool has no room."""
-    if not isinstance(why, NoRoom) or why.node is not None or why.pool not in ground.pools:
+    if not isinstance(why, NoRoom) or why.node is not None:
         return
     pools = [ground.pools[why.pool]]
     if claimant.reserved:

@@ -1,10 +1,11 @@
 """From a snapshot to what the rules work on: pools and nodes by index, and a claimant for each job."""
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from elastane.api.cluster import JobState, Snapshot
-from elastane.api.plans import NeverFits, NoSuchPool
+from elastane.api.plans import NeverFits, NoSuchPool, PoolChanged
 from elastane.api.quotas import Team
 from elastane.api.reservations import Reservation
 from elastane.scheduler.accounts import Accounts, Path, Tree, grow_tree
@@ -104,15 +105,14 @@ class _Desk:
         most, why = limit(state, rules, curve, price, now_s)
         minimum, size, devices = smallest(policy), state.workers, spec.resources_per_worker.devices
         reserved = False
-        if most and not size:
-            if not found:
-                most, why = 0, NoSuchPool()
-            else:
-                room = [self.most(path, level, group, devices) for group in found]
-                fits = max(ever for ever, _ in room)
-                reserved = max(now for _, now in room) < minimum
-                if fits < minimum:
-                    most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
+        if most and not found:
+            most, why = 0, next(elsewhere(state, found, self.pools), NoSuchPool())
+        elif most and not size:
+            room = [self.most(path, level, group, devices) for group in found]
+            fits = max(ever for ever, _ in room)
+            reserved = max(now for _, now in room) < minimum
+            if fits < minimum:
+                most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
         held = {
             self.pools[one.pool]: one.workers - one.leaving
             for one in state.holds
@@ -152,7 +152,10 @@ class _Desk:
         )
 
     def groups_of(self, state: JobState) -> tuple[Group, ...]:
-        """Of a job with workers only the group they are in: it keeps kind and site while it runs."""
+        """Of a job with workers only the group most of them are in: it keeps kind and site while it runs.
+
+        No group, if the pools where they are were removed or changed so that they will not do any more.
+        """
         spec = state.spec
         wanted, data = spec.resources_per_worker, spec.data
         where = tuple(sorted(holding.pool for holding in state.holds)) if state.holds else ()
@@ -160,9 +163,15 @@ class _Desk:
         key = (wanted.kinds, wanted.devices, spec.spot, data.regions, labels, where)
         if key not in self.groups:
             found = groups(spec, self.snapshot.pools)
-            indices = {self.pools[name] for name in where if name in self.pools}
-            self.groups[key] = tuple(one for one in found if indices & set(one.for_minimum)) or found
-        return self.groups[key]
+            if where:
+                indices = {self.pools[name] for name in where if name in self.pools}
+                found = tuple(one for one in found if indices & set(one.for_minimum))
+            self.groups[key] = found
+        found = self.groups[key]
+        if where and len(found) > 1:
+            held = {self.pools[one.pool]: one.workers for one in state.holds if one.pool in self.pools}
+            return (max(found, key=lambda group: sum(held.get(pool, 0) for pool in group.for_minimum)),)
+        return found
 
     def most(self, path: Path, level: int, group: Group, devices: int) -> tuple[int, int]:
         """Workers that a job could have if nobody else had any: without reservations, and now."""
@@ -177,6 +186,14 @@ class _Desk:
         if key not in self.room:
             self.room[key] = room(self.unreserved), room(self.empty)
         return self.room[key]
+
+
+def elsewhere(state: JobState, groups: tuple[Group, ...], pools: dict[str, int]) -> Iterator[PoolChanged]:
+    """Workers of the job that are in none of the groups that it may use."""
+    suitable = {pool for group in groups for pool in group.for_minimum}
+    for one in state.holds:
+        if pools.get(one.pool) not in suitable:
+            yield PoolChanged(pool=one.pool, workers=one.workers)
 
 
 def _needed(state: JobState, curve: Curve, now_s: float) -> float:

@@ -22,13 +22,14 @@ class Change:
         kept: workers that stay, by pool.
         new: workers that start, by pool.
         short: workers it is entitled to and cannot have yet, by pool.
-        drain: workers that are asked to leave, by pool, those on nodes that go away included.
+        drain: workers that are asked to leave, those on nodes that go away included; by the name of the pool,
+            because that may have been removed.
     """
 
     kept: dict[int, int] = field(default_factory=dict)
     new: dict[int, int] = field(default_factory=dict)
     short: dict[int, int] = field(default_factory=dict)
-    drain: dict[int, int] = field(default_factory=dict)
+    drain: dict[str, int] = field(default_factory=dict)
 
     @property
     def workers(self) -> dict[int, int]:
@@ -66,8 +67,8 @@ def transition(ground: Ground) -> tuple[Change, ...]:
         for holding in claimant.state.holds:
             pool = ground.pools.get(holding.pool, -1)
             gone = holding.workers - change.kept.get(pool, 0)
-            if pool >= 0 and gone:
-                change.drain[pool] = gone
+            if gone:
+                change.drain[holding.pool] = gone
     return tuple(changes.values())
 
 

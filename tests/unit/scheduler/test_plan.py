@@ -4,10 +4,11 @@ from datetime import UTC, datetime, time, timedelta
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from elastane.api import plans
 from elastane.api.cluster import Holding, JobState, Snapshot
-from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy, Target
+from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, Resources, RunPolicy, Target
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
@@ -226,6 +227,40 @@ def test_workers_of_one_job_are_of_one_kind_at_one_site():
     )
     assert len(decided(state(low=2), pools=pools).workers) == 1
     assert isinstance(decided(state(low=3), pools=pools).why[0], plans.NeverFits)
+
+
+H100 = Pool(name="b", device="h100", devices=8)
+A100 = Pool(name="c", device="a100", devices=8)
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [
+        (Pool(name="a", device="h100", devices=8, site="us"), replace(A100, site="eu")),
+        (Pool(name="a", device="h100", devices=8, site="us"), replace(H100, site="eu")),
+        (replace(A100, site="eu"),),
+    ],
+    ids=["beside another kind", "beside another site", "removed"],
+)
+def test_a_job_whose_pool_will_not_do_any_more_gives_way_and_stays_with_its_kind_and_site(pools):
+    decision = decided(state(workers=4, low=2, data=DataPlacement(regions=("eu",))), pools=pools)
+    assert (decision.action, decision.workers, decision.drain) == ("preempt", {}, {"a": 4})
+    assert decision.drain_s > 0
+    assert decision.why == (plans.PoolChanged(pool="a", workers=4),)
+    assert explain(decision)[:2] == (
+        "job-1 gives back its 4 workers and waits in its old place.",
+        "4 workers of it are in a, which was removed or no longer has what one of them asks for.",
+    )
+
+
+@pytest.mark.parametrize("kinds", [(), ("h100",)])
+def test_who_loses_one_of_its_pools_moves_to_another_where_most_of_it_is(kinds):
+    holds = (Holding(pool="a", workers=1), Holding(pool="b", workers=3))
+    wanted = Resources(kinds=kinds)
+    running = state(low=2, high=4, resources_per_worker=wanted, fields={"holds": holds, "started_s": 0.0})
+    decision = decided(running, pools=(Pool(name="a", device="a100", devices=8), H100, A100))
+    assert (decision.action, decision.workers, decision.drain) == ("move", {"b": 4}, {"a": 1})
+    assert decision.why == (plans.PoolChanged(pool="a", workers=1),)
 
 
 def test_a_reservation_counts_from_its_own_announcement_on_not_from_anothers():
