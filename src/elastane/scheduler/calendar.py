@@ -1,7 +1,7 @@
 """How many devices of a pool the calendar leaves, now and soon."""
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
@@ -55,6 +55,7 @@ def times(reservation: Reservation, from_s: float, until_s: float) -> Iterator[t
 
 
 def _weekly(weekly: Weekly, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    """A time that clocks skip is the one they would have shown unchanged; so is an end that this passes."""
     zone = ZoneInfo(weekly.zone)
     # From the day before, whose hours may reach over midnight.
     day = datetime.fromtimestamp(from_s, UTC).astimezone(zone).date() - timedelta(days=1)
@@ -64,5 +65,8 @@ def _weekly(weekly: Weekly, from_s: float, until_s: float) -> Iterator[tuple[flo
             end_day = day if weekly.end > weekly.start else day + timedelta(days=1)
             start = datetime.combine(day, weekly.start, zone)
             end = datetime.combine(end_day, weekly.end, zone)
+            if end.timestamp() <= start.timestamp():
+                # The start is in the hour that is skipped, and so comes after an end soon after that hour.
+                end = end.replace(tzinfo=timezone(start.utcoffset() or timedelta()))
             yield start.timestamp(), end.timestamp()
         day += timedelta(days=1)

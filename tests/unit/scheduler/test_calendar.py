@@ -1,0 +1,51 @@
+"""When reservations hold, also on the days on which clocks change."""
+
+from datetime import UTC, datetime, time
+from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.api.reservations import Reservation, Weekly
+from elastane.scheduler.calendar import times
+
+DAY_S = 24 * 3600.0
+
+
+def held(start, end, day, zone="Europe/Berlin", days=1.0):
+    """Times of a daily reservation that begin in the days from ``day`` on."""
+    from_s = day.timestamp()
+    daily = Weekly(start=start, end=end, zone=zone, days=("mon", "tue", "wed", "thu", "fri", "sat", "sun"))
+    one = Reservation(name="r", pool="a", devices=1, when=daily)
+    found = times(one, from_s, from_s + days * DAY_S)
+    return [(begins_s, ends_s) for begins_s, ends_s in found if begins_s >= from_s]
+
+
+@pytest.mark.parametrize(
+    ("hours", "expected"),
+    [
+        ("02:30-03:15", "03:30-04:15"),
+        ("02:15-02:45", "03:15-03:45"),
+        ("01:30-02:30", "01:30-03:30"),
+        ("02:30-18:00", "03:30-18:00"),
+        ("01:00-04:00", "01:00-04:00"),
+        ("03:00-03:15", "03:00-03:15"),
+    ],
+)
+def test_a_time_that_clocks_skip_is_what_they_would_have_shown(hours, expected):
+    berlin = ZoneInfo("Europe/Berlin")
+    start, end = (time.fromisoformat(one) for one in hours.split("-"))
+    (one,) = held(start, end, datetime(2026, 3, 29, tzinfo=berlin), days=0.9)
+    assert "-".join(f"{datetime.fromtimestamp(at_s, berlin):%H:%M}" for at_s in one) == expected
+
+
+# Clocks change at night, by up to a whole day.
+nights = st.integers(0, 16).map(lambda quarters: time(quarters // 4, 15 * (quarters % 4)))
+
+
+@given(nights, nights, st.sampled_from(sorted(available_timezones())), st.integers(2000, 2030))
+@settings(deadline=None)
+def test_a_reservation_always_lasts_a_while(start, end, zone, year):
+    for begins_s, ends_s in held(start, end, datetime(year, 1, 1, tzinfo=UTC), zone=zone, days=370.0):
+        assert 0 < ends_s - begins_s <= 2 * DAY_S
