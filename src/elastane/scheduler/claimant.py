@@ -50,7 +50,8 @@ class Claimant:
         limited_by: why no more.
         stop: why it is entitled to no more; a `NoRoom` for want of devices, else a reason of its own.
         held: workers by pool that may stay where they are.
-        draining: workers by pool that were asked to leave and have not, those on nodes that go away left out.
+        draining: workers by pool that were asked to leave and have not, those on nodes that go away left out;
+            under -1 those in pools that were removed.
         size: workers it has, wherever; 0 while it waits.
         stays: workers in ``held``.
         cooling: it was resized a moment ago.

@@ -120,8 +120,8 @@ class _Desk:
         }
         draining: dict[int, int] = {}
         for gone in state.draining:
-            if gone.pool in self.pools and gone.workers > gone.leaving:
-                pool = self.pools[gone.pool]
+            if gone.workers > gone.leaving:
+                pool = self.pools.get(gone.pool, -1)
                 draining[pool] = draining.get(pool, 0) + gone.workers - gone.leaving
         started_s = state.started_s if size and state.started_s is not None else None
         faulty_s = policy.faulty_scale_down_timeout_in_seconds

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from elastane.api import plans
-from elastane.api.cluster import Holding, JobState, Snapshot
+from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, Resources, RunPolicy, Target
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
@@ -251,6 +251,13 @@ def test_a_job_whose_pool_will_not_do_any_more_gives_way_and_stays_with_its_kind
         "job-1 gives back its 4 workers and waits in its old place.",
         "4 workers of it are in a, which was removed or no longer has what one of them asks for.",
     )
+
+
+def test_who_gave_way_starts_elsewhere_only_when_its_workers_have_left_the_pool_that_was_removed():
+    leaving = Draining(pool="a", workers=4, deadline_s=NOW_S + 10)
+    decision = decided(state(low=2, fields={"draining": (leaving,)}), pools=(A100,))
+    assert (decision.action, decision.why) == ("wait", (plans.OwnDrain(workers=4),))
+    assert decided(state(low=2), pools=(A100,)).action == "start"
 
 
 @pytest.mark.parametrize("kinds", [(), ("h100",)])
