@@ -43,6 +43,7 @@ STORMS = {
         72078,
         None,
     ): "whole members that had not begun were taken for empty, and a change was planned beside a death",
+    (73147, 1): "the last word of a worker that had been killed meanwhile was told as a second end",
 }
 
 
