@@ -148,8 +148,12 @@ def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
     everybody.post("/jobs", job())
     cluster.until(lambda: cluster.workers("train") == 8)
     reporter = cluster.api.user("reporter")
-    answer = reporter.post("/reports", {"kind": "notice", "node": "n1", "inS": 60})
+    noticed_s = cluster.api.clock()
+    answer = reporter.post("/reports", {"kind": "notice", "node": "n1", "inS": 15})
     assert answer.status_code == 204
+    cluster.until(lambda: cluster.job("train").grant.drain_until_s, 10)
+    # The job asks for 30 s, but the node does not wait.
+    assert cluster.job("train").grant.drain_until_s == noticed_s + 15
     cluster.until(lambda: devices(cluster, "train") == 4, 60)
     (node, _) = operator.get("/nodes").json()["items"]
     assert (node["name"], node["wanted"], node["why"]) == ("n1", "drain", "will be taken away")

@@ -62,11 +62,20 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
         action=action,
         workers={names[pool]: workers for pool, workers in change.workers.items()},
         drain={names[pool]: workers for pool, workers in change.drain.items()},
-        drain_s=claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds,
+        drain_s=_drain_s(ground, claimant, change),
         entitled=claimant.entitled,
         why=why,
         ceiling=ceiling,
     )
+
+
+def _drain_s(ground: Ground, claimant: Claimant, change: Change) -> float:
+    """As long as the job asks for, unless what it is on is taken away before."""
+    graceful_s = claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
+    snapshot = ground.snapshot
+    notices = (snapshot.pools[pool].gone_at_s for pool in change.drain)
+    left = [max(0.0, at_s - snapshot.now_s) for at_s in notices if at_s is not None]
+    return min([graceful_s, *left])
 
 
 def _action(claimant: Claimant, change: Change) -> Action:

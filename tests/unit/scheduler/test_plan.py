@@ -39,6 +39,15 @@ def test_a_paused_job_gives_everything_back():
     assert (decision.action, decision.drain, decision.why) == ("preempt", {"a": 4}, (plans.Suspended(),))
 
 
+@pytest.mark.parametrize(("notice_s", "drain_s"), [(None, 600.0), (30.0, 30.0), (900.0, 600.0)])
+def test_workers_under_notice_are_gone_when_their_node_is(notice_s, drain_s):
+    policy = ElasticPolicy(min_replicas=1, max_replicas=8, graceful_shutdown_timeout_in_seconds=600.0)
+    gone_at_s = None if notice_s is None else NOW_S + notice_s
+    pool = Pool(name="a", device="h100", devices=8, leaving=4, gone_at_s=gone_at_s)
+    decision = decided(state(workers=8, elastic_policy=policy), pools=(pool,))
+    assert (decision.drain, decision.drain_s) == ({"a": 4}, drain_s)
+
+
 @pytest.mark.parametrize("cause", get_args(plans.Cause))
 def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
     decision = decided(state(workers=4, fields={"ends": cause}))
