@@ -208,6 +208,13 @@ def unsettled(tx: Connection) -> frozenset[str]:
     return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
 
 
+def in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
+    """Names of jobs that were granted devices of a pool, or were seen to hold some; oldest first."""
+    query = select(jobs.c.name, jobs.c.granted, jobs.c.observed).where(jobs.c.state == "running")
+    found = tx.execute(query.order_by(jobs.c.number))
+    return tuple(row.name for row in found if pool in rows.pools_in(row.granted, row.observed))
+
+
 def waiting_and_running(tx: Connection) -> int:
     """How many have not ended."""
     return tx.execute(select(func.count()).where(jobs.c.ended_s.is_(None))).scalar_one()

@@ -102,6 +102,11 @@ def of_spec(spec: JobSpec) -> dict[str, Any]:
     }
 
 
+def pools_in(granted: str, observed: str) -> frozenset[str]:
+    """Where a job was granted workers, or was seen to have some."""
+    return frozenset(_grant.decode(granted).workers) | frozenset(_observed.decode(observed).held)
+
+
 def state_of(row: Row[Any], now_s: float) -> JobState:
     """A job as the scheduler sees it.
 
