@@ -1,4 +1,7 @@
-"""What operators may not take away: pools that jobs hold devices of."""
+"""What operators may not take away: pools that jobs hold devices of, and priority classes that jobs name.
+
+A team may go before its jobs: they then own nothing and borrow, and those that must not are drained.
+"""
 
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -30,6 +33,14 @@ def check_removals(tx: Connection, changes: Iterable[Change]) -> None:
                 f"pool {one.name} is in use: {_listed(holders)} in it",
                 means="without a pool their workers could not drain from it; nothing was changed",
                 do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
+            )
+        if one.kind == "priorities" and (users := jobs.of_class(tx, one.name)):
+            raise Refusal(
+                HTTPStatus.CONFLICT,
+                f"priority class {one.name} is in use: {_listed(users)} of it",
+                means="nothing could be changed any more about a job of a class that is not there; "
+                "nothing was changed",
+                do="give them another (elastane reprioritise JOB CLASS), or wait until they have ended",
             )
 
 

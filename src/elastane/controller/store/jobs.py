@@ -215,6 +215,12 @@ def in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
     return tuple(row.name for row in found if pool in rows.pools_in(row.granted, row.observed))
 
 
+def of_class(tx: Connection, priority_class: str) -> tuple[str, ...]:
+    """Names of jobs that name this priority class and have not ended; oldest first."""
+    here = (jobs.c.priority_class == priority_class) & jobs.c.ended_s.is_(None)
+    return tuple(tx.execute(select(jobs.c.name).where(here).order_by(jobs.c.number)).scalars())
+
+
 def waiting_and_running(tx: Connection) -> int:
     """How many have not ended."""
     return tx.execute(select(func.count()).where(jobs.c.ended_s.is_(None))).scalar_one()
