@@ -183,7 +183,9 @@ def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted)
     ):
         assert elastane("scale", "digits", *words).exit_code == 0
         assert cluster.job("digits").spec.elastic_policy.limits == limits
-    for words in ((), ("2:1",), ("two",), ("1:2", "--max", "3")):
+    assert elastane("scale", "digits", "--sizes", "4,1,2").exit_code == 0
+    assert cluster.job("digits").spec.elastic_policy.replica_discrete_values == (1, 2, 4)
+    for words in ((), ("2:1",), ("two",), ("1:2", "--max", "3"), ("2", "--sizes", "2"), ("--sizes", "few")):
         assert elastane("scale", "digits", *words).exit_code == 2
 
 

@@ -256,10 +256,18 @@ class Occupancy(Served, frozen=True, kw_only=True):
 
 
 class Scale(Asked, frozen=True, kw_only=True):
-    """Other limits for a job's size; None: as before."""
+    """Other limits for a job's size; None: as before.
+
+    Args:
+        min_replicas: fewest workers.
+        max_replicas: most.
+        replica_discrete_values: the legal sizes; empty: all between the limits. As before means those that
+            are within the limits: the others are not used any more, until somebody lists them again.
+    """
 
     min_replicas: int | None = None
     max_replicas: int | None = None
+    replica_discrete_values: tuple[int, ...] | None = None
 
 
 class Reprioritise(Asked, frozen=True, kw_only=True):
