@@ -1,5 +1,6 @@
 """What a token may see and do; what it may not see does not exist for it."""
 
+import httpx
 import pytest
 
 JOB_READS = ("", "/explain", "/events", "/logs")
@@ -164,3 +165,16 @@ def test_whoever_guesses_tokens_is_slowed_down_and_good_tokens_are_not(api):
     statuses = [guesser.get("/pools").status_code for _ in range(burst + 1)]
     assert statuses == [401] * burst + [429]
     assert ada.get("/pools").status_code == 200
+
+
+def test_whoever_guesses_tokens_cannot_say_that_they_come_from_elsewhere(api, served):
+    burst = api.controller.settings.per_address.burst
+    with (
+        served(api) as url,
+        httpx.Client(base_url=url, headers={"Authorization": "Bearer ela_guess"}) as guesser,
+    ):
+        answers = [
+            guesser.get("/v1/me", headers={"X-Forwarded-For": f"10.0.0.{number}"}).status_code
+            for number in range(burst + 1)
+        ]
+    assert answers == [401] * burst + [429]
