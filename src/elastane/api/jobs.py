@@ -30,6 +30,8 @@ class Part(
 class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
     """How far a job stretches.
 
+    Its timeouts are an hour at most: so long others may have to wait for what is theirs.
+
     Args:
         min_replicas: the job's claim: it runs with at least so many workers or waits.
         max_replicas: never more workers than this.

@@ -67,6 +67,15 @@ def test_discrete_values_are_limits_by_themselves():
             "elasticPolicy.scalingTimeoutInSeconds:",
             "write 0 or more",
         ),
+        *(
+            ({"elasticPolicy": {field: beyond}}, f"elasticPolicy.{field}:", "write 3600 or less")
+            for field in (
+                "gracefulShutdownTimeoutInSeconds",
+                "scalingTimeoutInSeconds",
+                "faultyScaleDownTimeoutInSeconds",
+            )
+            for beyond in (3600.5, 1e300)
+        ),
         ({"command": ["python", "train.py"]}, "command:", "write either command or script"),
         ({"script": ""}, "command:", "write either command or script"),
         ({"name": "a/b"}, "name:", "write letters"),
