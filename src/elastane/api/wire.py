@@ -325,6 +325,7 @@ class Trigger(Asked, frozen=True, kw_only=True):
     """A rule that turns a reported metric into a limit.
 
     While it is above ``above``, or below ``below``, jobs may have no more than ``limit`` devices of the pool.
+    At least one of the two is there.
 
     Args:
         name: unique.
