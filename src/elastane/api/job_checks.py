@@ -50,7 +50,12 @@ def checked(spec: JobSpec) -> JobSpec:
     more_than_zero("budget", spec.budget)
     more_than_zero("target.throughput", spec.target.throughput)
     if spec.target.by is not None and spec.target.loss is None:
-        raise invalid("target.by", "needs target.loss", "write the loss, or use deadline")
+        raise invalid(
+            "target.by",
+            "belongs to target.loss, and there is none",
+            "leave it out, or write deadline for when the job should be done",
+            means="a throughput has no time: a job grows to it as soon as it can",
+        )
     for field, time in (("deadline", spec.deadline), ("target.by", spec.target.by)):
         if time is not None and time.tzinfo is None:
             raise invalid(field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset")

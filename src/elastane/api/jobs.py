@@ -88,10 +88,10 @@ class Target(Part, frozen=True, kw_only=True, gc=False):
     """When more workers would be more than enough.
 
     Args:
-        throughput: samples per second; a job that has it does not grow.
+        throughput: samples per second; wanted from the start on: a job that has it does not grow.
         loss: of training, as the mean of `elastane.api.observations.RECENT_STEPS` steps; a job that has come
             down to it is stopped, and has finished.
-        by: the time by which ``loss`` is wanted; counts like a deadline.
+        by: the time by which ``loss`` is wanted, and only with it; counts like a deadline.
     """
 
     throughput: float | None = None

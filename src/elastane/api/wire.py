@@ -277,12 +277,16 @@ class Reprioritise(Asked, frozen=True, kw_only=True):
 
 
 class Bounds(Asked, frozen=True, kw_only=True):
-    """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`."""
+    """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`.
+
+    ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.Target`.
+    """
 
     budget: float | msgspec.UnsetType | None = msgspec.UNSET
     deadline: datetime | msgspec.UnsetType | None = msgspec.UNSET
     loss: float | msgspec.UnsetType | None = msgspec.UNSET
     throughput: float | msgspec.UnsetType | None = msgspec.UNSET
+    by: datetime | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Event(Served, frozen=True, kw_only=True, omit_defaults=True):

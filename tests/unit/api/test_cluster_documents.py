@@ -82,6 +82,11 @@ def test_discrete_values_are_limits_by_themselves():
         ({"version": 2}, "version:", "write 1"),
         ({"budget": 0}, "budget:", "write a number above 0"),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
+        (
+            {"target": {"throughput": 64, "by": "2026-12-01T00:00:00Z"}},
+            "target.by: belongs to target.loss",
+            "write deadline",
+        ),
         ({"teem": "vision"}, "teem:", "write team"),
         ({"training": {"seeds": 1}}, "training.seeds:", "write seed"),
         ({"training": {"seed": -1}}, "training.seed:", "write 0 or more"),

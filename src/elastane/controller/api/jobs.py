@@ -172,7 +172,7 @@ def amend(caller: Asking, job: Name, wanted: Annotated[Bounds, body(Bounds)]) ->
     def changed(spec: JobSpec) -> JobSpec:
         fields = msgspec.structs.asdict(wanted)
         said = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-        target = {name: said.pop(name) for name in ("loss", "throughput") if name in said}
+        target = {name: said.pop(name) for name in ("loss", "throughput", "by") if name in said}
         return msgspec.structs.replace(spec, **said, target=msgspec.structs.replace(spec.target, **target))
 
     return _respecified(caller, job, "amended", "changed the bounds of", changed)
