@@ -96,7 +96,7 @@ class Clock:
 class Api:
     """The API as its users see it, one token a user, without a network."""
 
-    def __init__(self, store, plan=lambda _: Plan(), words=lambda _: (), **settings):
+    def __init__(self, store, plan=lambda _: Plan(), words=lambda *_: (), **settings):
         self.store = store
         self.clock = Clock()
         self.woken = 0

@@ -135,7 +135,7 @@ def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_ove
             )
         )
 
-    api = api_over(sqlite_store, plan=plan, words=lambda decision: (f"{decision.job} fits",))
+    api = api_over(sqlite_store, plan=plan, words=lambda decision, _: (f"{decision.job} fits",))
     operator = api.user("operator")
     operator.put("/pools/h100", POOL)
     api.user().post("/jobs", make_spec())

@@ -28,6 +28,7 @@ class Truth:
     def __init__(self, before, made):
         self.before, self.decisions = before, by_job(made)
         self.states = {state.name: state for state in before.jobs}
+        self.teams = {state.name: state.spec.team for state in before.jobs}
         self.pools = {pool.name: pool for pool in before.pools}
 
     def check(self, decision, why):
@@ -211,7 +212,10 @@ def checked(before, made):
     for decision in made.decisions:
         for why in (*decision.why, *([] if decision.ceiling is None else [decision.ceiling])):
             truth.check(decision, why)
-        assert all(sentence.endswith(".") for sentence in explain(decision))
+        sentences = explain(decision, truth.teams)
+        assert all(sentence.endswith(".") for sentence in sentences)
+        for name in re.findall(r"\bjob-\d+\b", " ".join(sentences)):
+            assert truth.teams[name] == truth.teams[decision.job], "their team cannot see that job"
 
 
 @given(histories)

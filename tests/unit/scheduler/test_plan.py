@@ -14,6 +14,7 @@ from elastane.scheduler.explain import explain, sentence
 from elastane.scheduler.plan import plan
 
 NOW_S = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()  # a Friday
+TEAMS = {"job-1": "t", "job-2": "t"}
 
 
 def state(number=1, *, workers=0, low=1, high=8, pool="a", fields=None, **spec):
@@ -56,7 +57,7 @@ def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
         {"a": 4},
         (plans.Ends(cause=cause),),
     )
-    assert "paused" not in " ".join(explain(decision))
+    assert "paused" not in " ".join(explain(decision, TEAMS))
 
 
 def test_a_crashed_job_is_tried_again_when_it_is_time():
@@ -103,7 +104,7 @@ def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
     why = plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S + 3600)
     assert decision.why == (why,)
     said = "From 2026-11-20 09:00:00 UTC on 6 devices of a belong to the reservation inference."
-    assert said in explain(decision)
+    assert said in explain(decision, TEAMS)
     small = state(workers=2)
     assert decided(small, reservations=(inference,), now_s=NOW_S + 10 * 3600 + 1).workers == {"a": 8}
 
@@ -123,7 +124,7 @@ def test_who_waits_beside_a_reservation_is_told_its_name():
     room, reserved = decision[1].why
     assert isinstance(room, plans.NoRoom)
     assert reserved == plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S - 3600)
-    assert "belong to the reservation inference" in " ".join(explain(decision[1]))
+    assert "belong to the reservation inference" in " ".join(explain(decision[1], TEAMS))
 
 
 def test_a_reservation_over_midnight_of_the_day_before_still_holds():
@@ -200,11 +201,24 @@ def test_a_job_that_had_run_for_long_when_it_was_stopped_may_come_back_at_once()
 
 
 def test_a_job_at_rest_says_why_it_is_not_larger():
-    assert explain(decided(state(workers=8))) == (
+    assert explain(decided(state(workers=8)), TEAMS) == (
         "job-1 keeps 8 workers in a.",
         "Its elastic policy allows no more than 8 workers.",
         "It changes with a higher maxReplicas.",
     )
+
+
+@pytest.mark.parametrize(
+    ("teams", "who"),
+    [(TEAMS, "job-2"), ({"job-1": "t", "job-2": "u"}, "a job of another team")],
+)
+def test_who_may_not_see_a_job_does_not_read_its_name(teams, who):
+    taken = plans.GivesWay(job="job-2", pool="a", devices=2, because="minimum")
+    held = plans.NoRoom(pool="a", need=2, room=0, node=None, held_for="job-2")
+    decision = plans.Decision(job="job-1", action="wait", why=(taken,), ceiling=held)
+    _, why, ceiling, *_ = explain(decision, teams)
+    assert why == f"2 devices of a go to {who}, which waits for its minimum."
+    assert ceiling.endswith(f"none is left for it; {who}, which is older, holds its place.")
 
 
 @pytest.mark.parametrize("kind", plans.Why.__args__)
@@ -215,6 +229,6 @@ def test_every_reason_has_a_sentence(kind):
     fields = {
         name: enums.get(get_args(kind.__annotations__[name])) or values[hint] for name, hint in hints.items()
     }
-    said = sentence(kind(**fields))
+    said = sentence(kind(**fields), str)
     assert said.endswith(".")
     assert said[0].isupper() or said[0] in "3x"

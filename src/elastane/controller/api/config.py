@@ -97,7 +97,7 @@ def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) 
             team=teams[one.job],
             before=before[one.job],
             after=after,
-            sentences=controller.words(one),
+            sentences=controller.words(one, teams),
         )
         for one in then.decisions
         if (after := _size(one)) != before[one.job]
