@@ -463,7 +463,7 @@ Report: TypeAlias = Capacity | Notice | Metric | Price
 # -- usage, tokens, audit ----------------------------------------------------------------------------------
 
 Terms: TypeAlias = Literal["owned", "borrowed", "spot"]
-"""On which terms a device is used: of the team's own quota, of somebody else's, or of a spot pool."""
+"""On which terms a device is used: the team or a cohort of it owns it, somebody else does, or it is spot."""
 
 
 class Use(Served, frozen=True, kw_only=True):
