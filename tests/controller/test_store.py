@@ -106,7 +106,30 @@ def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
 @pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
 @pytest.mark.parametrize("verb", ["UPDATE {} SET id = id + 1", "DELETE FROM {}"])
 def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_spec, table, verb):
-    submit(store, make_spec())
+    write_down(store, make_spec())
+    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
+        tx.execute(text(verb.format(table)))
+
+
+@pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
+@pytest.mark.parametrize(
+    "replace",
+    [
+        "INSERT OR REPLACE INTO {0} SELECT * FROM {0}",
+        "INSERT INTO {0} SELECT * FROM {0} WHERE true ON CONFLICT (id) DO UPDATE SET id = excluded.id",
+    ],
+)
+def test_what_has_been_written_down_is_not_replaced(store, make_spec, table, replace):
+    if "OR REPLACE" in replace and store.engine.dialect.name != "sqlite":
+        pytest.skip("only SQLite replaces so")
+    write_down(store, make_spec())
+    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
+        tx.execute(text(replace.format(table)))
+
+
+def write_down(store, spec):
+    """A line in each table that only grows."""
+    submit(store, spec)
     grant(store, "train", 1)
     with store.writing() as tx:
         events.append(tx, "job.submitted", "it was", NOW_S)
@@ -118,8 +141,6 @@ def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_s
                 " VALUES (1, 't', 'u', 'a', 'x', '', 1, '')"
             )
         )
-    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
-        tx.execute(text(verb.format(table)))
 
 
 def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
