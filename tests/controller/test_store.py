@@ -239,6 +239,21 @@ def test_devices_are_held_until_they_were_seen_gone(store, make_spec):
     assert job.draining == ()
 
 
+def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make_spec):
+    submit(store, make_spec())
+    grant(store, "train", 1)
+    see(store, "train", 1, state="running")
+    grant(store, "train", 4)
+    (job,) = taken(store).snapshot.jobs
+    assert (job.holds[0].starting, job.starting_since_s) == (3, NOW_S)
+    grant(store, "train", 1, drain=3)
+    (job,) = taken(store).snapshot.jobs
+    assert [(one.workers, one.starting) for one in job.holds] == [(1, 0)]
+    assert [one.workers for one in job.draining] == [3]
+    with store.reading() as tx:
+        assert jobs.find(tx, "train").observed.held == {"h100": Held(workers=4, absent=3)}
+
+
 def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
     submit(store, make_spec())
     grant(store, "train", 2)

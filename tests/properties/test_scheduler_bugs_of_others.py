@@ -71,6 +71,17 @@ def test_workers_that_never_arrive_are_given_back():
     assert made.decisions[0].why == (DidNotArrive(workers=4),)
 
 
+def test_what_is_given_back_is_what_did_not_arrive():
+    """Not workers that train elsewhere, in whose place nobody would come."""
+    mine = running(job(1, high=8), a=4, b=2)
+    holds = (replace(mine.holds[0], starting=4), mine.holds[1])
+    late = replace(mine, holds=holds, starting_since_s=9_000.0)
+    snapshot = cluster(late)
+    both = (*snapshot.pools, replace(snapshot.pools[0], name="b"))
+    (made,) = plan(replace(snapshot, pools=both)).decisions
+    assert (made.action, made.workers, made.drain) == ("shrink", {"b": 2}, {"a": 4})
+
+
 def test_no_worker_starts_beyond_the_grant():
     """kueue#12045."""
     teams = (Team(name="t", quotas=(quota("a", 3, borrow=1),)),)

@@ -18,7 +18,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pool: where.
         workers: how many, running or starting.
         leaving: how many of them are on nodes that are drained or will be taken away.
-        starting: how many of them have not arrived yet.
+        starting: how many of them have not arrived yet: they take no part in the training.
     """
 
     pool: str

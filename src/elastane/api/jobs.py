@@ -39,7 +39,7 @@ class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
         replica_discrete_values: the legal sizes, ascending, instead of a step; empty: by step.
         graceful_shutdown_timeout_in_seconds: how long a worker that is asked to leave may take.
         scaling_timeout_in_seconds: how long workers that were granted may take to arrive before the grant is
-            taken back.
+            taken back: at a start to exist, beside others to train with them.
         faulty_scale_down_timeout_in_seconds: how long a job waits for the replacement of failed capacity
             before it is shrunk or requeued.
     """
@@ -49,7 +49,7 @@ class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
     replica_increment_step: int = 1
     replica_discrete_values: tuple[int, ...] = ()
     graceful_shutdown_timeout_in_seconds: float = 60.0
-    scaling_timeout_in_seconds: float = 60.0
+    scaling_timeout_in_seconds: float = 300.0
     faulty_scale_down_timeout_in_seconds: float = 30.0
 
     @property

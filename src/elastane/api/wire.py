@@ -89,12 +89,15 @@ class Held(Served, frozen=True, kw_only=True, omit_defaults=True):
     """What a job has in one pool.
 
     Args:
-        workers: seen there.
+        workers: whose devices are in use there, or soon will be.
         leaving: how many of them are on nodes that are drained or will be taken away.
+        absent: how many of them are not there: their devices are in use, or soon will be, and they do not
+            train yet, or any more.
     """
 
     workers: int
     leaving: int = 0
+    absent: int = 0
 
 
 class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,8 +131,8 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def samples_per_s(self) -> float:
-        """As last measured with the workers it holds; 0: not measured yet."""
-        workers = sum(held.workers for held in self.held.values())
+        """As last measured with the workers that train; 0: not measured yet."""
+        workers = sum(held.workers - held.absent for held in self.held.values())
         return dict(self.speeds).get(workers, 0.0)
 
 

@@ -25,6 +25,18 @@ DOUBLINGS = 5
 """Of the cooldown, for a job that is pushed to and fro."""
 
 
+class GivenUp(NamedTuple):
+    """Workers that nobody waits for any longer.
+
+    Args:
+        left: the size that the job is left with.
+        why: they are given up.
+    """
+
+    left: int
+    why: Why
+
+
 class Limit(NamedTuple):
     workers: int
     why: Why
@@ -62,6 +74,18 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
     if state.workers:
         found += _rest(state, rules, now_s)
     return min(found, key=lambda one: one.workers)
+
+
+def given_up(state: JobState, now_s: float) -> GivenUp | None:
+    """What becomes of a job some of whose workers have been waited for in vain; None: they may yet come."""
+    policy, since_s = state.spec.elastic_policy, state.starting_since_s
+    if since_s is None or now_s < since_s + policy.scaling_timeout_in_seconds:
+        return None
+    starting = sum(holding.starting for holding in state.holds)
+    if not starting:
+        return None
+    # With fewer than its minimum it does not train, so those who have arrived hold their devices for nothing.
+    return GivenUp(largest(policy, state.workers - starting), DidNotArrive(workers=starting))
 
 
 def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
@@ -120,12 +144,9 @@ def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
     found = []
     policy = state.spec.elastic_policy
     present = max(state.workers, smallest(policy))
-    starting = sum(holding.starting for holding in state.holds)
-    if starting and state.starting_since_s is not None:
-        overdue_s = now_s - state.starting_since_s - policy.scaling_timeout_in_seconds
-        arrived = largest(policy, state.workers - starting)
-        if overdue_s >= 0:
-            found.append(Limit(arrived, DidNotArrive(workers=starting)))
+    absent = given_up(state, now_s)
+    if absent is not None:
+        found.append(Limit(absent.left, absent.why))
     draining = sum(one.workers - one.leaving for one in state.draining)
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))

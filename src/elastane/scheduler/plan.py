@@ -109,7 +109,9 @@ def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) ->
         for holding in claimant.state.holds
         if holding.leaving
     ]
-    found = (*leave, *causes.of(claimant))
+    if claimant.given_up is not None:
+        leave.append(claimant.given_up)
+    found = tuple(dict.fromkeys((*leave, *causes.of(claimant))))
     if not claimant.entitled and claimant.waits is not None:
         return (*found, claimant.waits)
     return found or _still(ground, claimant, change)

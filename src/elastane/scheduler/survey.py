@@ -12,7 +12,7 @@ from elastane.scheduler.calendar import peak
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.eligibility import Group, groups
 from elastane.scheduler.goodput import Curve, fitted
-from elastane.scheduler.limits import cooling, limit
+from elastane.scheduler.limits import cooling, given_up, limit
 from elastane.scheduler.sizes import smallest
 
 
@@ -95,11 +95,15 @@ class _Desk:
                 fits = max(self.most(path, level, group, devices) for group in found)
                 if fits < minimum:
                     most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
-        held = {
-            self.pools[one.pool]: one.workers - one.leaving
-            for one in state.holds
-            if one.pool in self.pools and one.workers > one.leaving
-        }
+        absent = given_up(state, now_s)
+        excess = size - absent.left if absent is not None else 0
+        held: dict[int, int] = {}
+        for holding in state.holds:
+            lost = min(excess, holding.starting)
+            excess -= lost
+            stay = holding.workers - holding.leaving - lost
+            if holding.pool in self.pools and stay > 0:
+                held[self.pools[holding.pool]] = stay
         draining: dict[int, int] = {}
         for gone in state.draining:
             if gone.pool in self.pools and gone.workers > gone.leaving:
@@ -119,6 +123,7 @@ class _Desk:
             minimum=minimum,
             limit=most,
             limited_by=why,
+            given_up=None if absent is None or absent.left == size else absent.why,
             held=held,
             draining=draining,
             size=size,

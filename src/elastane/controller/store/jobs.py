@@ -315,10 +315,7 @@ def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
     counts = still_held(
         {pool: one.workers for pool, one in seen.items()}, before.grant.workers, given.workers
     )
-    held = {
-        pool: msgspec.structs.replace(seen.get(pool, Held(workers=0)), workers=workers)
-        for pool, workers in counts.items()
-    }
+    held = {pool: _counting(seen.get(pool, Held(workers=0)), workers) for pool, workers in counts.items()}
     grows = sum(given.workers.values()) > sum(one.workers for one in held.values())
     return msgspec.structs.replace(
         before.observed,
@@ -326,6 +323,11 @@ def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
         starting_since_s=now_s if grows else before.observed.starting_since_s,
         faulty_since_s=None if grows else before.observed.faulty_since_s,
     )
+
+
+def _counting(seen: Held, workers: int) -> Held:
+    """So many may be held; those that nobody has seen are not there."""
+    return msgspec.structs.replace(seen, workers=workers, absent=seen.absent + workers - seen.workers)
 
 
 def _standing(row: Row[Any]) -> Standing:

@@ -118,7 +118,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
     for pool in sorted(grant.workers.keys() | observed.held.keys()):
         granted = grant.workers.get(pool, 0)
         held = observed.held.get(pool)
-        seen, leaving = (held.workers, held.leaving) if held else (0, 0)
+        seen, leaving, absent = (held.workers, held.leaving, held.absent) if held else (0, 0, 0)
         beyond = max(0, seen - granted)
         if beyond:
             # Those on nodes that go away are asked to leave first.
@@ -136,7 +136,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
                     pool=pool,
                     workers=granted,
                     leaving=min(granted, max(0, leaving - beyond)),
-                    starting=max(0, granted - seen),
+                    starting=max(0, granted - (seen - absent)),
                 )
             )
     return JobState(

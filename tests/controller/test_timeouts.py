@@ -1,0 +1,141 @@
+"""Workers that do not come, or do not come back: their devices are not held for ever."""
+
+import pytest
+
+from elastane.api.jobs import ElasticPolicy
+
+from .conftest import spec
+
+RULES = {"cooldownS": 5.0, "minRunTimeS": 5.0, "horizonS": 60.0}
+TIMEOUT_S = 30
+SOON_S = TIMEOUT_S + 20
+"""Time alone is planned for every ten seconds, and workers take a while to leave."""
+
+
+def job(name="train", least=2, most=8, **kwargs):
+    policy = ElasticPolicy(
+        min_replicas=least,
+        max_replicas=most,
+        scaling_timeout_in_seconds=TIMEOUT_S,
+        faulty_scale_down_timeout_in_seconds=TIMEOUT_S,
+        graceful_shutdown_timeout_in_seconds=5.0,
+    )
+    return spec(name, elastic_policy=policy, **kwargs)
+
+
+@pytest.fixture
+def ada(cluster):
+    operator = cluster.api.user("operator", user="olga")
+    assert operator.put("/rules", RULES).is_success
+    assert operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 8}).is_success
+    return cluster.api.user()
+
+
+@pytest.fixture
+def running(cluster, ada):
+    """A job on two workers, whose habits can be changed."""
+    assert ada.post("/jobs", job(most=2)).is_success
+    cluster.until(lambda: cluster.workers("train") == 2)
+    cluster.pass_time(10)
+    return cluster.world.running["train"]
+
+
+def granted(cluster, name="train"):
+    return cluster.job(name).workers
+
+
+def decided(ada, name="train"):
+    """Sizes and words of what was decided, oldest first."""
+    newest = ada.get(f"/jobs/{name}/explain?limit=100").json()["decisions"]
+    return [
+        (one["action"], sum(one["workers"].values()), " ".join(one["sentences"])) for one in reversed(newest)
+    ]
+
+
+@pytest.mark.parametrize("hang", [False, True])
+def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, running, hang) -> None:
+    """Their processes may exist, so that nobody but the coordinator knows (kueue#11553, held for ever)."""
+    running.most, running.hang = 2, hang
+    assert ada.post("/jobs/train/scale", {"maxReplicas": 8}).is_success
+    cluster.until(lambda: running.target == 8)
+    cluster.pass_time(TIMEOUT_S - 5)
+    assert granted(cluster) == 8
+    cluster.until(lambda: granted(cluster) == 2, SOON_S)
+    action, _, words = decided(ada)[-1]
+    assert action == "shrink"
+    assert "6 workers that it was granted did not arrive in time." in words
+    cluster.pass_time(2)
+    assert (running.target, running.begun) == (2, [1])
+    ada.post("/jobs", job("other", least=6))
+    cluster.until(lambda: cluster.workers("other") == 6, 30)
+
+
+def test_what_has_arrived_by_then_stays(cluster, ada, running) -> None:
+    running.most = 5
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.until(lambda: running.target == 8)
+    cluster.until(lambda: granted(cluster) == 5, SOON_S)
+    cluster.pass_time(3)
+    assert (running.workers, running.target) == (5, 5)
+    assert "3 workers that it was granted did not arrive" in decided(ada)[-1][2]
+
+
+def test_their_devices_are_nobody_elses_before_the_run_aims_lower(cluster, ada, running) -> None:
+    """A coordinator that has not heard of it may still put workers on them."""
+    running.most = 2
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.until(lambda: running.target == 8)
+    running.answers = False
+    ada.post("/jobs", job("other", least=6))
+    cluster.world.deaf.add("train")
+    cluster.until(lambda: granted(cluster) == 2, SOON_S)
+    cluster.pass_time(20)
+    assert granted(cluster, "other") == 0
+    cluster.world.deaf.clear()
+    cluster.pass_time(2)
+    running.answers = True
+    cluster.until(lambda: cluster.workers("other") == 6, 30)
+
+
+@pytest.mark.parametrize("habit", [{"most": 0}, {"most": 1}, {"answers": False}])
+def test_a_start_to_which_nobody_comes_is_taken_back_and_tried_again(cluster, ada, habit) -> None:
+    cluster.world.habits["train"] = habit
+    ada.post("/jobs", job(most=2))
+    cluster.until(lambda: "train" in cluster.world.running)
+    cluster.pass_time(TIMEOUT_S - 5)
+    assert granted(cluster) == 2
+    cluster.until(lambda: granted(cluster) == 0, SOON_S)
+    action, _, words = decided(ada)[-1]
+    assert action == "preempt"
+    assert "that it was granted did not arrive in time." in words
+    assert "raise scalingTimeoutInSeconds" in words
+    cluster.world.running["train"].most, cluster.world.running["train"].answers = 2, True
+    cluster.until(lambda: cluster.workers("train") == 2, 300)
+    assert cluster.job("train").crashes == 0
+
+
+def test_a_start_may_take_its_time_once_its_processes_are_there(cluster, ada) -> None:
+    cluster.world.habits["train"] = {"most": 0, "hang": True}
+    ada.post("/jobs", job(most=2))
+    cluster.pass_time(5 * TIMEOUT_S)
+    cluster.world.running["train"].most = 2
+    cluster.pass_time(5)
+    assert (cluster.workers("train"), cluster.world.running["train"].begun) == (2, [1])
+
+
+def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) -> None:
+    running.most = 2
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.pass_time(900)
+    grown = [size for action, size, _ in decided(ada) if action == "grow"]
+    assert 3 <= len(grown) <= 9
+    assert running.begun == [1]
+
+
+def test_a_coordinator_that_does_not_answer_for_a_while_loses_its_job_nothing(cluster, ada, running) -> None:
+    running.answers = False
+    cluster.pass_time(5 * TIMEOUT_S)
+    assert granted(cluster) == 2
+    running.answers = True
+    cluster.pass_time(20)
+    assert (granted(cluster), running.begun, cluster.job("train").preemptions) == (2, [1], 0)
