@@ -132,6 +132,65 @@ def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) ->
     assert running.begun == [1]
 
 
+@pytest.fixture
+def four(cluster, ada):
+    """A job on four workers, of which one is dead, and nobody comes in its place."""
+    assert ada.post("/jobs", job(most=4)).is_success
+    cluster.until(lambda: cluster.workers("train") == 4)
+    cluster.pass_time(10)
+    four = cluster.world.running["train"]
+    four.workers, four.most = 3, 3
+    return four
+
+
+@pytest.mark.parametrize("agent", ["aims at four", "has given up"])
+def test_a_worker_that_died_and_does_not_come_back_is_given_up(cluster, ada, four, agent) -> None:
+    cluster.pass_time(TIMEOUT_S - 10)
+    assert granted(cluster) == 4
+    assert "it waits until" in " ".join(cluster.job("train").explained.sentences)
+    if agent == "has given up":
+        four.target = 3
+    cluster.until(lambda: granted(cluster) == 3, SOON_S)
+    action, _, words = decided(ada)[-1]
+    assert action == "shrink"
+    assert "1 worker of it failed and did not come back in time." in words
+    cluster.pass_time(2)
+    cluster.world.orders.clear()
+    cluster.pass_time(2)
+    assert (four.target, four.workers, cluster.world.orders) == (3, 3, [])
+    assert (four.begun, cluster.job("train").crashes) == ([1], 0)
+    four.most = 4
+    cluster.until(lambda: cluster.workers("train") == 4, 120)
+
+
+def test_a_worker_that_comes_back_in_time_costs_nothing(cluster, ada, four) -> None:
+    cluster.pass_time(TIMEOUT_S - 5)
+    four.most = 4
+    cluster.pass_time(3 * TIMEOUT_S)
+    assert (granted(cluster), four.workers, cluster.job("train").resizes) == (4, 4, 0)
+
+
+def test_a_successor_on_its_way_is_no_fault(cluster, ada, four) -> None:
+    """It has as long as any other worker to join, from the death on."""
+    cluster.pass_time(5)
+    four.hang = True
+    cluster.pass_time(2)
+    assert cluster.job("train").observed.faulty_since_s is None
+    cluster.until(lambda: granted(cluster) == 3, SOON_S)
+    assert "1 worker that it was granted did not arrive in time." in decided(ada)[-1][2]
+
+
+def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running) -> None:
+    running.workers, running.most = 1, 1
+    cluster.pass_time(5 * TIMEOUT_S)
+    assert (granted(cluster), running.target, running.begun) == (2, 2, [1])
+    assert "1 worker of it failed and did not come back in time." in cluster.job("train").explained.sentences
+    running.most = 2
+    cluster.until(lambda: cluster.workers("train") == 2)
+    cluster.pass_time(15)
+    assert "come back" not in " ".join(cluster.job("train").explained.sentences)
+
+
 def test_a_coordinator_that_does_not_answer_for_a_while_loses_its_job_nothing(cluster, ada, running) -> None:
     running.answers = False
     cluster.pass_time(5 * TIMEOUT_S)

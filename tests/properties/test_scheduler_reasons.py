@@ -245,6 +245,7 @@ def test_every_reason_is_true(history):
 def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
     elsewhere = {
         plans.DidNotArrive,
+        plans.DidNotReturn,
         plans.Suspended,
         plans.Ends,
         plans.RetryLater,

@@ -19,12 +19,18 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         workers: how many, running or starting.
         leaving: how many of them are on nodes that are drained or will be taken away.
         starting: how many of them have not arrived yet: they take no part in the training.
+        failed: how many of them had, and are gone by a fault.
     """
 
     pool: str
     workers: int
     leaving: int = 0
     starting: int = 0
+    failed: int = 0
+
+    @property
+    def absent(self) -> int:
+        return self.starting + self.failed
 
 
 class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):

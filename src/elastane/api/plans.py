@@ -90,6 +90,12 @@ class DidNotArrive(Reason, frozen=True, kw_only=True, gc=False):
     workers: int
 
 
+class DidNotReturn(Reason, frozen=True, kw_only=True, gc=False):
+    """``workers`` have failed, and have not come back within the job's timeout for faults."""
+
+    workers: int
+
+
 class SizeNotLegal(Reason, frozen=True, kw_only=True, gc=False):
     """The job's policy does not allow the ``workers`` it has."""
 
@@ -225,6 +231,7 @@ Why: TypeAlias = (
     | Reserved
     | QuotaReached
     | DidNotArrive
+    | DidNotReturn
     | SizeNotLegal
     | Suspended
     | Ends

@@ -17,6 +17,7 @@ from elastane.api.plans import (
     CoolingDown,
     Decision,
     DidNotArrive,
+    DidNotReturn,
     Drains,
     Ends,
     GivesWay,
@@ -52,6 +53,10 @@ ENDS: dict[Cause, str] = {
     "time": "It has run for as long as activeDeadlineSeconds allows.",
 }
 SOMEBODY = "a job of another team"
+TIMEOUTS: dict[type[Why], str] = {
+    DidNotArrive: "scalingTimeoutInSeconds",
+    DidNotReturn: "faultyScaleDownTimeoutInSeconds",
+}
 
 
 def explain(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:
@@ -130,6 +135,8 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             )
         case DidNotArrive(workers=workers):
             return f"{_count(workers, 'worker')} that it was granted did not arrive in time."
+        case DidNotReturn(workers=workers):
+            return f"{_count(workers, 'worker')} of it failed and did not come back in time."
         case SizeNotLegal(workers=workers):
             return f"Its elastic policy does not allow {_count(workers, 'worker')}."
         case Suspended():
@@ -154,7 +161,7 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
                 f"{_count(devices, 'device')} of {pool} are its own as soon as those who have them have left."
             )
         case OwnDrain(workers=workers):
-            return f"{_count(workers, 'worker')} of its own are still leaving."
+            return f"{_count(workers, 'worker')} of its own {_are(workers)} still leaving."
         case AwaitsRepair(until_s=until_s):
             return f"Part of it has failed; it waits until {_time(until_s)} for that to come back."
         case AtMaximum(workers=workers):
@@ -197,8 +204,8 @@ def remedy(why: Why) -> str:
             return "It changes with a higher budget."
         case TargetMet():
             return "It changes with a higher target."
-        case DidNotArrive():
-            return "It is tried again; if workers need longer, raise scalingTimeoutInSeconds."
+        case DidNotArrive() | DidNotReturn():
+            return f"It is tried again; if workers need longer, raise {TIMEOUTS[type(why)]}."
         case _:
             return ""
 

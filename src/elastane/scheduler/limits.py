@@ -10,6 +10,7 @@ from elastane.api.plans import (
     BudgetSpent,
     CoolingDown,
     DidNotArrive,
+    DidNotReturn,
     Ends,
     OwnDrain,
     RetryLater,
@@ -65,8 +66,9 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
             return Limit(0, CoolingDown(until_s=until_s))
     if spec.budget is not None and state.spent >= spec.budget:
         return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
-    most = maximum(policy)
-    found = [Limit(most, AtMaximum(workers=most))]
+    most, absent = maximum(policy), given_up(state, now_s)
+    found = [] if absent is None else [Limit(absent.left, absent.why)]
+    found.append(Limit(most, AtMaximum(workers=most)))
     if spec.target.throughput is not None and state.speeds:
         found += _target(state, curve, spec.target.throughput)
     if spec.budget is not None:
@@ -78,14 +80,18 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
 
 def given_up(state: JobState, now_s: float) -> GivenUp | None:
     """What becomes of a job some of whose workers have been waited for in vain; None: they may yet come."""
-    policy, since_s = state.spec.elastic_policy, state.starting_since_s
-    if since_s is None or now_s < since_s + policy.scaling_timeout_in_seconds:
-        return None
-    starting = sum(holding.starting for holding in state.holds)
-    if not starting:
-        return None
-    # With fewer than its minimum it does not train, so those who have arrived hold their devices for nothing.
-    return GivenUp(largest(policy, state.workers - starting), DidNotArrive(workers=starting))
+    policy, size = state.spec.elastic_policy, state.workers
+    starting_s, faulty_s = state.starting_since_s, state.faulty_since_s
+    if starting_s is not None and now_s >= starting_s + policy.scaling_timeout_in_seconds:
+        starting = sum(holding.starting for holding in state.holds)
+        # Fewer than its minimum do not begin to train: those who have arrived hold their devices for nothing.
+        return GivenUp(largest(policy, size - starting), DidNotArrive(workers=starting)) if starting else None
+    if faulty_s is not None and now_s >= faulty_s + policy.faulty_scale_down_timeout_in_seconds:
+        failed = sum(holding.failed for holding in state.holds)
+        # What trains is not stopped for it: others take the places of the dead, or the life ends by itself.
+        left = max(smallest(policy), largest(policy, size - failed))
+        return GivenUp(min(size, left), DidNotReturn(workers=failed)) if failed else None
+    return None
 
 
 def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
@@ -140,13 +146,10 @@ def _budget(state: JobState, rules: Rules, curve: Curve, price: float, left: flo
 
 
 def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
-    """No growth right after a change, while one is still going on, or beyond what arrives."""
+    """No growth right after a change, or while one is still going on."""
     found = []
     policy = state.spec.elastic_policy
     present = max(state.workers, smallest(policy))
-    absent = given_up(state, now_s)
-    if absent is not None:
-        found.append(Limit(absent.left, absent.why))
     draining = sum(one.workers - one.leaving for one in state.draining)
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))

@@ -99,7 +99,7 @@ class _Desk:
         excess = size - absent.left if absent is not None else 0
         held: dict[int, int] = {}
         for holding in state.holds:
-            lost = min(excess, holding.starting)
+            lost = min(excess, holding.absent)
             excess -= lost
             stay = holding.workers - holding.leaving - lost
             if holding.pool in self.pools and stay > 0:

@@ -130,13 +130,16 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
                     leaving=min(beyond, leaving),
                 )
             )
+        missing = max(0, granted - (seen - absent))
+        failed = missing if observed.faulty_since_s is not None else 0
         if granted:
             holds.append(
                 Holding(
                     pool=pool,
                     workers=granted,
                     leaving=min(granted, max(0, leaving - beyond)),
-                    starting=max(0, granted - (seen - absent)),
+                    starting=missing - failed,
+                    failed=failed,
                 )
             )
     return JobState(
