@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.api.jobs import ElasticPolicy
+from elastane.api.jobs import ElasticPolicy, RunPolicy
 
 from .conftest import spec
 
@@ -189,6 +189,33 @@ def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running
     cluster.until(lambda: cluster.workers("train") == 2)
     cluster.pass_time(15)
     assert "come back" not in " ".join(cluster.job("train").explained.sentences)
+
+
+def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
+    """The seventh crash waits for two minutes, four times the timeout; none of it is a preemption."""
+    ada.post("/jobs", job(most=2, run_policy=RunPolicy(job_max_retry_count=20)))
+    for crashes in range(1, 8):
+        cluster.until(lambda: cluster.workers("train") == 2, 300)
+        cluster.world.running["train"].end(None)
+        cluster.until(lambda crashes=crashes: cluster.job("train").crashes == crashes, 5)
+    cluster.pass_time(2 * TIMEOUT_S)
+    assert cluster.clock() < cluster.job("train").retry_at_s
+    assert (granted(cluster), cluster.job("train").preemptions) == (2, 0)
+    assert "It crashed and is tried again at" in " ".join(cluster.job("train").explained.sentences)
+    cluster.until(lambda: cluster.workers("train") == 2, 120)
+    assert {action for action, *_ in decided(ada)} == {"start"}
+
+
+def test_a_life_that_does_not_begin_when_its_wait_is_over_is_overdue_from_then_on(cluster, ada) -> None:
+    ada.post("/jobs", job(most=2))
+    cluster.until(lambda: cluster.workers("train") == 2)
+    train = cluster.world.running["train"]
+    train.most = 0
+    train.end(None)
+    cluster.until(lambda: len(train.begun) == 2, 30)
+    cluster.pass_time(TIMEOUT_S - 5)
+    assert granted(cluster) == 2
+    cluster.until(lambda: granted(cluster) == 0, SOON_S)
 
 
 def test_a_coordinator_that_does_not_answer_for_a_while_loses_its_job_nothing(cluster, ada, running) -> None:

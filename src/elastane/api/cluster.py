@@ -63,7 +63,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         setbacks: how often it had to give something back, each time less than `elastane.api.rules.QUIET_S`
             after the time before.
         promised: the size that the last plan entitled it to.
-        starting_since_s: since when some of ``holds`` have not arrived; None: all have.
+        starting_since_s: since when some of ``holds`` have not arrived, of a job that crashed from its next
+            try on; None: all have.
         faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
         retry_at_s: after a crash, not before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.

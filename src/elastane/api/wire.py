@@ -109,7 +109,8 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         step: last committed step.
         steps: the job lasts; 0: nobody knows.
         loss: of that step; None: there was none.
-        starting_since_s: since when granted workers have not arrived; None: all have.
+        starting_since_s: since when granted workers have not arrived, of a job that crashed from its next try
+            on; None: all have.
         faulty_since_s: since when granted workers are gone by a fault; None: none is.
         speeds: ``(workers, samples per second)`` as measured.
         resize_s: what a resize costs, in seconds of the whole job's time.

@@ -153,18 +153,18 @@ def _missing(
 ) -> tuple[float | None, float | None]:
     """Since when granted workers have not arrived, and since when some that had are gone.
 
-    Whoever grants more says that they are expected, and so does the end of a life that another will follow;
-    fewer at any other time are a fault, until those who take their places are on their way. Where the number
-    is not the controller's to change, nothing is missing.
+    Whoever grants more says that they are expected, and so does the end of a life that another will follow,
+    from when that may begin; fewer at any other time are a fault, until those who take their places are on
+    their way. Where the number is not the controller's to change, nothing is missing.
     """
     if seen.present and seen.arrived is None:
         return before.starting_since_s, before.faulty_since_s
     if seen.fixed or _there(before, seen) >= after.granted:
         return None, None
-    if before.starting_since_s is not None:
-        return before.starting_since_s, None
-    if not seen.present:
-        return now_s, None
+    if before.starting_since_s is not None or not seen.present:
+        since_s = now_s if before.starting_since_s is None else before.starting_since_s
+        # While the controller itself lets a job wait that has crashed, nobody can arrive.
+        return max(since_s, after.retry_at_s), None
     since_s = now_s if before.faulty_since_s is None else before.faulty_since_s
     replaced = (seen.workers or 0) >= after.granted
     return (since_s, None) if replaced else (None, since_s)

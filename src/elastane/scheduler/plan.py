@@ -15,6 +15,7 @@ from elastane.api.plans import (
     OwnDrain,
     Plan,
     Reserved,
+    RetryLater,
     Why,
     WorthMore,
 )
@@ -132,8 +133,10 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
             Drains(pool=names[pool], devices=workers * claimant.devices)
             for pool, workers in change.short.items()
         )
-    ceiling = _ceiling(claimant)
-    return (ceiling, *_booked(ground, ceiling))
+    ceiling, retry_at_s = _ceiling(claimant), claimant.state.retry_at_s
+    # Its devices stay its own while it waits for its next try.
+    crashed = (RetryLater(at_s=retry_at_s),) if retry_at_s > ground.snapshot.now_s else ()
+    return (*crashed, ceiling, *_booked(ground, ceiling))
 
 
 def _booked(ground: Ground, why: Why) -> Iterator[Reserved]:

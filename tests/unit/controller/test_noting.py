@@ -120,12 +120,20 @@ def test_the_workers_of_the_next_life_are_expected_and_nothing_has_failed() -> N
     killed = Observation(job="j", life=1)
     found = after(killed)
     assert (found.lives, found.crashes) == (1, 1)
-    assert missing_since(found) == (10.0, None)
+    assert missing_since(found) == (found.retry_at_s, None)
 
 
-def test_the_workers_of_the_next_life_are_expected_from_the_end_of_the_one_before() -> None:
+def test_the_workers_of_the_next_life_are_expected_from_when_it_may_begin() -> None:
+    """However often lives have ended before anybody arrived."""
     expecting = msgspec.structs.replace(JOB.observed, held={}, starting_since_s=4.0)
     job = msgspec.structs.replace(JOB, observed=expecting, lives=1)
     crashed = Observation(job="j", life=2, outcome=Outcome(code=255))
-    assert missing_since(after(crashed, job)) == (4.0, None)
+    found = after(crashed, job)
+    assert found.retry_at_s > 10.0
+    assert missing_since(found) == (found.retry_at_s, None)
+    waits = msgspec.structs.replace(
+        job, observed=found.observed, lives=2, crashes=1, retry_at_s=found.retry_at_s
+    )
+    assert missing_since(after(crashed, waits, 11.0)) == (found.retry_at_s, None)
+    assert missing_since(after(crashed, waits, 99.0)) == (found.retry_at_s, None)
     assert missing_since(after(msgspec.structs.replace(living(3), life=2), job)) == (None, None)
