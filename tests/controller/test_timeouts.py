@@ -60,6 +60,7 @@ def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, r
     cluster.until(lambda: running.target == 8)
     cluster.pass_time(TIMEOUT_S - 5)
     assert granted(cluster) == 8
+    assert "6 workers of it have not arrived yet" in " ".join(cluster.job("train").explained.sentences)
     cluster.until(lambda: granted(cluster) == 2, SOON_S)
     action, _, words = decided(ada)[-1]
     assert action == "shrink"

@@ -251,6 +251,7 @@ def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
         plans.RetryLater,
         plans.BudgetSpent,
         plans.AwaitsRepair,
+        plans.AwaitsArrival,
         plans.TargetMet,
         plans.BudgetAllows,
     }

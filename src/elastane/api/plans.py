@@ -179,6 +179,13 @@ class AwaitsRepair(Reason, frozen=True, kw_only=True, gc=False):
     until_s: float
 
 
+class AwaitsArrival(Reason, frozen=True, kw_only=True, gc=False):
+    """``workers`` that were granted have not arrived yet, and are given back after ``until_s``."""
+
+    workers: int
+    until_s: float
+
+
 # -- why a job is not larger -------------------------------------------------------------------------------
 
 
@@ -243,6 +250,7 @@ Why: TypeAlias = (
     | Drains
     | OwnDrain
     | AwaitsRepair
+    | AwaitsArrival
     | AtMaximum
     | NotWorth
     | ResizeTooDear

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from elastane.api.plans import (
     AtMaximum,
+    AwaitsArrival,
     AwaitsRepair,
     Because,
     BudgetAllows,
@@ -164,6 +165,9 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             return f"{_count(workers, 'worker')} of its own {_are(workers)} still leaving."
         case AwaitsRepair(until_s=until_s):
             return f"Part of it has failed; it waits until {_time(until_s)} for that to come back."
+        case AwaitsArrival(workers=workers, until_s=until_s):
+            count, verb = _count(workers, "worker"), "has" if workers == 1 else "have"
+            return f"{count} of it {verb} not arrived yet; it waits for that until {_time(until_s)}."
         case AtMaximum(workers=workers):
             return f"Its elastic policy allows no more than {_count(workers, 'worker')}."
         case NotWorth(workers=workers, efficiency=efficiency):

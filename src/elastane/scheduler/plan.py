@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from elastane.api.cluster import Snapshot
+from elastane.api.cluster import JobState, Snapshot
 from elastane.api.plans import (
     Action,
+    AwaitsArrival,
     AwaitsRepair,
     Decision,
     Drains,
@@ -133,10 +134,19 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
             Drains(pool=names[pool], devices=workers * claimant.devices)
             for pool, workers in change.short.items()
         )
-    ceiling, retry_at_s = _ceiling(claimant), claimant.state.retry_at_s
-    # Its devices stay its own while it waits for its next try.
-    crashed = (RetryLater(at_s=retry_at_s),) if retry_at_s > ground.snapshot.now_s else ()
-    return (*crashed, ceiling, *_booked(ground, ceiling))
+    ceiling = _ceiling(claimant)
+    return (*_awaited(claimant.state, ground.snapshot.now_s), ceiling, *_booked(ground, ceiling))
+
+
+def _awaited(state: JobState, now_s: float) -> Iterator[Why]:
+    """Why not all that it keeps is there."""
+    starting = sum(holding.starting for holding in state.holds)
+    if state.retry_at_s > now_s:
+        # Its devices stay its own while it waits for its next try.
+        yield RetryLater(at_s=state.retry_at_s)
+    elif starting and state.starting_since_s is not None:
+        until_s = state.starting_since_s + state.spec.elastic_policy.scaling_timeout_in_seconds
+        yield AwaitsArrival(workers=starting, until_s=until_s)
 
 
 def _booked(ground: Ground, why: Why) -> Iterator[Reserved]:
