@@ -65,7 +65,7 @@ def serve(url: str, listening: socket.socket) -> None:
     """The API on this socket, until it is ended."""
     unhurried = Settings(per_token=Rate(per_s=1e6, burst=1_000_000))
     controller = Controller(
-        Store(url), wake=lambda: None, plan=lambda _: Plan(), words=lambda _: (), settings=unhurried
+        Store(url), wake=lambda: None, plan=lambda _: Plan(), words=lambda *_: (), settings=unhurried
     )
     # For longer than the client keeps it, or a request may meet a connection that has just been closed.
     config = uvicorn.Config(

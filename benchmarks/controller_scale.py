@@ -232,17 +232,16 @@ def controller(wish: Serving, log: Path) -> Iterator[tuple[int, Ready]]:
     reading, writing = os.pipe()
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "elastane.controller"),
-                *(msgspec.json.encode(wish).decode(), f"--ready-fd={writing}"),
-            ],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-m", "elastane.controller", f"--ready-fd={writing}"],
+            stdin=subprocess.PIPE,
             stdout=stream,
             stderr=stream,
             pass_fds=(writing,),
         )
     os.close(writing)
     try:
+        with process.stdin as told:
+            told.write(msgspec.json.encode(wish))
         with os.fdopen(reading, "rb") as told:
             line = told.readline()
         if not line:

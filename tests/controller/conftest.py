@@ -14,10 +14,12 @@ import uvicorn
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
+from elastane.api.serving import Serving
 from elastane.api.wire import NewToken
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
+from elastane.controller.serving import configured
 from elastane.controller.store import tokens
 from elastane.controller.store.database import Store
 from elastane.scheduler.explain import explain
@@ -94,7 +96,7 @@ class Clock:
 class Api:
     """The API as its users see it, one token a user, without a network."""
 
-    def __init__(self, store, plan=lambda _: Plan(), words=lambda _: (), **settings):
+    def __init__(self, store, plan=lambda _: Plan(), words=lambda *_: (), **settings):
         self.store = store
         self.clock = Clock()
         self.woken = 0
@@ -180,9 +182,9 @@ def api_over():
 @contextmanager
 def _served(api, port=0):
     """The API over a real socket; yields its URL."""
-    server = uvicorn.Server(
-        uvicorn.Config(api.app, host="127.0.0.1", port=port, log_level="warning", timeout_graceful_shutdown=2)
-    )
+    config = configured(api.app, Serving(home="", store=""))
+    config.port = port
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -215,22 +215,24 @@ class Controllers:
         """As ``elastane up`` does, but for the agents."""
         program = (
             "import sys; from functools import partial; from elastane.controller import __main__, serving\n"
-            "serving.LocalEngine = partial(serving.LocalEngine, agent=tuple(sys.argv[4:]))\n"
-            "sys.argv[4:] = []; __main__.main()"
+            "serving.LocalEngine = partial(serving.LocalEngine, agent=tuple(sys.argv[3:]))\n"
+            "sys.argv[3:] = []; __main__.main()"
         )
         with self.log.open("ab") as log, self._ready.open("wb") as ready:
             self._cold = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-c", program),
-                    *(wish, f"--ready-fd={ready.fileno()}", f"--with={os.getpid()}", *self._agent),
+                    *(f"--ready-fd={ready.fileno()}", f"--with={os.getpid()}", *self._agent),
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(ready.fileno(),),
                 start_new_session=True,
                 env=self._environment,
             )
+        with self._cold.stdin as asked:
+            asked.write(wish.encode())
         return self._cold.pid
 
     @property

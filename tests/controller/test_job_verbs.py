@@ -2,6 +2,7 @@
 
 import json
 import threading
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
@@ -183,7 +184,9 @@ def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted)
     ):
         assert elastane("scale", "digits", *words).exit_code == 0
         assert cluster.job("digits").spec.elastic_policy.limits == limits
-    for words in ((), ("2:1",), ("two",), ("1:2", "--max", "3")):
+    assert elastane("scale", "digits", "--sizes", "4,1,2").exit_code == 0
+    assert cluster.job("digits").spec.elastic_policy.replica_discrete_values == (1, 2, 4)
+    for words in ((), ("2:1",), ("two",), ("1:2", "--max", "3"), ("2", "--sizes", "2"), ("--sizes", "few")):
         assert elastane("scale", "digits", *words).exit_code == 2
 
 
@@ -202,6 +205,12 @@ def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
     assert "a deadline" in elastane("amend", "digits", "--deadline", "+8h", "--loss", "none").stdout
     spec = json.loads(elastane("amend", "digits", "--throughput", "64", "--json").stdout)["spec"]
     assert (spec["budget"], spec["target"]) == (250, {"throughput": 64})
+    by = "2026-12-01T18:00Z"
+    assert "a time to reach it by" in elastane("amend", "digits", "--loss", "0.1", "--by", by).stdout
+    assert cluster.job("digits").spec.target.by == datetime(2026, 12, 1, 18, tzinfo=UTC)
+    assert "belongs to target.loss" in elastane("amend", "digits", "--loss", "none").output
+    assert elastane("amend", "digits", "--loss", "none", "--by", "none").exit_code == 0
+    assert "--by 'soon' is no moment" in elastane("amend", "digits", "--by", "soon").output
     for wrong in ((), ("--budget", "much"), ("--budget", "-1"), ("--deadline", "soon"), ("--loss", "nan")):
         assert elastane("amend", "digits", *wrong).exit_code == 2
     assert cluster.job("digits").spec.budget == 250

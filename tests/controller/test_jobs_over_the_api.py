@@ -2,6 +2,7 @@
 
 import msgspec
 
+from elastane.api.jobs import ElasticPolicy
 from elastane.api.wire import Explained, Job, JobSummary, Page
 
 
@@ -146,6 +147,27 @@ def test_scale_pause_resume_and_priority_change_what_is_wanted(api, make_spec):
     assert job(ada.post("/jobs/train/priority", {"priorityClass": "high"})).priority_class == "high"
     wrong = ada.post("/jobs/train/scale", {"maxReplicas": 0})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "elasticPolicy.maxReplicas")
+
+
+def test_limits_choose_among_listed_sizes_and_another_list_replaces_them(api, make_spec):
+    ada = api.user()
+    ada.post("/jobs", make_spec(elastic_policy=ElasticPolicy(replica_discrete_values=(1, 2, 4, 8))))
+
+    def sizes(**wanted):
+        policy = job(ada.post("/jobs/train/scale", wanted)).spec.elastic_policy
+        assert policy.limits == (policy.min_replicas, policy.max_replicas)
+        return policy.replica_discrete_values
+
+    assert sizes(minReplicas=2) == (2, 4, 8)
+    assert sizes(maxReplicas=7) == (2, 4)
+    for beyond in ({"maxReplicas": 8}, {"minReplicas": 1}, {"minReplicas": 3, "maxReplicas": 3}):
+        refused = ada.post("/jobs/train/scale", beyond)
+        assert (refused.status_code, refused.json()["field"]) == (422, "elasticPolicy.replicaDiscreteValues")
+    assert sizes(replicaDiscreteValues=[1, 6, 16]) == (1, 6, 16)
+    assert sizes(minReplicas=1, maxReplicas=1) == (1,)
+    wrong = ada.post("/jobs/train/scale", {"replicaDiscreteValues": [4, 2]})
+    assert "is not ascending" in wrong.json()["detail"]
+    assert sizes(replicaDiscreteValues=[], maxReplicas=4) == ()
 
 
 def test_pausing_twice_is_pausing_once(api, make_spec):

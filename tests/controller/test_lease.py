@@ -103,18 +103,22 @@ def test_a_cut_connection_has_lost_the_lease_for_good(store_url):
 def test_a_controller_whose_database_hangs_up_ends_itself_and_says_why(store_url, tmp_path):
     if not store_url.startswith("postgresql"):
         pytest.skip("a file does not hang up")
-    wish = Serving(home=str(tmp_path), store=store_url)
+    wish = tmp_path / "wish.json"
+    wish.write_bytes(msgspec.json.encode(Serving(home=str(tmp_path), store=store_url)))
     reading, writing = os.pipe()
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "elastane.controller"),
-            *(msgspec.json.encode(wish).decode(), f"--ready-fd={writing}", f"--with={os.getpid()}"),
-        ],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        pass_fds=(writing,),
-    ) as controller:
+    with (
+        wish.open("rb") as asked,
+        subprocess.Popen(
+            [
+                *(sys.executable, "-P", "-m", "elastane.controller"),
+                *(f"--ready-fd={writing}", f"--with={os.getpid()}"),
+            ],
+            stdin=asked,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=(writing,),
+        ) as controller,
+    ):
         os.close(writing)
         with os.fdopen(reading) as told:
             assert told.readline()

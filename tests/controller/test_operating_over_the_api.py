@@ -40,6 +40,34 @@ def test_what_others_stand_on_is_not_removed(operator):
     assert operator.get("/pools/h100").status_code == 404
 
 
+def test_a_priority_class_stays_while_jobs_name_it(operator, api, make_spec):
+    for name in ("urgent", "calm"):
+        operator.put(f"/priorities/{name}", {"name": name, "value": 10})
+    ada = api.user()
+    for number in range(7):
+        ada.post("/jobs", make_spec(f"job-{number}", priority_class="urgent"))
+    refused = operator.delete("/priorities/urgent")
+    said = "priority class urgent is in use: job-0, job-1, job-2, job-3, job-4 and 2 more are of it"
+    assert (refused.status_code, refused.json()["detail"]) == (409, said)
+    left_out = {"priorities": [{"name": "calm", "value": 10}]}
+    assert operator.post("/config/apply", left_out).status_code == 409
+    assert ada.post("/jobs/job-0/scale", {"maxReplicas": 2}).status_code == 200
+    for number in range(6):
+        ada.post(f"/jobs/job-{number}/cancel")
+    assert "job-6 is of it" in operator.delete("/priorities/urgent").json()["detail"]
+    ada.post("/jobs/job-6/priority", {"priorityClass": "calm"})
+    assert operator.post("/config/apply", left_out).status_code == 200
+
+
+def test_a_team_may_go_before_its_jobs(operator, api, make_spec):
+    operator.put("/teams/vision", {"name": "vision"})
+    ada = api.user()
+    ada.post("/jobs", make_spec())
+    assert operator.delete("/teams/vision").status_code == 204
+    for change, body in (("pause", None), ("scale", {"maxReplicas": 2}), ("bounds", {"budget": 5})):
+        assert ada.post(f"/jobs/train/{change}", body).status_code == 200
+
+
 def test_a_document_is_called_what_its_path_says(operator):
     answer = operator.put("/pools/other", POOL)
     assert (answer.status_code, answer.json()["field"]) == (422, "name")
@@ -107,7 +135,7 @@ def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_ove
             )
         )
 
-    api = api_over(sqlite_store, plan=plan, words=lambda decision: (f"{decision.job} fits",))
+    api = api_over(sqlite_store, plan=plan, words=lambda decision, _: (f"{decision.job} fits",))
     operator = api.user("operator")
     operator.put("/pools/h100", POOL)
     api.user().post("/jobs", make_spec())

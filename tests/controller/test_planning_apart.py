@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,13 @@ def test_a_process_of_its_own_plans_what_would_be_planned_here(cluster, planner)
     expected = here(cluster)
     assert [one.decision.action for one in expected.worded] == ["start", "start", "start"]
     assert planner.plan(cluster.clock()) == expected
+
+
+def test_the_stores_url_which_may_hold_a_password_is_not_in_its_command_line(cluster, planner, store_url):
+    planner.plan(cluster.clock())
+    argv = Path(f"/proc/{planner._process.pid}/cmdline").read_bytes().split(b"\0")
+    assert b"elastane.controller.planner" in argv
+    assert not [one for one in argv if store_url.encode() in one]
 
 
 def test_what_is_there_with_reasons_that_are_there_is_not_decided_again(cluster, planner, monkeypatch):

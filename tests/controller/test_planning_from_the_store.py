@@ -24,7 +24,9 @@ def turn(api):
     """One turn of the loop, without an engine."""
     with api.store.reading() as tx:
         taken = snapshots.snapshot(tx, api.clock())
-    worded = [Worded(decision=one, sentences=explain(one)) for one in plan(taken.snapshot).decisions]
+    teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
+    made = plan(taken.snapshot)
+    worded = [Worded(decision=one, sentences=explain(one, teams)) for one in made.decisions]
     with api.store.writing() as tx:
         decide(tx, worded, at=taken.change, now_s=api.clock())
 

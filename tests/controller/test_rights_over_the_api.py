@@ -1,6 +1,10 @@
 """What a token may see and do; what it may not see does not exist for it."""
 
+import httpx
 import pytest
+
+from elastane.api.jobs import ElasticPolicy
+from elastane.controller.api.app import description
 
 JOB_READS = ("", "/explain", "/events", "/logs")
 JOB_CHANGES = ("/pause", "/resume", "/cancel")
@@ -53,6 +57,67 @@ def test_a_viewer_sees_and_a_colleague_does_not_change(api, make_spec):
         assert answer.json()["do"]
     assert api.user("viewer").post("/jobs", make_spec("other")).status_code == 403
     assert api.user("team-admin", user="ann").post("/jobs/train/cancel").status_code == 200
+
+
+def test_no_answer_names_a_job_of_another_team(cluster, served, make_spec):
+    _speech_takes_from_vision(cluster, make_spec)
+    explained = cluster.api.user().get("/jobs/ours/explain").json()["decisions"][0]["sentences"][1]
+    assert explained == "1 device of h100 goes to a job of another team, which waits for its minimum."
+    waits = cluster.api.user().get("/jobs/late/explain").json()["explanation"]["sentences"]
+    assert "a job of another team, which is older, holds its place" in " ".join(waits)
+    names = {"/jobs/": "ours", "/teams/": "vision", "/pools/": "h100", "/priorities/": "high"}
+    asked = 0
+    with served(cluster.api) as url:
+        for role in ("viewer", "submitter", "team-admin"):
+            user = cluster.api.user(role)
+            for path, verbs in description()["paths"].items():
+                name = next((name for kind, name in names.items() if kind in path), "x")
+                here = path.removeprefix("/v1").replace("{job}", name).replace("{name}", name)
+                if "get" in verbs and here != "/watch":
+                    assert "secret" not in user.get(here).text
+                    asked += 1
+            assert "secret" not in user.get("/usage?by=job&by=user&from=0").text
+            assert "secret" not in _watched(url, user.token)
+    assert asked > 60
+    assert cluster.api.user(team="speech").get("/jobs/ours/explain").status_code == 404
+
+
+def _speech_takes_from_vision(cluster, make_spec):
+    """`ours` gives way to `secret-project`; `late` waits behind `secret-giant`."""
+    api = cluster.api
+    operator, ada, bob = api.user("operator"), api.user(), api.user(team="speech", user="bob")
+    operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 5})
+    operator.put("/priorities/high", {"name": "high", "value": 9})
+    operator.put("/rules", {"patienceS": 5, "cooldownS": 1, "minRunTimeS": 1})
+    for team in ("vision", "speech"):
+        operator.put(f"/teams/{team}", {"name": team})
+
+    def submit(user, name, least, most, **spec):
+        policy = ElasticPolicy(min_replicas=least, max_replicas=most)
+        assert user.post("/jobs", make_spec(name, elastic_policy=policy, **spec)).is_success
+
+    submit(ada, "ours", 2, 4)
+    cluster.until(lambda: cluster.workers("ours") == 4)
+    submit(bob, "secret-project", 2, 2, team="speech", priority_class="high")
+    cluster.until(lambda: cluster.workers("secret-project") == 2)
+    submit(bob, "secret-giant", 4, 4, team="speech")
+    cluster.pass_time(10)
+    submit(ada, "late", 1, 1)
+    cluster.pass_time(3)
+    operator.put("/pools/last", {"name": "last", "device": "h100", "devices": 0})
+
+
+def _watched(url, token):
+    """What a watcher has read by the event that everybody sees and that is the last."""
+    read = ""
+    with httpx.stream(
+        "GET", f"{url}/v1/watch?after=0", headers={"Authorization": f"Bearer {token}"}, timeout=20
+    ) as answer:
+        for line in answer.iter_lines():
+            read += line + "\n"
+            if "pool last" in line:
+                return read
+    raise AssertionError(f"the stream has ended: {read}")
 
 
 def test_usage_of_another_team_is_not_counted(api):
@@ -164,3 +229,16 @@ def test_whoever_guesses_tokens_is_slowed_down_and_good_tokens_are_not(api):
     statuses = [guesser.get("/pools").status_code for _ in range(burst + 1)]
     assert statuses == [401] * burst + [429]
     assert ada.get("/pools").status_code == 200
+
+
+def test_whoever_guesses_tokens_cannot_say_that_they_come_from_elsewhere(api, served):
+    burst = api.controller.settings.per_address.burst
+    with (
+        served(api) as url,
+        httpx.Client(base_url=url, headers={"Authorization": "Bearer ela_guess"}) as guesser,
+    ):
+        answers = [
+            guesser.get("/v1/me", headers={"X-Forwarded-For": f"10.0.0.{number}"}).status_code
+            for number in range(burst + 1)
+        ]
+    assert answers == [401] * burst + [429]

@@ -106,7 +106,30 @@ def test_a_store_of_a_newer_version_is_left_alone(store, store_url):
 @pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
 @pytest.mark.parametrize("verb", ["UPDATE {} SET id = id + 1", "DELETE FROM {}"])
 def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_spec, table, verb):
-    submit(store, make_spec())
+    write_down(store, make_spec())
+    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
+        tx.execute(text(verb.format(table)))
+
+
+@pytest.mark.parametrize("table", ["events", "decisions", "usage", "audit"])
+@pytest.mark.parametrize(
+    "replace",
+    [
+        "INSERT OR REPLACE INTO {0} SELECT * FROM {0}",
+        "INSERT INTO {0} SELECT * FROM {0} WHERE true ON CONFLICT (id) DO UPDATE SET id = excluded.id",
+    ],
+)
+def test_what_has_been_written_down_is_not_replaced(store, make_spec, table, replace):
+    if "OR REPLACE" in replace and store.engine.dialect.name != "sqlite":
+        pytest.skip("only SQLite replaces so")
+    write_down(store, make_spec())
+    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
+        tx.execute(text(replace.format(table)))
+
+
+def write_down(store, spec):
+    """A line in each table that only grows."""
+    submit(store, spec)
     grant(store, "train", 1)
     with store.writing() as tx:
         events.append(tx, "job.submitted", "it was", NOW_S)
@@ -118,8 +141,6 @@ def test_what_has_been_written_down_is_neither_changed_nor_deleted(store, make_s
                 " VALUES (1, 't', 'u', 'a', 'x', '', 1, '')"
             )
         )
-    with pytest.raises(StoreError, match="append-only"), store.writing() as tx:
-        tx.execute(text(verb.format(table)))
 
 
 def test_a_change_that_fails_leaves_nothing_behind(store, make_spec):
@@ -216,6 +237,21 @@ def test_devices_are_held_until_they_were_seen_gone(store, make_spec):
     see(store, "train", 1)
     (job,) = taken(store).snapshot.jobs
     assert job.draining == ()
+
+
+def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make_spec):
+    submit(store, make_spec())
+    grant(store, "train", 1)
+    see(store, "train", 1, state="running")
+    grant(store, "train", 4)
+    (job,) = taken(store).snapshot.jobs
+    assert (job.holds[0].starting, job.starting_since_s) == (3, NOW_S)
+    grant(store, "train", 1, drain=3)
+    (job,) = taken(store).snapshot.jobs
+    assert [(one.workers, one.starting) for one in job.holds] == [(1, 0)]
+    assert [one.workers for one in job.draining] == [3]
+    with store.reading() as tx:
+        assert jobs.find(tx, "train").observed.held == {"h100": Held(workers=4, absent=3)}
 
 
 def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):
@@ -345,6 +381,13 @@ def test_an_unreachable_database_is_named_without_its_password():
     with pytest.raises(StoreError) as refused:
         Store("postgresql://ela:hunter2@127.0.0.1:1/none")
     assert "127.0.0.1" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("url", ["my sql://ela:hunter2@x/y", "postgresql://ela:hunter2@x:port/y"])
+def test_a_url_that_cannot_be_read_is_refused_without_repeating_its_password(url):
+    with pytest.raises(BadInput, match="not one of a database") as refused:
+        Store(url)
     assert "hunter2" not in str(refused.value)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from elastane.api.jobs import ElasticPolicy, Target
 from elastane.api.observations import SeenNode
+from elastane.api.orders import Kill
 from elastane.controller.store.database import Store
 
 from .conftest import Api, spec
@@ -126,6 +127,27 @@ def test_another_price_counts_from_its_moment_on(cluster, operator, everybody):
     assert 4 * (25 * 10 + 25 * 2) <= last - after <= 4 * (35 * 10 + 15 * 2)
 
 
+def test_a_pool_is_removed_once_its_jobs_have_drained_from_it(cluster, operator, everybody):
+    cluster.world.seen_nodes += [SeenNode(name="n1", pool="h100", devices=4)]
+    operator.put("/pools/h100", pool(4))
+    everybody.post("/jobs", job(least=2, most=4))
+    cluster.until(lambda: cluster.workers("train") == 4)
+    renamed = {"pools": [pool(4, "other")]}
+    for refused in (
+        operator.delete("/pools/h100"),
+        operator.post("/config/apply", renamed),
+        operator.post("/config/diff", renamed),
+        operator.post("/policy/check", renamed),
+    ):
+        assert (refused.status_code, refused.json()["detail"]) == (409, "pool h100 is in use: train is in it")
+    assert operator.get("/pools/other").status_code == 404
+    operator.post("/nodes/n1/drain")
+    cluster.until(lambda: operator.delete("/pools/h100").status_code == 204)
+    cluster.pass_time(60)
+    assert cluster.job("train").state == "queued"
+    assert not any(isinstance(order, Kill) for order in cluster.world.orders)
+
+
 def test_a_metric_from_outside_limits_a_pool_for_as_long_as_it_counts(cluster, operator, everybody):
     operator.put("/pools/h100", pool(8))
     trigger = {"name": "busy", "metric": "qps", "above": 100, "pool": "h100", "limit": 3}
@@ -148,8 +170,12 @@ def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
     everybody.post("/jobs", job())
     cluster.until(lambda: cluster.workers("train") == 8)
     reporter = cluster.api.user("reporter")
-    answer = reporter.post("/reports", {"kind": "notice", "node": "n1", "inS": 60})
+    noticed_s = cluster.api.clock()
+    answer = reporter.post("/reports", {"kind": "notice", "node": "n1", "inS": 15})
     assert answer.status_code == 204
+    cluster.until(lambda: cluster.job("train").grant.drain_until_s, 10)
+    # The job asks for 30 s, but the node does not wait.
+    assert cluster.job("train").grant.drain_until_s == noticed_s + 15
     cluster.until(lambda: devices(cluster, "train") == 4, 60)
     (node, _) = operator.get("/nodes").json()["items"]
     assert (node["name"], node["wanted"], node["why"]) == ("n1", "drain", "will be taken away")

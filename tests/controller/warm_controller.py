@@ -60,7 +60,11 @@ def become(wanted: Wanted, parent: int) -> None:
     serving.LocalEngine = partial(LocalEngine, agent=tuple(sys.argv[1:]))
     if wanted.moments:
         mortal(wanted.moments)
-    sys.argv = ["elastane.controller", wanted.wish, f"--ready-fd={ready}", f"--with={parent}"]
+    reading, writing = os.pipe()
+    os.write(writing, wanted.wish.encode())
+    os.close(writing)
+    sys.stdin = os.fdopen(reading)
+    sys.argv = ["elastane.controller", f"--ready-fd={ready}", f"--with={parent}"]
     try:
         controller.main()
     finally:

@@ -37,6 +37,9 @@ class Running:
         decay: see there.
         arrive_s: a worker takes to start.
         leave_s: a worker takes to leave.
+        most: so many workers arrive at most.
+        hang: processes of the others exist, and never join.
+        answers: its coordinator does.
     """
 
     name: str
@@ -47,6 +50,9 @@ class Running:
     decay: float = 0.99
     arrive_s: float = 1.0
     leave_s: float = 1.0
+    most: int = 1000
+    hang: bool = False
+    answers: bool = True
     life: int = 0
     agent: bool = False
     outcome: Outcome | None = None
@@ -67,7 +73,7 @@ class Running:
         return self.first_loss * self.decay**step
 
     def seen(self, run_dir: str) -> Observation:
-        step = self.step
+        step, told = self.step, self.agent and self.answers
         recent = [self.loss(one) for one in range(step - RECENT_STEPS + 1, step + 1)]
         return Observation(
             job=self.name,
@@ -75,8 +81,9 @@ class Running:
             present=self.agent,
             agent=self.agent,
             outcome=self.outcome,
-            workers=self.workers if self.agent else None,
-            target=self.target if self.agent else None,
+            workers=(max(self.workers, self.target) if self.hang else self.workers) if told else None,
+            members=self.workers if told else None,
+            target=self.target if told else None,
             progress=Progress(
                 step=step,
                 loss=self.loss(step) if step else None,
@@ -105,8 +112,8 @@ class Running:
         elif self.stopping:
             self.saved_s = now_s
             self.end(Outcome(130, "stopped"))
-        elif self.workers != self.target:
-            more = self.target > self.workers
+        elif self.workers != min(self.target, self.most):
+            more = min(self.target, self.most) > self.workers
             self.busy_s += seconds
             if self.busy_s >= (self.arrive_s if more else self.leave_s):
                 self.workers += 1 if more else -1
@@ -129,6 +136,8 @@ class World:
         self.running: dict[str, Running] = {}
         self.unsettled: set[str] = set()
         self.orders: list[Order] = []
+        self.deaf: set[str] = set()
+        """Jobs to whom no order comes through."""
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         names = {*jobs, *self.unsettled}
@@ -149,6 +158,8 @@ class World:
         if isinstance(order, Settle):
             self.unsettled.discard(order.job)
             return ""
+        if order.job in self.deaf:
+            return "its coordinator did not answer"
         job = self.running.get(order.job)
         if job is None or not job.agent or job.life != order.life:
             return f"life {order.life} is not there"

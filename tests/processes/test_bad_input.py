@@ -159,3 +159,15 @@ def test_a_directory_in_use_is_left_alone(stage, assert_undisturbed):
     assert_undisturbed(stage.play("--paced-from=3", story=story))
     assert answers[0].returncode == 2
     assert "a live run holds its lock" in " ".join(answers[0].stderr.split())
+
+
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("transport", ["shared", "tcp"])
+def test_copies_of_the_state_that_differ(stage, copies, transport):
+    """A machine that computes wrongly is noticed with the next digest, before the next step."""
+    ended = stage.play("--corrupt=1:8", start=3, copies=copies, transport=transport)
+    assert ended.over.code == 1
+    assert "after step 10 workers" in ended.over.why, ended.story()
+    assert "have different" in ended.over.why
+    assert len(ended.run.ledger) <= 10
+    assert not ended.run.run_dir.model.exists()

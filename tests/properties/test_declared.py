@@ -75,7 +75,14 @@ def test_cohorts_are_accepted_exactly_if_they_are_a_tree(parents):
         (Config(teams=(Team(name="t"), Team(name="t"))), "teams and cohorts"),
         (Config(pools=(Pool(name="-p", device="x", devices=1),)), "pools"),
         (Config(pools=(Pool(name="p", device="x", devices=-1),)), "pools.p.devices"),
-        (Config(triggers=(Trigger(name="t", metric="m", pool="gone", limit=1),)), "triggers.t.pool"),
+        (Config(triggers=(Trigger(name="t", metric="m", above=1, pool="gone", limit=1),)), "triggers.t.pool"),
+        (
+            Config(
+                pools=(Pool(name="p", device="x", devices=1),),
+                triggers=(Trigger(name="t", metric="m", pool="p", limit=1),),
+            ),
+            "triggers.t",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(config, field):

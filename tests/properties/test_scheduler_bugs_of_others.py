@@ -1,7 +1,7 @@
 """Bugs that other schedulers shipped; each name says what must hold here."""
 
 from elastane.api.cluster import Draining, Snapshot
-from elastane.api.plans import DidNotArrive, Drains, GivesWay, NoRoom
+from elastane.api.plans import DidNotArrive, DidNotReturn, Drains, GivesWay, NoRoom
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
 from elastane.scheduler.plan import plan
@@ -69,6 +69,17 @@ def test_workers_that_never_arrive_are_given_back():
     made = plan(cluster(replace(mine, holds=holds, starting_since_s=9_000.0), devices=8))
     assert made.decisions[0].workers == {"a": 4}
     assert made.decisions[0].why == (DidNotArrive(workers=4),)
+
+
+def test_what_is_given_back_is_what_did_not_arrive():
+    """Not workers that train elsewhere, in whose place nobody would come."""
+    mine = running(job(1, high=8), a=4, b=2)
+    holds = (replace(mine.holds[0], starting=4), mine.holds[1])
+    late = replace(mine, holds=holds, starting_since_s=9_000.0)
+    snapshot = cluster(late)
+    both = (*snapshot.pools, replace(snapshot.pools[0], name="b"))
+    (made,) = plan(replace(snapshot, pools=both)).decisions
+    assert (made.action, made.workers, made.drain) == ("shrink", {"b": 2}, {"a": 4})
 
 
 def test_no_worker_starts_beyond_the_grant():
@@ -218,6 +229,26 @@ def test_failed_capacity_that_comes_back_in_time_costs_nothing():
     assert plan(cluster(broken, devices=4)).decisions[0].action == "keep"
     late = replace(broken, faulty_since_s=9_000.0)
     assert plan(cluster(late, devices=4)).decisions[0].action == "preempt"
+
+
+def failed(state, workers):
+    """So many of the job's workers have been gone for long."""
+    holds = (replace(state.holds[0], failed=workers), *state.holds[1:])
+    return replace(state, holds=holds, faulty_since_s=9_000.0)
+
+
+def test_dead_workers_that_nobody_replaces_are_given_up():
+    policy = {"low": 2, "high": 8}
+    for dead, left in ((1, 7), (3, 5), (6, 2), (7, 2), (8, 2)):
+        (made,) = plan(cluster(failed(running(job(1, **policy), a=8), dead))).decisions
+        assert (made.action, made.workers) == ("shrink", {"a": left})
+        assert made.why == (DidNotReturn(workers=dead),)
+
+
+def test_a_job_at_its_minimum_stays_and_says_that_part_of_it_is_dead():
+    for high in (4, 8):
+        (made,) = plan(cluster(failed(running(job(1, low=4, high=high), a=4), 1))).decisions
+        assert (made.action, made.why) == ("keep", (DidNotReturn(workers=1),))
 
 
 def test_a_job_that_waits_says_what_for():

@@ -29,6 +29,7 @@ class Truth:
     def __init__(self, before, made):
         self.before, self.decisions = before, by_job(made)
         self.states = {state.name: state for state in before.jobs}
+        self.teams = {state.name: state.spec.team for state in before.jobs}
         self.pools = {pool.name: pool for pool in before.pools}
 
     def check(self, decision, why):
@@ -222,7 +223,10 @@ def checked(before, made):
     for decision in made.decisions:
         for why in (*decision.why, *([] if decision.ceiling is None else [decision.ceiling])):
             truth.check(decision, why)
-        assert all(sentence.endswith(".") for sentence in explain(decision))
+        sentences = explain(decision, truth.teams)
+        assert all(sentence.endswith(".") for sentence in sentences)
+        for name in re.findall(r"\bjob-\d+\b", " ".join(sentences)):
+            assert truth.teams[name] == truth.teams[decision.job], "their team cannot see that job"
 
 
 @given(histories)
@@ -252,11 +256,13 @@ def test_every_reason_is_true(history):
 def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
     elsewhere = {
         plans.DidNotArrive,
+        plans.DidNotReturn,
         plans.Suspended,
         plans.Ends,
         plans.RetryLater,
         plans.BudgetSpent,
         plans.AwaitsRepair,
+        plans.AwaitsArrival,
         plans.TargetMet,
         plans.BudgetAllows,
     }

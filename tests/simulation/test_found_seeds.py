@@ -39,6 +39,11 @@ STORMS = {
         70287,
         None,
     ): "a late report made a new coordinator take a leave that was told for a join that had failed",
+    (
+        72078,
+        None,
+    ): "whole members that had not begun were taken for empty, and a change was planned beside a death",
+    (73147, 1): "the last word of a worker that had been killed meanwhile was told as a second end",
 }
 
 

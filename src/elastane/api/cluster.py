@@ -18,13 +18,19 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         pool: where.
         workers: how many, running or starting.
         leaving: how many of them are on nodes that are drained or will be taken away.
-        starting: how many of them have not arrived yet.
+        starting: how many of them have not arrived yet: they take no part in the training.
+        failed: how many of them had, and are gone by a fault.
     """
 
     pool: str
     workers: int
     leaving: int = 0
     starting: int = 0
+    failed: int = 0
+
+    @property
+    def absent(self) -> int:
+        return self.starting + self.failed
 
 
 class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -57,7 +63,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         setbacks: how often it had to give something back, each time less than `elastane.api.rules.QUIET_S`
             after the time before.
         promised: the size that the last plan entitled it to.
-        starting_since_s: since when some of ``holds`` have not arrived; None: all have.
+        starting_since_s: since when some of ``holds`` have not arrived, of a job that crashed from its next
+            try on; None: all have.
         faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
         retry_at_s: after a crash, not before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.

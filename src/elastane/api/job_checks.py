@@ -7,6 +7,8 @@ from elastane.api.jobs import ElasticPolicy, JobSpec, Training
 from elastane.api.reading import at_least, check_name, invalid, more_than_zero, read
 
 LARGEST_SEED = 2**63 - 1
+LONGEST_TIMEOUT_S = 3600.0
+"""Of an elastic policy: so long a job may hold what it should not have, or does not use."""
 
 
 def job_spec(document: object) -> JobSpec:
@@ -48,7 +50,12 @@ def checked(spec: JobSpec) -> JobSpec:
     more_than_zero("budget", spec.budget)
     more_than_zero("target.throughput", spec.target.throughput)
     if spec.target.by is not None and spec.target.loss is None:
-        raise invalid("target.by", "needs target.loss", "write the loss, or use deadline")
+        raise invalid(
+            "target.by",
+            "belongs to target.loss, and there is none",
+            "leave it out, or write deadline for when the job should be done",
+            means="a throughput has no time: a job grows to it as soon as it can",
+        )
     for field, time in (("deadline", spec.deadline), ("target.by", spec.target.by)):
         if time is not None and time.tzinfo is None:
             raise invalid(field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset")
@@ -70,9 +77,20 @@ def _check_policy(policy: ElasticPolicy) -> None:
         )
     for field in ("graceful_shutdown_timeout", "scaling_timeout", "faulty_scale_down_timeout"):
         name = "".join(word.title() for word in f"{field}_in_seconds".split("_"))
-        at_least(f"elasticPolicy.{name[0].lower()}{name[1:]}", getattr(policy, f"{field}_in_seconds"), 0)
+        _check_timeout(f"elasticPolicy.{name[0].lower()}{name[1:]}", getattr(policy, f"{field}_in_seconds"))
     if policy.replica_discrete_values:
         _check_values(policy)
+
+
+def _check_timeout(field: str, seconds: float) -> None:
+    at_least(field, seconds, 0)
+    if seconds > LONGEST_TIMEOUT_S:
+        raise invalid(
+            field,
+            f"{seconds:g} is more than {LONGEST_TIMEOUT_S:g}",
+            f"write {LONGEST_TIMEOUT_S:g} or less",
+            means="whoever lent the devices would wait that long for them",
+        )
 
 
 def _check_training(training: Training, policy: ElasticPolicy) -> None:

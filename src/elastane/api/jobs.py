@@ -30,6 +30,8 @@ class Part(
 class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
     """How far a job stretches.
 
+    Its timeouts are an hour at most: so long others may have to wait for what is theirs.
+
     Args:
         min_replicas: the job's claim: it runs with at least so many workers or waits.
         max_replicas: never more workers than this.
@@ -37,7 +39,7 @@ class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
         replica_discrete_values: the legal sizes, ascending, instead of a step; empty: by step.
         graceful_shutdown_timeout_in_seconds: how long a worker that is asked to leave may take.
         scaling_timeout_in_seconds: how long workers that were granted may take to arrive before the grant is
-            taken back.
+            taken back: at a start to exist, beside others to train with them.
         faulty_scale_down_timeout_in_seconds: how long a job waits for the replacement of failed capacity
             before it is shrunk or requeued.
     """
@@ -47,7 +49,7 @@ class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
     replica_increment_step: int = 1
     replica_discrete_values: tuple[int, ...] = ()
     graceful_shutdown_timeout_in_seconds: float = 60.0
-    scaling_timeout_in_seconds: float = 60.0
+    scaling_timeout_in_seconds: float = 300.0
     faulty_scale_down_timeout_in_seconds: float = 30.0
 
     @property
@@ -86,10 +88,10 @@ class Target(Part, frozen=True, kw_only=True, gc=False):
     """When more workers would be more than enough.
 
     Args:
-        throughput: samples per second; a job that has it does not grow.
+        throughput: samples per second; wanted from the start on: a job that has it does not grow.
         loss: of training, as the mean of `elastane.api.observations.RECENT_STEPS` steps; a job that has come
             down to it is stopped, and has finished.
-        by: the time by which ``loss`` is wanted; counts like a deadline.
+        by: the time by which ``loss`` is wanted, and only with it; counts like a deadline.
     """
 
     throughput: float | None = None

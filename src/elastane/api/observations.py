@@ -51,7 +51,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         agent: the agent of ``life`` lives.
         outcome: how ``life`` ended; None: it has not, or left no word.
         workers: worker processes that exist, those on their way in or out included; None: nobody answered.
+        members: of ``workers``, those that take part in the training; None: the engine counts processes
+            only.
         target: workers that its agent aims at; None: nobody answered.
+        fixed: its number of workers is not the controller's to change now: a human has set it, or the run
+            makes its last step.
         lingering_s: seconds since processes were first seen whose agent is gone, or not there yet.
         progress: None: nothing was read.
         run_dir: where its run lies; empty: it never began.
@@ -63,10 +67,21 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     agent: bool = False
     outcome: Outcome | None = None
     workers: int | None = None
+    members: int | None = None
     target: int | None = None
+    fixed: bool = False
     lingering_s: float = 0.0
     progress: Progress | None = None
     run_dir: str = ""
+
+    @property
+    def arrived(self) -> int | None:
+        """Workers that have come; None: nobody answered.
+
+        Before anybody trains, processes count: a large model or dataset takes its time, and nobody waits for
+        them. Whoever joins others has arrived once it is one of them.
+        """
+        return self.members or self.workers
 
 
 class SeenNode(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,6 +100,12 @@ class DidNotArrive(Reason, frozen=True, kw_only=True, gc=False):
     workers: int
 
 
+class DidNotReturn(Reason, frozen=True, kw_only=True, gc=False):
+    """``workers`` have failed, and have not come back within the job's timeout for faults."""
+
+    workers: int
+
+
 class SizeNotLegal(Reason, frozen=True, kw_only=True, gc=False):
     """The job's policy does not allow the ``workers`` it has."""
 
@@ -183,6 +189,13 @@ class AwaitsRepair(Reason, frozen=True, kw_only=True, gc=False):
     until_s: float
 
 
+class AwaitsArrival(Reason, frozen=True, kw_only=True, gc=False):
+    """``workers`` that were granted have not arrived yet, and are given back after ``until_s``."""
+
+    workers: int
+    until_s: float
+
+
 # -- why a job is not larger -------------------------------------------------------------------------------
 
 
@@ -236,6 +249,7 @@ Why: TypeAlias = (
     | Reserved
     | QuotaReached
     | DidNotArrive
+    | DidNotReturn
     | SizeNotLegal
     | Suspended
     | Ends
@@ -247,6 +261,7 @@ Why: TypeAlias = (
     | Drains
     | OwnDrain
     | AwaitsRepair
+    | AwaitsArrival
     | AtMaximum
     | NotWorth
     | ResizeTooDear

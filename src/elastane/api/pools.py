@@ -11,6 +11,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
         device: kind, ``h100``.
         devices: how many there are on nodes that answer.
         leaving: how many of those are on nodes that are drained or will be taken away.
+        gone_at_s: when the first of these are taken away, in seconds since 1970; None: nobody said so.
         devices_per_node: the largest worker that fits on a node; larger ones take whole nodes.
         spot: they can be taken away with a short notice.
         price: of a device for an hour, now.
@@ -22,6 +23,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     device: str
     devices: int
     leaving: int = 0
+    gone_at_s: float | None = None
     devices_per_node: int = 8
     spot: bool = False
     price: float = 0.0

@@ -89,12 +89,15 @@ class Held(Served, frozen=True, kw_only=True, omit_defaults=True):
     """What a job has in one pool.
 
     Args:
-        workers: seen there.
+        workers: whose devices are in use there, or soon will be.
         leaving: how many of them are on nodes that are drained or will be taken away.
+        absent: how many of them are not there: their devices are in use, or soon will be, and they do not
+            train yet, or any more.
     """
 
     workers: int
     leaving: int = 0
+    absent: int = 0
 
 
 class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,7 +109,8 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         step: last committed step.
         steps: the job lasts; 0: nobody knows.
         loss: of that step; None: there was none.
-        starting_since_s: since when granted workers have not arrived; None: all have.
+        starting_since_s: since when granted workers have not arrived, of a job that crashed from its next try
+            on; None: all have.
         faulty_since_s: since when granted workers are gone by a fault; None: none is.
         speeds: ``(workers, samples per second)`` as measured.
         resize_s: what a resize costs, in seconds of the whole job's time.
@@ -128,8 +132,8 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def samples_per_s(self) -> float:
-        """As last measured with the workers it holds; 0: not measured yet."""
-        workers = sum(held.workers for held in self.held.values())
+        """As last measured with the workers that train; 0: not measured yet."""
+        workers = sum(held.workers - held.absent for held in self.held.values())
         return dict(self.speeds).get(workers, 0.0)
 
 
@@ -256,10 +260,18 @@ class Occupancy(Served, frozen=True, kw_only=True):
 
 
 class Scale(Asked, frozen=True, kw_only=True):
-    """Other limits for a job's size; None: as before."""
+    """Other limits for a job's size; None: as before.
+
+    Args:
+        min_replicas: fewest workers.
+        max_replicas: most.
+        replica_discrete_values: the legal sizes; empty: all between the limits. As before means those that
+            are within the limits: the others are not used any more, until somebody lists them again.
+    """
 
     min_replicas: int | None = None
     max_replicas: int | None = None
+    replica_discrete_values: tuple[int, ...] | None = None
 
 
 class Reprioritise(Asked, frozen=True, kw_only=True):
@@ -269,12 +281,16 @@ class Reprioritise(Asked, frozen=True, kw_only=True):
 
 
 class Bounds(Asked, frozen=True, kw_only=True):
-    """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`."""
+    """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`.
+
+    ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.Target`.
+    """
 
     budget: float | msgspec.UnsetType | None = msgspec.UNSET
     deadline: datetime | msgspec.UnsetType | None = msgspec.UNSET
     loss: float | msgspec.UnsetType | None = msgspec.UNSET
     throughput: float | msgspec.UnsetType | None = msgspec.UNSET
+    by: datetime | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Event(Served, frozen=True, kw_only=True, omit_defaults=True):
@@ -317,6 +333,7 @@ class Trigger(Asked, frozen=True, kw_only=True):
     """A rule that turns a reported metric into a limit.
 
     While it is above ``above``, or below ``below``, jobs may have no more than ``limit`` devices of the pool.
+    At least one of the two is there.
 
     Args:
         name: unique.
@@ -450,7 +467,7 @@ Report: TypeAlias = Capacity | Notice | Metric | Price
 # -- usage, tokens, audit ----------------------------------------------------------------------------------
 
 Terms: TypeAlias = Literal["owned", "borrowed", "spot"]
-"""On which terms a device is used: of the team's own quota, of somebody else's, or of a spot pool."""
+"""On which terms a device is used: the team or a cohort of it owns it, somebody else does, or it is spot."""
 
 
 class Use(Served, frozen=True, kw_only=True):

@@ -158,9 +158,20 @@ class Cluster:
     def job(self, name: str) -> Job:
         return self._do("GET", f"/jobs/{name}", Job)
 
-    def scale(self, name: str, *, min_replicas: int | None = None, max_replicas: int | None = None) -> Job:
+    def scale(
+        self,
+        name: str,
+        *,
+        min_replicas: int | None = None,
+        max_replicas: int | None = None,
+        replica_discrete_values: tuple[int, ...] | None = None,
+    ) -> Job:
         """Other limits for a job's size; None: as before."""
-        body = Scale(min_replicas=min_replicas, max_replicas=max_replicas)
+        body = Scale(
+            min_replicas=min_replicas,
+            max_replicas=max_replicas,
+            replica_discrete_values=replica_discrete_values,
+        )
         return self._do("POST", f"/jobs/{name}/scale", Job, body=body)
 
     def pause(self, name: str) -> Job:

@@ -1,4 +1,8 @@
-"""``python -m elastane.controller``: the controller, until SIGTERM or SIGINT. `elastane up` starts it."""
+"""``python -m elastane.controller``: the controller, until SIGTERM or SIGINT. `elastane up` starts it.
+
+Its standard input is a `Serving` as JSON: everybody on the machine may read a command line, and the store's
+URL may hold a password.
+"""
 
 import argparse
 import logging
@@ -19,7 +23,6 @@ COMPANION_S = 0.5
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m elastane.controller", description=__doc__)
-    parser.add_argument("wish", help="a `Serving` as JSON")
     parser.add_argument("--ready-fd", type=int, help="file descriptor that is told when it listens")
     parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
     options = parser.parse_args()
@@ -34,7 +37,7 @@ def main() -> None:
                 told.write(msgspec.json.encode(what) + b"\n")
 
     try:
-        serve(msgspec.json.decode(options.wish, type=Serving), ready, time.time)
+        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), ready, time.time)
     except ElastaneError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(error.exit_code)

@@ -1,17 +1,21 @@
 """On which terms every job uses its devices, and at which price. Pure."""
 
 from elastane.api.cluster import JobState, Snapshot
+from elastane.api.quotas import Cohort, Team
 from elastane.api.wire import Use
 
 
 def charged(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
     """What each job uses now, by name; a job that uses nothing is not among them.
 
-    A team's own quota pays for its oldest jobs first; what they use beyond it is borrowed. Devices of a spot
-    pool are spot, whoever's quota they count against.
+    A team's own quota pays for its oldest jobs first, then what its cohorts own themselves, the nearest one
+    first; what they use beyond that is borrowed. Devices of a spot pool are spot, whoever's quota they count
+    against.
     """
     pools = {pool.name: pool for pool in snapshot.pools}
-    owned = {(team.name, quota.pool): quota.nominal_quota for team in snapshot.teams for quota in team.quotas}
+    owners = _owners(snapshot)
+    nodes: tuple[Cohort | Team, ...] = (*snapshot.cohorts, *snapshot.teams)
+    unused = {(node.name, quota.pool): quota.nominal_quota for node in nodes for quota in node.quotas}
     found: dict[str, tuple[Use, ...]] = {}
     for state in sorted(snapshot.jobs, key=lambda one: one.number):
         uses: list[Use] = []
@@ -21,15 +25,30 @@ def charged(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:
             if pool is not None and pool.spot:
                 uses.append(Use(pool=name, terms="spot", devices=devices, price=price))
                 continue
-            account = state.spec.team, name
-            own = min(devices, owned.get(account, 0))
-            owned[account] = owned.get(account, 0) - own
+            own = 0
+            for owner in owners.get(state.spec.team, ()):
+                paid = min(devices - own, unused.get((owner, name), 0))
+                unused[owner, name] = unused.get((owner, name), 0) - paid
+                own += paid
             if own:
                 uses.append(Use(pool=name, terms="owned", devices=own, price=price))
             if devices > own:
                 uses.append(Use(pool=name, terms="borrowed", devices=devices - own, price=price))
         if uses:
             found[state.name] = tuple(uses)
+    return found
+
+
+def _owners(snapshot: Snapshot) -> dict[str, tuple[str, ...]]:
+    """Whose quotas are each team's own: its own, and those of its cohorts on the way to the cluster."""
+    parents = {cohort.name: cohort.parent for cohort in snapshot.cohorts}
+    found = {}
+    for team in snapshot.teams:
+        path, above = [team.name], team.cohort
+        while above in parents:
+            path.append(above)
+            above = parents[above]
+        found[team.name] = tuple(path)
     return found
 
 

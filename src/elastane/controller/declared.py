@@ -140,6 +140,13 @@ def check(config: Config) -> None:
     for trigger in config.triggers or ():
         check_name("triggers", trigger.name)
         at_least(f"triggers.{trigger.name}.limit", trigger.limit, 0)
+        if trigger.above is None and trigger.below is None:
+            raise invalid(
+                f"triggers.{trigger.name}",
+                "has neither above nor below",
+                "write for example above: 1000",
+                means="it would never set its limit",
+            )
         if trigger.pool not in pools:
             known = ", ".join(pools) or "there is none"
             raise invalid(

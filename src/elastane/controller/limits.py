@@ -1,5 +1,6 @@
 """What a pool really has and costs: what is declared, as far as the world says nothing else. Pure."""
 
+import math
 from collections.abc import Iterable
 
 import msgspec
@@ -20,8 +21,8 @@ def limited(
     """The pools as a plan should see them.
 
     A pool with nodes has the devices of its nodes, less those that failed or that nobody sees any more, those
-    of drained nodes leaving; one without has what is declared. A reported capacity and every trigger that
-    fires are upper bounds.
+    of drained nodes leaving, with the time of the first notice; one without has what is declared. A reported
+    capacity and every trigger that fires are upper bounds.
 
     Args:
         pools: as declared.
@@ -33,10 +34,14 @@ def limited(
     """
     present: dict[str, int] = {}
     leaving: dict[str, int] = {}
+    gone_at_s: dict[str, float] = {}
     for node in nodes:
         devices = node.devices if node.wanted != "failed" and now_s - node.heard_s <= UNSEEN_S else 0
         present[node.pool] = present.get(node.pool, 0) + devices
-        leaving[node.pool] = leaving.get(node.pool, 0) + (devices if node.wanted == "drain" else 0)
+        if node.wanted == "drain":
+            leaving[node.pool] = leaving.get(node.pool, 0) + devices
+            if devices and node.gone_at_s is not None and node.gone_at_s > now_s:
+                gone_at_s[node.pool] = min(gone_at_s.get(node.pool, math.inf), node.gone_at_s)
     bounds: dict[str, int] = {}
     for capacity in capacities:
         _bound(bounds, capacity.pool, capacity.devices)
@@ -50,7 +55,14 @@ def limited(
         going = leaving.get(pool.name, pool.leaving)
         # Devices beyond a bound are still there until their jobs have left them.
         staying = min(devices - going, bounds.get(pool.name, devices))
-        result.append(msgspec.structs.replace(pool, devices=devices, leaving=devices - staying))
+        result.append(
+            msgspec.structs.replace(
+                pool,
+                devices=devices,
+                leaving=devices - staying,
+                gone_at_s=gone_at_s.get(pool.name, pool.gone_at_s),
+            )
+        )
     return tuple(result)
 
 

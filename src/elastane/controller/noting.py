@@ -101,8 +101,7 @@ def told(job: Job, after: Noted) -> tuple[Said, ...]:
     """What watchers hear of the difference."""
     name = job.name
     said: list[Said] = []
-    arrived = sum(held.workers for held in after.observed.held.values())
-    if arrived and not any(held.workers for held in job.observed.held.values()):
+    if _arrived(after.observed) and not _arrived(job.observed):
         said.append(Said("job.running", f"{name} runs"))
     if job.wanted != "run" and after.state in ("paused", "queued") and job.state == "running":
         said.append(Said("job.stopped", f"{name} has stopped and given its devices back"))
@@ -122,16 +121,31 @@ def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Obser
     before = job.observed
     here = {pool: held.workers for pool, held in before.held.items()}
     held = placed(after.held, job.grant.workers, here)
+    arrived = {pool: one.workers - one.absent for pool, one in before.held.items()}
+    there = placed(min(after.held, _there(before, seen)), held, arrived)
     starting_since_s, faulty_since_s = _missing(before, after, seen, now_s)
     progress = seen.progress
     known = before if progress is None or not progress.step else _progressed(before, progress, now_s)
     return msgspec.structs.replace(
         known,
         seen_s=now_s,
-        held={pool: Held(workers=workers) for pool, workers in held.items()},
+        held={
+            pool: Held(workers=workers, absent=workers - there.get(pool, 0)) for pool, workers in held.items()
+        },
         starting_since_s=starting_since_s,
         faulty_since_s=faulty_since_s,
     )
+
+
+def _there(before: Observed, seen: Observation) -> int:
+    """Workers that have arrived and are there. While nobody answers for a job, as many as before."""
+    if not seen.present:
+        return 0
+    return _arrived(before) if seen.arrived is None else seen.arrived
+
+
+def _arrived(observed: Observed) -> int:
+    return sum(one.workers - one.absent for one in observed.held.values())
 
 
 def _missing(
@@ -139,19 +153,21 @@ def _missing(
 ) -> tuple[float | None, float | None]:
     """Since when granted workers have not arrived, and since when some that had are gone.
 
-    Whoever grants more says that they are expected, and so does the end of a life that another will follow;
-    fewer at any other time are a fault.
+    Whoever grants more says that they are expected, and so does the end of a life that another will follow,
+    from when that may begin; fewer at any other time are a fault, until those who take their places are on
+    their way. Where the number is not the controller's to change, nothing is missing.
     """
-    unknown = seen.present and seen.workers is None
-    if unknown:
+    if seen.present and seen.arrived is None:
         return before.starting_since_s, before.faulty_since_s
-    if not after.granted or (seen.workers or 0) >= after.granted:
+    if seen.fixed or _there(before, seen) >= after.granted:
         return None, None
-    if before.starting_since_s is not None:
-        return before.starting_since_s, None
-    if not seen.present:
-        return now_s, None
-    return None, now_s if before.faulty_since_s is None else before.faulty_since_s
+    if before.starting_since_s is not None or not seen.present:
+        since_s = now_s if before.starting_since_s is None else before.starting_since_s
+        # While the controller itself lets a job wait that has crashed, nobody can arrive.
+        return max(since_s, after.retry_at_s), None
+    since_s = now_s if before.faulty_since_s is None else before.faulty_since_s
+    replaced = (seen.workers or 0) >= after.granted
+    return (since_s, None) if replaced else (None, since_s)
 
 
 def _progressed(before: Observed, progress: Progress, now_s: float) -> Observed:

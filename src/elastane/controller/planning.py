@@ -1,6 +1,6 @@
 """From what is stored to what is to be decided: a snapshot, the plan, and the words for what is new in it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -18,11 +18,11 @@ class Scheduler(NamedTuple):
 
     Args:
         plan: what becomes of every job.
-        words: a decision's reasons as sentences.
+        words: a decision's reasons as sentences, given the team of each job.
     """
 
     plan: Callable[[Snapshot], Plan]
-    words: Callable[[Decision], tuple[str, ...]]
+    words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]]
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -42,7 +42,8 @@ def planned(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned:
     taken = snapshots.snapshot(tx, now_s)
     plan = scheduler.plan(taken.snapshot)
     known = jobs.told(tx)
-    worded = (Worded(decision=one, sentences=scheduler.words(one)) for one in plan.decisions)
+    teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
+    worded = (Worded(decision=one, sentences=scheduler.words(one, teams)) for one in plan.decisions)
     return Planned(taken.change, tuple(one for one in worded if _is_new(one, known)))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from elastane.api.errors import BadInput
 from elastane.api.observations import SeenNode
@@ -92,17 +93,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         store, wake=loop.wake, plan=plan, words=explain, failing=lambda: loop.failing, clock=clock
     )
     app = application(controller)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=FAREWELL_S,
-            ssl_certfile=wish.certificate or None,
-            ssl_keyfile=wish.key or None,
-        )
-    )
+    server = _Server(configured(app, wish))
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")
     ending, lost = threading.Event(), threading.Event()
 
@@ -140,6 +131,22 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         thread.join()
     if lost.is_set():
         raise lease.lost()
+
+
+def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
+    """How the application is served."""
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        # Whoever asks from this machine could otherwise say that they are somebody else each time, and try
+        # tokens for ever: an address that fails to show one may try again only so often.
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=FAREWELL_S,
+        ssl_certfile=wish.certificate or None,
+        ssl_keyfile=wish.key or None,
+    )
 
 
 def _many_files() -> None:

@@ -2,11 +2,13 @@
 
 import msgspec
 
-from elastane.api.plans import Decision
+from elastane.api.plans import AtMaximum, Decision, Ends, Suspended
 from elastane.api.rules import QUIET_S
 
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")
+WISHED = (AtMaximum, Ends, Suspended)
+"""Reasons that are a user's own: whoever pauses a job or lowers its limits takes nothing from it."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +23,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 def standing_after(before: Standing, decision: Decision, now_s: float) -> Standing:
     """What is to be remembered once this has been decided."""
     setbacks = before.setbacks
-    if decision.action in SETBACKS:
+    if decision.action in SETBACKS and not all(isinstance(why, WISHED) for why in decision.why):
         quiet = before.resized_s is None or now_s >= before.resized_s + QUIET_S
         setbacks = 1 if quiet else setbacks + 1
     resized = decision.action not in (*AT_REST, "start")

@@ -291,11 +291,12 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     others = roster.newest is not None and any(
         other in roster.joined for other in roster.living(roster.newest.workers) if other != worker
     )
-    if failure.fatal and (worker in roster.joined or not others):
+    if not any((kind, worker) in roster.noted for kind in DEATHS):
+        # It may have been killed with its last word still on the way.
         turn.note("worker.failed", worker, last_line)
+    if failure.fatal and (worker in roster.joined or not others):
         fail_run(turn, why, traceback=failure.traceback, who=f"worker {worker}", lost=failure.lost)
         return
-    turn.note("worker.failed", worker, last_line)
     turn.dismiss(worker, 1, why)
 
 

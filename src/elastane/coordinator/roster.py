@@ -261,8 +261,7 @@ class Roster:
     def holds_state(self, worker: WorkerId) -> bool:
         """It has all the state, or some blocks of it whose other copies may make it whole."""
         report = self.reports.get(worker)
-        sharded = self.spec.copies is not None
-        return worker in self.held or (sharded and report is not None and report.blocks > 0)
+        return worker in self.held or (report is not None and report.blocks > 0)
 
     def _works_in(self, worker: WorkerId) -> int:
         report = self.reports.get(worker)

@@ -124,6 +124,7 @@ def plan(turn: Turn) -> None:
         newest is None
         or target is None
         or not roster.settled
+        or len(roster.living(roster.needed)) < len(roster.needed)
         or roster.stopping
         or roster.finishing is not None
         or (not roster.stays and roster.handing_over(newest))

@@ -7,6 +7,7 @@ from elastane.api.lives import Outcome
 from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Order, Resize, Start
 from elastane.api.rundir import RunDir
+from elastane.engines.local.counted import counted
 from elastane.engines.local.watched import Watched
 
 ANSWER_S = 1.0
@@ -35,15 +36,16 @@ class Foreground:
         return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
 
     def _observation(self, answer: Answer | None) -> Observation:
-        # A coordinator that has begun a moment ago knows neither.
-        known = answer is not None and answer.target > 0
+        count = counted(answer)
         return Observation(
             job=self._job,
             life=LIFE,
             present=True,
             agent=True,
-            workers=sum(row.role == "worker" for row in answer.processes) if answer and known else None,
-            target=answer.target if answer and known else None,
+            workers=count.workers,
+            members=count.members,
+            target=count.target,
+            fixed=count.ending or (answer is not None and answer.by_hand),
             progress=self._watched.progress(),
             run_dir=str(self._watched.run_dir.root),
         )

@@ -129,6 +129,12 @@ class Disagree(msgspec.Struct, frozen=True):
     why: str
 
 
+class Diverge(msgspec.Struct, frozen=True):
+    """Two copies of the state differ; the round cannot commit."""
+
+    why: str
+
+
 Action: TypeAlias = (
     Send
     | Serve
@@ -146,4 +152,5 @@ Action: TypeAlias = (
     | Report
     | StateIsLost
     | Disagree
+    | Diverge
 )

@@ -86,3 +86,21 @@ def disagreement(worker: int, kind: str, kept: str | None, votes: Mapping[int, V
         if kept is not None and vote.kept != kept:
             return f"run.keep has other values on worker {worker} than on worker {other}"
     return ""
+
+
+def divergence(step: int, votes: Mapping[int, Vote]) -> str:
+    """Where two copies of the state differ, by their digests; empty while nothing speaks for it.
+
+    Args:
+        step: after which the state was digested.
+        votes: those heard.
+    """
+    known: dict[int, tuple[int, tuple[str, str]]] = {}
+    for worker, vote in sorted(votes.items()):
+        for block, pair in sorted(vote.digests.items()):
+            other, same = known.setdefault(block, (worker, pair))
+            if pair != same:
+                what = "parameters" if pair[0] != same[0] else "optimizer state"
+                who = f"workers {other} and {worker}"
+                return f"after step {step} {who} have different {what} in block {block}"
+    return ""

@@ -20,6 +20,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         copies: of the optimizer state of each block; None: all.
         fetch_bytes: optimizer state a joiner fetches at most under one step. One unit always goes.
         digest_every: training steps between two digests of the state; 0: only when the run settles.
+        compared: of each block a second copy is digested too, as copies are meant to be the same to the bit.
         checkpoints: the state is kept when the run settles, and whenever somebody asks.
     """
 
@@ -30,6 +31,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     copies: int | None = None
     fetch_bytes: int = 16 << 20
     digest_every: int = 0
+    compared: bool = False
     checkpoints: bool = False
 
     @property

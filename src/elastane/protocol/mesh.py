@@ -162,7 +162,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         round: which.
         leaves: of the virtual ranks I computed.
         norms: fp64 sum of squares of the summed gradient, per block I own.
-        digests: per block I own, of the state before this round.
+        digests: per block I audit or am a witness of, of the state before this round.
         ready: number of the planned generation I am ready for, 0: none.
         stop: I was asked to stop.
         checkpoint: I was asked for a checkpoint, or the script wants one after this round.

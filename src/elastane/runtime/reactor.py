@@ -243,6 +243,8 @@ class Reactor:
                 self.directives.put(Failed(_state_lost(units)))
             case actions.Disagree(why):
                 self.directives.put(Failed(_disagreed(why)))
+            case actions.Diverge(why):
+                self.directives.put(Failed(_diverged(why)))
 
     def _travelling(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """The units whose values must be sent: all, or only the rest if peers can read my arena."""
@@ -430,4 +432,12 @@ def _disagreed(why: str) -> RunFailed:
         why,
         means="the script has gone different ways on different workers; the step was not committed",
         do="decide on what all workers have alike: step.number, step.loss, sums of an evaluation, run.keep",
+    )
+
+
+def _diverged(why: str) -> RunFailed:
+    return RunFailed(
+        why,
+        means="one of them is wrong, by a fault of a machine or of Elastane; the next step was not committed",
+        do="elastane run --resume goes back to a checkpoint; look for what differs between the two workers",
     )

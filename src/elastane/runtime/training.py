@@ -153,6 +153,7 @@ class Training:
             unit_bytes=self.state.keeper.unit_bytes,
             copies=self.spec.copies,
             digest_every=self.spec.digest_every,
+            compared=self.spec.convergence == "exact",
             checkpoints=self._here.run_dir is not None and self.spec.checkpoints is not None,
         )
         self.origin = origin = self._origin()

@@ -49,6 +49,7 @@ class Claimant:
         limit: the most workers it may have, whatever is idle; 0 bars it.
         limited_by: why no more.
         stop: why it is entitled to no more; a `NoRoom` for want of devices, else a reason of its own.
+        given_up: why workers it has are waited for no longer; None: none are given up.
         held: workers by pool that may stay where they are.
         draining: workers by pool that were asked to leave and have not, those on nodes that go away left out;
             under -1 those in pools that were removed.
@@ -80,6 +81,7 @@ class Claimant:
     minimum: int
     limit: int
     limited_by: Why
+    given_up: Why | None
     held: dict[int, int]
     draining: dict[int, int]
     size: int

@@ -1,11 +1,14 @@
 """From a plan's reasons to sentences: why a job has its size, what it waits for, what would change that."""
 
 import math
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import assert_never
 
 from elastane.api.plans import (
     AtMaximum,
+    AwaitsArrival,
     AwaitsRepair,
     Because,
     BudgetAllows,
@@ -15,6 +18,7 @@ from elastane.api.plans import (
     CoolingDown,
     Decision,
     DidNotArrive,
+    DidNotReturn,
     Drains,
     Ends,
     GivesWay,
@@ -50,16 +54,34 @@ ENDS: dict[Cause, str] = {
     "target": "Its loss has reached its target.",
     "time": "It has run for as long as activeDeadlineSeconds allows.",
 }
+SOMEBODY = "a job of another team"
+TIMEOUTS: dict[type[Why], str] = {
+    DidNotArrive: "scalingTimeoutInSeconds",
+    DidNotReturn: "faultyScaleDownTimeoutInSeconds",
+}
 
 
-def explain(decision: Decision) -> tuple[str, ...]:
-    """Sentences about one decision: what happens, why, why not more, and what would change it."""
-    found = [_headline(decision), *(sentence(why) for why in decision.why)]
+def explain(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:
+    """Sentences about one decision: what happens, why, why not more, and what would change it.
+
+    They are for everybody who may see the job, so they name no job of another team.
+
+    Args:
+        decision: of a plan.
+        teams: of each job that was planned, its team.
+    """
+    called = partial(_called, decision.job, teams)
+    found = [_headline(decision), *(sentence(why, called) for why in decision.why)]
     ceiling = decision.ceiling
     if ceiling is not None and ceiling not in decision.why:
-        found.append("It is not larger: " + _lowered(sentence(ceiling)))
+        found.append("It is not larger: " + _lowered(sentence(ceiling, called)))
     changes = (remedy(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
     return (*found, *dict.fromkeys(change for change in changes if change))
+
+
+def _called(reader: str, teams: Mapping[str, str], job: str) -> str:
+    """What a job is called before those who read about ``reader``."""
+    return job if teams[job] == teams[reader] else SOMEBODY
 
 
 def _headline(decision: Decision) -> str:
@@ -85,15 +107,23 @@ def _headline(decision: Decision) -> str:
             return f"{decision.job} waits."
 
 
-def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per reason
-    """One reason as one sentence."""
+def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
+    why: Why, called: Callable[[str], str]
+) -> str:
+    """One reason as one sentence.
+
+    Args:
+        why: the reason.
+        called: another job, as whoever reads the sentence may hear of it.
+    """
     match why:
         case MinimumFits(node=node):
             return f"Its minimum fits on {_quota(node)}."
         case WorthMore(node=node, speedup=speedup):
             return f"Devices on {_quota(node)} are idle and make it {speedup:.2f} times as fast."
         case GivesWay(job=job, pool=pool, devices=devices, because=because):
-            return f"{_count(devices, 'device')} of {pool} {_go(devices)} to {job}, {BECAUSE[because]}."
+            taken = f"{_count(devices, 'device')} of {pool} {_go(devices)}"
+            return f"{taken} to {called(job)}, {BECAUSE[because]}."
         case NodesLeave(pool=pool, workers=workers):
             return f"{_count(workers, 'worker')} of it {_are(workers)} on nodes of {pool} that go away."
         case PoolChanged(pool=pool, workers=workers):
@@ -110,6 +140,8 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
             )
         case DidNotArrive(workers=workers):
             return f"{_count(workers, 'worker')} that it was granted did not arrive in time."
+        case DidNotReturn(workers=workers):
+            return f"{_count(workers, 'worker')} of it failed and did not come back in time."
         case SizeNotLegal(workers=workers):
             return f"Its elastic policy does not allow {_count(workers, 'worker')}."
         case Suspended():
@@ -127,7 +159,7 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
             return f"Its minimum needs {_count(need, 'device')}; it could have {alone}."
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             bound = "" if node is None else f" ({_quota(node)} is the limit)"
-            holder = f"; {held_for}, which is older, holds its place" if held_for else ""
+            holder = f"; {called(held_for)}, which is older, holds its place" if held_for else ""
             left = f"{room} {_are(room)}" if room else "none is"
             return f"It needs {_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}."
         case Drains(pool=pool, devices=devices):
@@ -135,9 +167,12 @@ def sentence(why: Why) -> str:  # noqa: C901, PLR0912 - a table with one row per
                 f"{_count(devices, 'device')} of {pool} are its own as soon as those who have them have left."
             )
         case OwnDrain(workers=workers):
-            return f"{_count(workers, 'worker')} of its own are still leaving."
+            return f"{_count(workers, 'worker')} of its own {_are(workers)} still leaving."
         case AwaitsRepair(until_s=until_s):
             return f"Part of it has failed; it waits until {_time(until_s)} for that to come back."
+        case AwaitsArrival(workers=workers, until_s=until_s):
+            count, verb = _count(workers, "worker"), "has" if workers == 1 else "have"
+            return f"{count} of it {verb} not arrived yet; it waits for that until {_time(until_s)}."
         case AtMaximum(workers=workers):
             return f"Its elastic policy allows no more than {_count(workers, 'worker')}."
         case NotWorth(workers=workers, efficiency=efficiency):
@@ -183,8 +218,8 @@ def remedy(why: Why) -> str:
             return "It changes with a higher budget."
         case TargetMet():
             return "It changes with a higher target."
-        case DidNotArrive():
-            return "It is tried again; if workers need longer, raise scalingTimeoutInSeconds."
+        case DidNotArrive() | DidNotReturn():
+            return f"It is tried again; if workers need longer, raise {TIMEOUTS[type(why)]}."
         case _:
             return ""
 

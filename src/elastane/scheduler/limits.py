@@ -13,6 +13,7 @@ from elastane.api.plans import (
     BudgetSpent,
     CoolingDown,
     DidNotArrive,
+    DidNotReturn,
     Ends,
     OwnDrain,
     RetryLater,
@@ -30,6 +31,18 @@ DOUBLINGS = 5
 TOLERANCE = 0.1
 """What a job has is kept while it is right for a tenth less or more than the speed or budget that is asked
 for, so that noise in measured speeds resizes nobody."""
+
+
+class GivenUp(NamedTuple):
+    """Workers that nobody waits for any longer.
+
+    Args:
+        left: the size that the job is left with.
+        why: they are given up.
+    """
+
+    left: int
+    why: Why
 
 
 class Limit(NamedTuple):
@@ -60,8 +73,9 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
             return Limit(0, CoolingDown(until_s=until_s))
     if spec.budget is not None and state.spent >= spec.budget:
         return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
-    most = maximum(policy)
-    found = [Limit(most, AtMaximum(workers=most))]
+    most, absent = maximum(policy), given_up(state, now_s)
+    found = [] if absent is None else [Limit(absent.left, absent.why)]
+    found.append(Limit(most, AtMaximum(workers=most)))
     if spec.target.throughput is not None and state.speeds:
         found += _target(state, curve, spec.target.throughput)
     if spec.budget is not None:
@@ -69,6 +83,22 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
     if state.workers:
         found += _rest(state, rules, now_s)
     return min(found, key=lambda one: one.workers)
+
+
+def given_up(state: JobState, now_s: float) -> GivenUp | None:
+    """What becomes of a job some of whose workers have been waited for in vain; None: they may yet come."""
+    policy, size = state.spec.elastic_policy, state.workers
+    starting_s, faulty_s = state.starting_since_s, state.faulty_since_s
+    if starting_s is not None and now_s >= starting_s + policy.scaling_timeout_in_seconds:
+        starting = sum(holding.starting for holding in state.holds)
+        # Fewer than its minimum do not begin to train: those who have arrived hold their devices for nothing.
+        return GivenUp(largest(policy, size - starting), DidNotArrive(workers=starting)) if starting else None
+    if faulty_s is not None and now_s >= faulty_s + policy.faulty_scale_down_timeout_in_seconds:
+        failed = sum(holding.failed for holding in state.holds)
+        # What trains is not stopped for it: others take the places of the dead, or the life ends by itself.
+        left = max(smallest(policy), largest(policy, size - failed))
+        return GivenUp(min(size, left), DidNotReturn(workers=failed)) if failed else None
+    return None
 
 
 def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
@@ -145,16 +175,10 @@ def _budget(state: JobState, rules: Rules, curve: Curve, price: float, left: flo
 
 
 def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
-    """No growth right after a change, while one is still going on, or beyond what arrives."""
+    """No growth right after a change, or while one is still going on."""
     found = []
     policy = state.spec.elastic_policy
     present = max(state.workers, smallest(policy))
-    starting = sum(holding.starting for holding in state.holds)
-    if starting and state.starting_since_s is not None:
-        overdue_s = now_s - state.starting_since_s - policy.scaling_timeout_in_seconds
-        arrived = largest(policy, state.workers - starting)
-        if overdue_s >= 0:
-            found.append(Limit(arrived, DidNotArrive(workers=starting)))
     draining = sum(one.workers - one.leaving for one in state.draining)
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from elastane.api.cluster import Snapshot
+from elastane.api.cluster import JobState, Snapshot
 from elastane.api.plans import (
     Action,
+    AwaitsArrival,
     AwaitsRepair,
     Decision,
     Drains,
@@ -15,6 +16,7 @@ from elastane.api.plans import (
     OwnDrain,
     Plan,
     Reserved,
+    RetryLater,
     Why,
     WorthMore,
 )
@@ -62,11 +64,20 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
         action=action,
         workers={names[pool]: workers for pool, workers in change.workers.items()},
         drain=change.drain,
-        drain_s=claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds,
+        drain_s=_drain_s(ground, claimant, change),
         entitled=claimant.entitled,
         why=why,
         ceiling=ceiling,
     )
+
+
+def _drain_s(ground: Ground, claimant: Claimant, change: Change) -> float:
+    """As long as the job asks for, unless what it is on is taken away before."""
+    graceful_s = claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
+    snapshot = ground.snapshot
+    notices = (pool.gone_at_s for pool in snapshot.pools if pool.name in change.drain)
+    left = [max(0.0, at_s - snapshot.now_s) for at_s in notices if at_s is not None]
+    return min([graceful_s, *left])
 
 
 def _action(claimant: Claimant, change: Change) -> Action:
@@ -102,7 +113,9 @@ def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) ->
     ]
     if claimant.limit:
         leave += elsewhere(claimant.state, claimant.groups, ground.pools)
-    found = (*leave, *causes.of(claimant))
+    if claimant.given_up is not None:
+        leave.append(claimant.given_up)
+    found = tuple(dict.fromkeys((*leave, *causes.of(claimant))))
     if not claimant.entitled and claimant.waits is not None:
         return (*found, claimant.waits)
     return found or _still(ground, claimant, change)
@@ -124,7 +137,18 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
             for pool, workers in change.short.items()
         )
     ceiling = _ceiling(claimant)
-    return (ceiling, *_booked(ground, claimant, ceiling))
+    return (*_awaited(claimant.state, ground.snapshot.now_s), ceiling, *_booked(ground, claimant, ceiling))
+
+
+def _awaited(state: JobState, now_s: float) -> Iterator[Why]:
+    """Why not all that it keeps is there."""
+    starting = sum(holding.starting for holding in state.holds)
+    if state.retry_at_s > now_s:
+        # Its devices stay its own while it waits for its next try.
+        yield RetryLater(at_s=state.retry_at_s)
+    elif starting and state.starting_since_s is not None:
+        until_s = state.starting_since_s + state.spec.elastic_policy.scaling_timeout_in_seconds
+        yield AwaitsArrival(workers=starting, until_s=until_s)
 
 
 def _booked(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Reserved]:

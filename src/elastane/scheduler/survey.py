@@ -13,7 +13,7 @@ from elastane.scheduler.calendar import peak
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.eligibility import Group, groups
 from elastane.scheduler.goodput import Curve, fitted
-from elastane.scheduler.limits import cooling, limit, paced
+from elastane.scheduler.limits import cooling, given_up, limit, paced
 from elastane.scheduler.sizes import smallest
 
 
@@ -113,11 +113,15 @@ class _Desk:
             reserved = max(now for _, now in room) < minimum
             if fits < minimum:
                 most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
-        held = {
-            self.pools[one.pool]: one.workers - one.leaving
-            for one in state.holds
-            if one.pool in self.pools and one.workers > one.leaving
-        }
+        absent = given_up(state, now_s)
+        excess = size - absent.left if absent is not None else 0
+        held: dict[int, int] = {}
+        for holding in state.holds:
+            lost = min(excess, holding.absent)
+            excess -= lost
+            stay = holding.workers - holding.leaving - lost
+            if holding.pool in self.pools and stay > 0:
+                held[self.pools[holding.pool]] = stay
         draining: dict[int, int] = {}
         for gone in state.draining:
             if gone.workers > gone.leaving:
@@ -137,6 +141,7 @@ class _Desk:
             minimum=minimum,
             limit=most,
             limited_by=why,
+            given_up=None if absent is None or absent.left == size else absent.why,
             held=held,
             draining=draining,
             size=size,

@@ -113,6 +113,7 @@ def layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int 
         copies=copies,
         fetch_bytes=1 + virtual_ranks % 2,
         digest_every=2,
+        compared=True,
     )
 
 

@@ -252,6 +252,8 @@ class SimWorker(Endpoint):
                 self.after(0.1, lambda: self.die(1))
             case actions.Disagree(why):
                 raise AssertionError(f"all simulated workers run one script, and yet {why}")
+            case actions.Diverge(why):
+                raise AssertionError(why)
 
     def _narrate_begin(self) -> None:
         generation = self.member.generation

@@ -74,6 +74,18 @@ def apply_late(number: int, step: int) -> None:
         _around(TrainingState, "apply", before=wait)
 
 
+def corrupt(number: int, step: int) -> None:
+    """After the step this worker's own optimizer state is no longer what was computed."""
+
+    def spoil(state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+        if outcome.step == step:
+            for moments in state.keeper._optimizer.state.values():
+                moments["exp_avg"].add_(1e-6)
+
+    if settings.current().worker == number:
+        _around(TrainingState, "apply", after=spoil)
+
+
 def slowness() -> float:
     """Worker 1 is ten times slower than the others."""
     return 10.0 if settings.current().worker == 1 else 1.0

@@ -67,12 +67,26 @@ def test_discrete_values_are_limits_by_themselves():
             "elasticPolicy.scalingTimeoutInSeconds:",
             "write 0 or more",
         ),
+        *(
+            ({"elasticPolicy": {field: beyond}}, f"elasticPolicy.{field}:", "write 3600 or less")
+            for field in (
+                "gracefulShutdownTimeoutInSeconds",
+                "scalingTimeoutInSeconds",
+                "faultyScaleDownTimeoutInSeconds",
+            )
+            for beyond in (3600.5, 1e300)
+        ),
         ({"command": ["python", "train.py"]}, "command:", "write either command or script"),
         ({"script": ""}, "command:", "write either command or script"),
         ({"name": "a/b"}, "name:", "write letters"),
         ({"version": 2}, "version:", "write 1"),
         ({"budget": 0}, "budget:", "write a number above 0"),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
+        (
+            {"target": {"throughput": 64, "by": "2026-12-01T00:00:00Z"}},
+            "target.by: belongs to target.loss",
+            "write deadline",
+        ),
         ({"teem": "vision"}, "teem:", "write team"),
         ({"training": {"seeds": 1}}, "training.seeds:", "write seed"),
         ({"training": {"seed": -1}}, "training.seed:", "write 0 or more"),

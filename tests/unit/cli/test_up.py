@@ -57,6 +57,23 @@ def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(ho
         assert cluster.version().elastane
 
 
+def test_the_stores_url_which_may_hold_a_password_is_in_no_command_line(home):
+    ready = up(f"--store=sqlite:///{home}/hunter2.db")
+    assert "hunter2" in ready.store
+    for process in family(ready.pid):
+        assert b"hunter2" not in Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+def family(pid: int) -> list[int]:
+    """A process and what it has started, and so on."""
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(one for child in children for one in family(child))]
+
+
 def test_a_second_up_is_refused_in_words_and_leaves_the_first_alone(home):
     first = up()
     second = elastane("up", "--detach", "--listen=127.0.0.1:0")

@@ -3,7 +3,7 @@
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import JobSpec, Resources
 from elastane.api.pools import Pool
-from elastane.api.quotas import Quota, Team
+from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.wire import Use
 from elastane.controller.charging import charged
 
@@ -22,8 +22,16 @@ def state(number: int, team: str = "t", devices: int = 1, **pools: int) -> JobSt
     return JobState(number=number, spec=spec, submitted_s=0.0, holds=holds)
 
 
-def snapshot(*jobs: JobState) -> Snapshot:
-    return Snapshot(now_s=0.0, pools=POOLS, teams=TEAMS, jobs=jobs)
+def snapshot(*jobs: JobState, teams: tuple[Team, ...] = TEAMS, cohorts: tuple[Cohort, ...] = ()) -> Snapshot:
+    return Snapshot(now_s=0.0, pools=POOLS, teams=teams, cohorts=cohorts, jobs=jobs)
+
+
+def quotas(devices: int) -> tuple[Quota, ...]:
+    return (Quota(pool="owned", nominal_quota=devices),)
+
+
+def terms(taken: Snapshot) -> dict[str, dict[str, int]]:
+    return {job: {use.terms: use.devices for use in uses} for job, uses in charged(taken).items()}
 
 
 def test_the_oldest_jobs_of_a_team_use_its_own_quota() -> None:
@@ -37,6 +45,32 @@ def test_the_oldest_jobs_of_a_team_use_its_own_quota() -> None:
 
 def test_a_team_without_a_quota_borrows() -> None:
     assert charged(snapshot(state(1, team="guest", owned=1)))["job-1"][0].terms == "borrowed"
+
+
+def test_what_a_cohort_owns_is_its_teams_own() -> None:
+    within = snapshot(
+        state(1, owned=4), teams=(Team(name="t", cohort="c"),), cohorts=(Cohort(name="c", quotas=quotas(8)),)
+    )
+    assert terms(within) == {"job-1": {"owned": 4}}
+
+
+def test_the_oldest_jobs_of_a_cohort_use_what_it_owns_after_what_their_teams_own() -> None:
+    teams = (Team(name="t", cohort="c", quotas=quotas(1)), Team(name="u", cohort="c", quotas=quotas(1)))
+    cohorts = (Cohort(name="c", parent="d", quotas=quotas(2)), Cohort(name="d", quotas=quotas(1)))
+    jobs = (state(1, owned=2), state(2, team="u", owned=3), state(3, owned=2))
+    assert terms(snapshot(*jobs, teams=teams, cohorts=cohorts)) == {
+        "job-1": {"owned": 2},
+        "job-2": {"owned": 3},
+        "job-3": {"borrowed": 2},
+    }
+
+
+def test_what_a_sibling_owns_and_leaves_idle_is_borrowed() -> None:
+    teams = (Team(name="t", cohort="c"), Team(name="u", cohort="c", quotas=quotas(4)))
+    cohorts = (Cohort(name="c", quotas=quotas(1)),)
+    assert terms(snapshot(state(1, owned=3), teams=teams, cohorts=cohorts)) == {
+        "job-1": {"owned": 1, "borrowed": 2}
+    }
 
 
 def test_spot_is_spot_whoever_owns_it() -> None:

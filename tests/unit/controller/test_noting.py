@@ -66,6 +66,51 @@ def test_fewer_workers_than_were_there_are_a_fault() -> None:
     assert missing_since(after(living(2))) == (None, 10.0)
 
 
+def growing(target: int, members: int | None, **how: bool) -> Observation:
+    return Observation(
+        job="j", life=1, present=True, agent=True, workers=target, members=members, target=target, **how
+    )
+
+
+GROWN = msgspec.structs.replace(
+    JOB,
+    grant=Grant(workers={"p": 3, "q": 5}),
+    observed=msgspec.structs.replace(JOB.observed, starting_since_s=4.0),
+)
+
+
+def test_processes_hold_devices_and_only_members_have_arrived() -> None:
+    found = after(growing(8, 4), GROWN)
+    assert found.observed.held == {"p": Held(workers=3), "q": Held(workers=5, absent=4)}
+    assert missing_since(found) == (4.0, None)
+    assert missing_since(after(growing(8, 8), GROWN)) == (None, None)
+
+
+def test_before_anybody_trains_whoever_exists_has_arrived() -> None:
+    assert missing_since(after(growing(8, 0), GROWN)) == (None, None)
+
+
+def test_a_dead_worker_that_has_a_successor_is_expected_from_its_death_on() -> None:
+    dead = after(growing(2, 2))
+    assert missing_since(dead) == (None, 10.0)
+    job = msgspec.structs.replace(JOB, observed=dead.observed)
+    assert missing_since(after(growing(3, 2), job, 11.0)) == (10.0, None)
+
+
+def test_an_engine_that_can_only_count_processes_believes_them() -> None:
+    found = after(growing(8, None), GROWN)
+    assert found.observed.held == {"p": Held(workers=3), "q": Held(workers=5)}
+
+
+def test_while_nobody_answers_as_many_have_arrived_as_before() -> None:
+    half = msgspec.structs.replace(GROWN, observed=after(growing(8, 4), GROWN).observed)
+    assert after(living(None), half, 11.0).observed.held == half.observed.held
+
+
+def test_where_the_number_is_not_the_controllers_to_change_nothing_is_missing() -> None:
+    assert missing_since(after(growing(2, 2, fixed=True), GROWN)) == (None, None)
+
+
 def test_workers_that_nobody_has_counted_are_neither_missing_nor_back() -> None:
     assert missing_since(after(living(None))) == (None, None)
 
@@ -75,12 +120,20 @@ def test_the_workers_of_the_next_life_are_expected_and_nothing_has_failed() -> N
     killed = Observation(job="j", life=1)
     found = after(killed)
     assert (found.lives, found.crashes) == (1, 1)
-    assert missing_since(found) == (10.0, None)
+    assert missing_since(found) == (found.retry_at_s, None)
 
 
-def test_the_workers_of_the_next_life_are_expected_from_the_end_of_the_one_before() -> None:
+def test_the_workers_of_the_next_life_are_expected_from_when_it_may_begin() -> None:
+    """However often lives have ended before anybody arrived."""
     expecting = msgspec.structs.replace(JOB.observed, held={}, starting_since_s=4.0)
     job = msgspec.structs.replace(JOB, observed=expecting, lives=1)
     crashed = Observation(job="j", life=2, outcome=Outcome(code=255))
-    assert missing_since(after(crashed, job)) == (4.0, None)
+    found = after(crashed, job)
+    assert found.retry_at_s > 10.0
+    assert missing_since(found) == (found.retry_at_s, None)
+    waits = msgspec.structs.replace(
+        job, observed=found.observed, lives=2, crashes=1, retry_at_s=found.retry_at_s
+    )
+    assert missing_since(after(crashed, waits, 11.0)) == (found.retry_at_s, None)
+    assert missing_since(after(crashed, waits, 99.0)) == (found.retry_at_s, None)
     assert missing_since(after(msgspec.structs.replace(living(3), life=2), job)) == (None, None)

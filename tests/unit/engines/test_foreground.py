@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from elastane.api.control import Answer, AskResize, ProcessInfo
@@ -46,6 +47,19 @@ def test_the_run_is_there_from_the_first_look_on(engine) -> None:
     engine._watched.line.answer = None
     seen = observed(engine, "trial")["trial"]
     assert (seen.present, seen.agent, seen.workers, seen.target) == (True, True, None, None)
+
+
+def test_who_trains_is_told_from_who_only_exists(engine) -> None:
+    trains = msgspec.structs.replace(WORKERS[0], generation=3, state="member")
+    engine._watched.line.answer = Answer(ok=True, target=2, processes=(trains, *WORKERS[1:]))
+    seen = observed(engine, "trial")["trial"]
+    assert (seen.workers, seen.members, seen.arrived, seen.fixed) == (2, 1, 1, False)
+
+
+@pytest.mark.parametrize("how", [{"by_hand": True}, {"state": "finishing"}, {"state": "stopping"}])
+def test_the_number_of_workers_is_not_always_the_controllers(engine, how) -> None:
+    engine._watched.line.answer = Answer(ok=True, target=2, processes=WORKERS, **how)
+    assert observed(engine, "trial")["trial"].fixed
 
 
 def test_an_earlier_life_is_over(engine) -> None:

@@ -16,6 +16,7 @@ from elastane.scheduler.explain import explain, sentence
 from elastane.scheduler.plan import plan
 
 NOW_S = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()  # a Friday
+TEAMS = {"job-1": "t", "job-2": "t"}
 
 
 def state(number=1, *, workers=0, low=1, high=8, pool="a", fields=None, **spec):
@@ -41,6 +42,15 @@ def test_a_paused_job_gives_everything_back():
     assert (decision.action, decision.drain, decision.why) == ("preempt", {"a": 4}, (plans.Suspended(),))
 
 
+@pytest.mark.parametrize(("notice_s", "drain_s"), [(None, 600.0), (30.0, 30.0), (900.0, 600.0)])
+def test_workers_under_notice_are_gone_when_their_node_is(notice_s, drain_s):
+    policy = ElasticPolicy(min_replicas=1, max_replicas=8, graceful_shutdown_timeout_in_seconds=600.0)
+    gone_at_s = None if notice_s is None else NOW_S + notice_s
+    pool = Pool(name="a", device="h100", devices=8, leaving=4, gone_at_s=gone_at_s)
+    decision = decided(state(workers=8, elastic_policy=policy), pools=(pool,))
+    assert (decision.drain, decision.drain_s) == ({"a": 4}, drain_s)
+
+
 @pytest.mark.parametrize("cause", get_args(plans.Cause))
 def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
     decision = decided(state(workers=4, fields={"ends": cause}))
@@ -49,7 +59,7 @@ def test_a_job_that_is_to_end_gives_everything_back_and_says_why(cause):
         {"a": 4},
         (plans.Ends(cause=cause),),
     )
-    assert "paused" not in " ".join(explain(decision))
+    assert "paused" not in " ".join(explain(decision, TEAMS))
 
 
 def test_a_crashed_job_is_tried_again_when_it_is_time():
@@ -119,7 +129,7 @@ def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
     why = plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S + 3600)
     assert decision.why == (why,)
     said = "From 2026-11-20 09:00:00 UTC on 6 devices of a belong to the reservation inference."
-    assert said in explain(decision)
+    assert said in explain(decision, TEAMS)
     small = state(workers=2)
     assert decided(small, reservations=(inference,), now_s=NOW_S + 10 * 3600 + 1).workers == {"a": 8}
 
@@ -139,7 +149,7 @@ def test_who_waits_beside_a_reservation_is_told_its_name():
     room, reserved = decision[1].why
     assert isinstance(room, plans.NoRoom)
     assert reserved == plans.Reserved(reservation="inference", pool="a", devices=6, at_s=NOW_S - 3600)
-    assert "belong to the reservation inference" in " ".join(explain(decision[1]))
+    assert "belong to the reservation inference" in " ".join(explain(decision[1], TEAMS))
 
 
 def test_a_reservation_over_midnight_of_the_day_before_still_holds():
@@ -175,7 +185,7 @@ def test_quota_that_shrinks_under_a_reservation_is_not_called_too_little():
     calendar = (reservation(6, hours=0),)
     waits = state(low=4, high=4)
     made = plan(Snapshot(now_s=NOW_S, pools=pools, jobs=(waits,), teams=teams, reservations=calendar))
-    said = explain(made.decisions[0])
+    said = explain(made.decisions[0], TEAMS)
     assert "It needs 4 devices of a, and 1 is left for it." in said
     assert "6 devices of a belong to the reservation r" in " ".join(said)
     assert not any("quota" in sentence for sentence in said)
@@ -193,7 +203,7 @@ def test_who_waits_for_the_end_of_a_reservation_holds_no_place_until_then():
 
 
 def test_who_could_have_nothing_at_all_is_not_advised_a_minimum_of_nothing():
-    assert explain(decided(state(low=2), devices=0)) == (
+    assert explain(decided(state(low=2), devices=0), TEAMS) == (
         "job-1 waits.",
         "Its minimum needs 2 devices; it could have none, even if nobody else had any.",
         "It changes with more quota or devices.",
@@ -247,7 +257,7 @@ def test_a_job_whose_pool_will_not_do_any_more_gives_way_and_stays_with_its_kind
     assert (decision.action, decision.workers, decision.drain) == ("preempt", {}, {"a": 4})
     assert decision.drain_s > 0
     assert decision.why == (plans.PoolChanged(pool="a", workers=4),)
-    assert explain(decision)[:2] == (
+    assert explain(decision, TEAMS)[:2] == (
         "job-1 gives back its 4 workers and waits in its old place.",
         "4 workers of it are in a, which was removed or no longer has what one of them asks for.",
     )
@@ -309,11 +319,24 @@ def test_a_job_that_had_run_for_long_when_it_was_stopped_may_come_back_at_once()
 
 
 def test_a_job_at_rest_says_why_it_is_not_larger():
-    assert explain(decided(state(workers=8))) == (
+    assert explain(decided(state(workers=8)), TEAMS) == (
         "job-1 keeps 8 workers in a.",
         "Its elastic policy allows no more than 8 workers.",
         "It changes with a higher maxReplicas.",
     )
+
+
+@pytest.mark.parametrize(
+    ("teams", "who"),
+    [(TEAMS, "job-2"), ({"job-1": "t", "job-2": "u"}, "a job of another team")],
+)
+def test_who_may_not_see_a_job_does_not_read_its_name(teams, who):
+    taken = plans.GivesWay(job="job-2", pool="a", devices=2, because="minimum")
+    held = plans.NoRoom(pool="a", need=2, room=0, node=None, held_for="job-2")
+    decision = plans.Decision(job="job-1", action="wait", why=(taken,), ceiling=held)
+    _, why, ceiling, *_ = explain(decision, teams)
+    assert why == f"2 devices of a go to {who}, which waits for its minimum."
+    assert ceiling.endswith(f"none is left for it; {who}, which is older, holds its place.")
 
 
 @pytest.mark.parametrize("kind", plans.Why.__args__)
@@ -324,6 +347,6 @@ def test_every_reason_has_a_sentence(kind):
     fields = {
         name: enums.get(get_args(kind.__annotations__[name])) or values[hint] for name, hint in hints.items()
     }
-    said = sentence(kind(**fields))
+    said = sentence(kind(**fields), str)
     assert said.endswith(".")
     assert said[0].isupper() or said[0] in "3x"

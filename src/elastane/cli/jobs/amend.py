@@ -31,6 +31,10 @@ def amend(
     loss: Annotated[
         str | None, typer.Option(metavar="LOSS", help="At which it has finished.", show_default=False)
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="WHEN", help="When the loss is wanted: +8h, or a time.", show_default=False),
+    ] = None,
     throughput: Annotated[
         str | None, typer.Option(metavar="N", help="Samples a second that are enough.", show_default=False)
     ] = None,
@@ -47,8 +51,9 @@ def amend(
     """
     bounds = Bounds(
         budget=_said("--budget", budget, _number),
-        deadline=_said("--deadline", deadline, _moment),
+        deadline=_said("--deadline", deadline, _moment("--deadline")),
         loss=_said("--loss", loss, _number),
+        by=_said("--by", by, _moment("--by")),
         throughput=_said("--throughput", throughput, _number),
     )
     if bounds == Bounds():
@@ -69,11 +74,16 @@ def words_of(job: Job) -> str:
     target = spec.target
     found = [
         f"a budget of {spec.budget:g} ({job.spent:.2f} spent)" if spec.budget is not None else "",
-        f"a deadline, {spec.deadline.astimezone():%Y-%m-%d %H:%M}" if spec.deadline is not None else "",
+        f"a deadline, {_clock(spec.deadline)}" if spec.deadline is not None else "",
         f"a loss to reach, {target.loss:g}" if target.loss is not None else "",
+        f"a time to reach it by, {_clock(target.by)}" if target.by is not None else "",
         f"{target.throughput:g} samples a second to reach" if target.throughput is not None else "",
     ]
     return ", ".join(filter(None, found)) or "no bounds"
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
 def _said(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
@@ -99,5 +109,5 @@ def _number(text: str) -> float:
     return value
 
 
-def _moment(text: str) -> datetime:
-    return deadline_of(text, datetime.now().astimezone())
+def _moment(option: str) -> Callable[[str], datetime]:
+    return lambda text: deadline_of(text, datetime.now().astimezone(), option)

@@ -25,21 +25,33 @@ def scale(
         int | None,
         typer.Option("--max", metavar="N", help="Most; the fewest stays as it is.", show_default=False),
     ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option("--sizes", metavar="N,N,...", help="Only these numbers.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Let JOB have other numbers of workers.
 
     The cluster follows as it can, while the job trains; the trained bytes do
-    not depend on it.
+    not depend on it. Of a job whose sizes are listed, limits choose some;
+    the others are not used any more, until --sizes lists them again.
 
       $ elastane scale digits 2:8
       $ elastane scale digits --max 4
+      $ elastane scale digits --sizes 2,4,8
 
     With --json, the job.
     """
-    low, high = limits_of(workers, least, most)
+    low, high, values = None, None, None
+    if sizes is None:
+        low, high = limits_of(workers, least, most)
+    elif (workers, least, most) == (None, None, None):
+        values = sizes_of(sizes)
+    else:
+        raise BadInput("--sizes beside other limits", do="give one of them: the ends of the list are limits")
     with connect() as cluster:
-        found = cluster.scale(job, min_replicas=low, max_replicas=high)
+        found = cluster.scale(job, min_replicas=low, max_replicas=high, replica_discrete_values=values)
     if as_json:
         print_json(found)
         return
@@ -55,7 +67,9 @@ def limits_of(workers: str | None, least: int | None, most: int | None) -> tuple
     """
     if workers is None:
         if least is None and most is None:
-            raise BadInput("no size was given", do="elastane scale JOB MIN:MAX, or --min N, or --max N")
+            raise BadInput(
+                "no size was given", do="elastane scale JOB MIN:MAX, or --min N, --max N, or --sizes N,N,..."
+            )
         return least, most
     if least is not None or most is not None:
         raise BadInput(f"{workers} beside --min or --max", do="give one of them")
@@ -63,3 +77,15 @@ def limits_of(workers: str | None, least: int | None, most: int | None) -> tuple
     if match is None:
         raise BadInput(f"{workers!r} is not MIN:MAX", do="write for example 1:8")
     return int(match[1]), int(match[2] or match[1])
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """Numbers of workers, ascending.
+
+    Raises:
+        BadInput: they are no numbers.
+    """
+    try:
+        return tuple(sorted({int(one) for one in text.split(",")}))
+    except ValueError:
+        raise BadInput(f"--sizes {text!r} is no list of numbers", do="write for example 2,4,8") from None

@@ -89,12 +89,13 @@ def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
     )
 
 
-def deadline_of(text: str, now: datetime) -> datetime:
+def deadline_of(text: str, now: datetime, option: str = "--deadline") -> datetime:
     """A moment as people write it: ``+8h``, ``+2 days``, ``2026-12-01T18:00``.
 
     Args:
         text: a time without a zone is one of ``now``'s zone.
         now: with its time zone.
+        option: with which it was given.
 
     Raises:
         BadInput: it is neither.
@@ -105,7 +106,7 @@ def deadline_of(text: str, now: datetime) -> datetime:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise BadInput(
-            f"--deadline {text!r} is no moment", do="write +8h, +2d, or for example 2026-12-01T18:00"
+            f"{option} {text!r} is no moment", do="write +8h, +2d, or for example 2026-12-01T18:00"
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)
 

@@ -1,5 +1,6 @@
 """``elastane up`` and ``elastane down``: the controller of this machine's cluster."""
 
+import contextlib
 import getpass
 import os
 import select
@@ -122,10 +123,10 @@ def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Pop
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [
                     *(sys.executable, "-P", "-m", "elastane.controller"),
-                    *(msgspec.json.encode(wish).decode(), f"--ready-fd={writing}"),
+                    f"--ready-fd={writing}",
                     *([] if detach else [f"--with={os.getpid()}"]),
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=stream,
                 start_new_session=detach,
@@ -134,6 +135,10 @@ def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Pop
             size = stream.tell()
     finally:
         os.close(writing)
+    assert process.stdin is not None  # noqa: S101 - it is a pipe
+    # One that has ended already is found out below.
+    with contextlib.suppress(BrokenPipeError), process.stdin as asked:
+        asked.write(msgspec.json.encode(wish))
     with os.fdopen(reading, "rb") as told:
         line = told.readline()
     if line:

@@ -186,6 +186,8 @@ def authenticated(controller: Controller, authorization: str, address: str, now_
     """
     scheme, _, secret = authorization.partition(" ")
     token = None
+    # Before the address is counted: a good token does not wait for others who guess at the same address, and
+    # on loopback everybody has the same.
     if scheme.lower() == "bearer" and secret.startswith(PREFIX):
         with controller.store.reading() as tx:
             token = tokens.with_digest(tx, digest_of(secret), now_s)

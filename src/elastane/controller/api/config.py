@@ -12,6 +12,7 @@ from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller
 from elastane.controller.api.context import Controller
 from elastane.controller.api.description import says
+from elastane.controller.api.removing import check_removals
 from elastane.controller.declared import check, diff, merged
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
@@ -46,6 +47,7 @@ def config_apply(caller: Asking, config: Wanted) -> Response:
         standing = documents.config(tx)
         check(merged(standing, config))
         changes = diff(standing, config)
+        check_removals(tx, changes)
         documents.write(tx, changes, caller.now_s)
         for one in changes:
             message = f"{caller.principal.user} applied a configuration: {one.change} {one.kind} {one.name}"
@@ -74,13 +76,16 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
 
     Raises:
         BadField: it could not be applied.
+        Refusal: nor now, because of jobs that stand on what it removes.
     """
     caller.must("documents.write", ALL)
     with caller.reading() as tx:
         standing = documents.config(tx)
-    wanted = merged(standing, config)
-    check(wanted)
-    return diff(standing, config), wanted
+        wanted = merged(standing, config)
+        check(wanted)
+        changes = diff(standing, config)
+        check_removals(tx, changes)
+    return changes, wanted
 
 
 def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) -> tuple[Moved, ...]:
@@ -92,7 +97,7 @@ def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) 
             team=teams[one.job],
             before=before[one.job],
             after=after,
-            sentences=controller.words(one),
+            sentences=controller.words(one, teams),
         )
         for one in then.decisions
         if (after := _size(one)) != before[one.job]

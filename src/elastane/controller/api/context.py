@@ -1,7 +1,7 @@
 """What the API stands on."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -36,7 +36,7 @@ class Controller:
         store: with everything in it.
         wake: called after each change, so that the loop takes a turn soon; must not block.
         plan: the scheduler's, for what would be.
-        words: a decision's reasons as sentences.
+        words: a decision's reasons as sentences, given the team of each job.
         failing: why the loop's turns fail; empty: they do not.
         settings: limits.
         clock: seconds since 1970.
@@ -48,7 +48,7 @@ class Controller:
         *,
         wake: Callable[[], None],
         plan: Callable[[Snapshot], Plan],
-        words: Callable[[Decision], tuple[str, ...]],
+        words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
         failing: Callable[[], str] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,

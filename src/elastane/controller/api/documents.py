@@ -15,6 +15,7 @@ from elastane.controller.api.caller import Asking, Caller
 from elastane.controller.api.description import says
 from elastane.controller.api.parameters import Name
 from elastane.controller.api.problems import missing
+from elastane.controller.api.removing import check_removals
 from elastane.controller.declared import (
     KINDS,
     NAMED,
@@ -110,7 +111,9 @@ def _install(kind: Kind) -> None:
             standing = documents.config(tx)
             wanted = lacking(standing, kind, name)
             check(wanted)
-            documents.write(tx, diff(standing, wanted), caller.now_s)
+            changes = diff(standing, wanted)
+            check_removals(tx, changes)
+            documents.write(tx, changes, caller.now_s)
             _tell(tx, caller, kind, name, "removed")
             return Reply(status=HTTPStatus.NO_CONTENT)
 

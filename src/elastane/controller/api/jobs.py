@@ -29,6 +29,7 @@ from elastane.controller.api.description import says
 from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
 from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
 from elastane.controller.api.problems import missing
+from elastane.controller.scaling import scaled
 from elastane.controller.store import deciding, documents, events, forgetting, jobs
 from elastane.controller.store.replies import Reply
 from elastane.controller.submission import check
@@ -142,16 +143,14 @@ def _respecified(
 
 @router.post("/{job}/scale", **says(Job, takes=Scale))
 def scale(caller: Asking, job: Name, wanted: Annotated[Scale, body(Scale)]) -> Response:
-    """Other limits for a job's size, followed while it runs."""
-
-    def changed(spec: JobSpec) -> JobSpec:
-        policy = spec.elastic_policy
-        least = policy.min_replicas if wanted.min_replicas is None else wanted.min_replicas
-        most = policy.max_replicas if wanted.max_replicas is None else wanted.max_replicas
-        policy = msgspec.structs.replace(policy, min_replicas=least, max_replicas=most)
-        return msgspec.structs.replace(spec, elastic_policy=policy)
-
-    return _respecified(caller, job, "scaled", "scaled", changed)
+    """Other limits for a job's size, followed while it runs. Of listed sizes, those within them are left."""
+    return _respecified(
+        caller,
+        job,
+        "scaled",
+        "scaled",
+        lambda spec: msgspec.structs.replace(spec, elastic_policy=scaled(spec.elastic_policy, wanted)),
+    )
 
 
 @router.post("/{job}/priority", **says(Job, takes=Reprioritise))
@@ -173,7 +172,7 @@ def amend(caller: Asking, job: Name, wanted: Annotated[Bounds, body(Bounds)]) ->
     def changed(spec: JobSpec) -> JobSpec:
         fields = msgspec.structs.asdict(wanted)
         said = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-        target = {name: said.pop(name) for name in ("loss", "throughput") if name in said}
+        target = {name: said.pop(name) for name in ("loss", "throughput", "by") if name in said}
         return msgspec.structs.replace(spec, **said, target=msgspec.structs.replace(spec.target, **target))
 
     return _respecified(caller, job, "amended", "changed the bounds of", changed)

@@ -132,9 +132,10 @@ def parsed(url: str) -> URL:
         url = f"sqlite:///{url}"
     try:
         found = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
+        # Not repeated: where in it the password is, nobody can tell.
         raise BadInput(
-            f"{url!r} is not the URL of a database", do="sqlite:///PATH or postgresql://USER@HOST/NAME"
+            "the store's URL is not one of a database", do="sqlite:///PATH or postgresql://USER@HOST/NAME"
         ) from error
     if found.get_backend_name() == "sqlite":
         if found.database in {None, "", ":memory:"}:

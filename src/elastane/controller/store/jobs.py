@@ -208,6 +208,19 @@ def unsettled(tx: Connection) -> frozenset[str]:
     return frozenset(tx.execute(select(jobs.c.name).where(jobs.c.ended_s.is_(None), ~nothing)).scalars())
 
 
+def in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
+    """Names of jobs that were granted devices of a pool, or were seen to hold some; oldest first."""
+    query = select(jobs.c.name, jobs.c.granted, jobs.c.observed).where(jobs.c.state == "running")
+    found = tx.execute(query.order_by(jobs.c.number))
+    return tuple(row.name for row in found if pool in rows.pools_in(row.granted, row.observed))
+
+
+def of_class(tx: Connection, priority_class: str) -> tuple[str, ...]:
+    """Names of jobs that name this priority class and have not ended; oldest first."""
+    here = (jobs.c.priority_class == priority_class) & jobs.c.ended_s.is_(None)
+    return tuple(tx.execute(select(jobs.c.name).where(here).order_by(jobs.c.number)).scalars())
+
+
 def waiting_and_running(tx: Connection) -> int:
     """How many have not ended."""
     return tx.execute(select(func.count()).where(jobs.c.ended_s.is_(None))).scalar_one()
@@ -302,10 +315,7 @@ def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
     counts = still_held(
         {pool: one.workers for pool, one in seen.items()}, before.grant.workers, given.workers
     )
-    held = {
-        pool: msgspec.structs.replace(seen.get(pool, Held(workers=0)), workers=workers)
-        for pool, workers in counts.items()
-    }
+    held = {pool: _counting(seen.get(pool, Held(workers=0)), workers) for pool, workers in counts.items()}
     grows = sum(given.workers.values()) > sum(one.workers for one in held.values())
     return msgspec.structs.replace(
         before.observed,
@@ -313,6 +323,11 @@ def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
         starting_since_s=now_s if grows else before.observed.starting_since_s,
         faulty_since_s=None if grows else before.observed.faulty_since_s,
     )
+
+
+def _counting(seen: Held, workers: int) -> Held:
+    """So many may be held; those that nobody has seen are not there."""
+    return msgspec.structs.replace(seen, workers=workers, absent=seen.absent + workers - seen.workers)
 
 
 def _standing(row: Row[Any]) -> Standing:

@@ -102,6 +102,11 @@ def of_spec(spec: JobSpec) -> dict[str, Any]:
     }
 
 
+def pools_in(granted: str, observed: str) -> frozenset[str]:
+    """Where a job was granted workers, or was seen to have some."""
+    return frozenset(_grant.decode(granted).workers) | frozenset(_observed.decode(observed).held)
+
+
 def state_of(row: Row[Any], now_s: float) -> JobState:
     """A job as the scheduler sees it.
 
@@ -113,7 +118,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
     for pool in sorted(grant.workers.keys() | observed.held.keys()):
         granted = grant.workers.get(pool, 0)
         held = observed.held.get(pool)
-        seen, leaving = (held.workers, held.leaving) if held else (0, 0)
+        seen, leaving, absent = (held.workers, held.leaving, held.absent) if held else (0, 0, 0)
         beyond = max(0, seen - granted)
         if beyond:
             # Those on nodes that go away are asked to leave first.
@@ -125,13 +130,16 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
                     leaving=min(beyond, leaving),
                 )
             )
+        missing = max(0, granted - (seen - absent))
+        failed = missing if observed.faulty_since_s is not None else 0
         if granted:
             holds.append(
                 Holding(
                     pool=pool,
                     workers=granted,
                     leaving=min(granted, max(0, leaving - beyond)),
-                    starting=max(0, granted - seen),
+                    starting=missing - failed,
+                    failed=failed,
                 )
             )
     return JobState(

@@ -17,6 +17,7 @@ from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.rundir import RunDir
+from elastane.engines.local.counted import counted
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.job import run_spec_of
 from elastane.engines.local.places import Places
@@ -94,16 +95,17 @@ class LocalEngine:
                 return Observation(job=job, life=started.life, outcome=failure)
         if watched is None:
             return Observation(job=job)
-        # A coordinator that has begun a moment ago knows neither.
-        known = answer is not None and answer.target > 0
+        count = counted(answer)
         return Observation(
             job=job,
             life=number,
             present=present,
             agent=watched.agent,
             outcome=None if life is None else life.outcome,
-            workers=sum(row.role == "worker" for row in answer.processes) if answer and known else None,
-            target=answer.target if answer and known else None,
+            workers=count.workers,
+            members=count.members,
+            target=count.target,
+            fixed=count.ending,
             lingering_s=watched.lingering_s,
             progress=watched.progress(),
             run_dir=str(watched.run_dir.root),

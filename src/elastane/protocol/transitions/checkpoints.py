@@ -2,7 +2,7 @@
 
 from elastane.protocol.actions import Snapshot
 from elastane.protocol.events import Kind
-from elastane.protocol.ownership import spread
+from elastane.protocol.transitions.auditing import audited, auditors
 from elastane.protocol.transitions.state import MemberState
 
 
@@ -30,20 +30,3 @@ def checkpoint_due(me: MemberState, kind: Kind) -> bool:
     if kind == "settle":
         return me.layout.checkpoints
     return kind == "train" and me.outcome is not None and me.outcome.checkpoint
-
-
-def audited(me: MemberState) -> tuple[int, ...]:
-    return tuple(block for block, auditor in enumerate(auditors(me)) if auditor == me.worker)
-
-
-def auditors(me: MemberState) -> tuple[int, ...]:
-    """Per block, who digests its state and copies it for checkpoints.
-
-    Where everyone keeps everything that is all who said so with the last round, joiners of this
-    generation too, once they have it.
-    """
-    if me.roles is None or me.generation is None:
-        return ()
-    complete = me.outcome.complete if me.outcome and me.layout.copies is None else ()
-    able = [worker for worker in me.generation.workers if worker in complete]
-    return spread(me.layout.blocks, able) if able else me.roles.auditors

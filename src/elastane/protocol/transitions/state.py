@@ -136,9 +136,12 @@ class MemberState:
 
     @property
     def blocks_held(self) -> int:
-        """Blocks whose optimizer state it keeps."""
+        """Blocks whose optimizer state it keeps; where everyone keeps everything, all or none.
+
+        Also while it waits to begin in a generation: what it keeps is not lost meanwhile.
+        """
         if self.layout.copies is None:
-            return self.layout.blocks if self.complete else 0
+            return self.layout.blocks if self.layout.everything <= self.held else 0
         return len(self.held & set(range(self.layout.blocks)))
 
     @property

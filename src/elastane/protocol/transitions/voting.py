@@ -3,16 +3,17 @@
 import msgspec
 
 from elastane.protocol import mesh
-from elastane.protocol.actions import Commit, Disagree, Measure
-from elastane.protocol.commit import disagreement, tally
+from elastane.protocol.actions import Commit, Disagree, Diverge, Measure
+from elastane.protocol.commit import disagreement, divergence, tally
 from elastane.protocol.events import Kind, Measured
-from elastane.protocol.transitions.checkpoints import audited, checkpoint_due
+from elastane.protocol.transitions.auditing import audited, witnessed
+from elastane.protocol.transitions.checkpoints import checkpoint_due
 from elastane.protocol.transitions.hearing import recall_early
 from elastane.protocol.transitions.state import MemberState, Round
 
 
 def compare(me: MemberState) -> None:
-    """All scripts must go the same way: what one of them trains, no other may evaluate."""
+    """All scripts must go the same way, what one trains no other may evaluate; and all copies be the same."""
     now = me.round
     if not (now.started and now.entered) or me.hopeless:
         return
@@ -21,6 +22,9 @@ def compare(me: MemberState) -> None:
     if why:
         me.hopeless = True
         me.actions.append(Disagree(why))
+    elif why := divergence(me.step, now.votes):
+        me.hopeless = True
+        me.actions.append(Diverge(why))
 
 
 def measure(me: MemberState) -> None:
@@ -44,7 +48,7 @@ def measure(me: MemberState) -> None:
     me.ticket += 1
     now.ticket = me.ticket
     owned = tuple(block for block, owner in enumerate(me.owners) if owner == me.worker)
-    digests = audited(me) if digest_due(me, entered.kind) else ()
+    digests = (*audited(me), *witnessed(me)) if digest_due(me, entered.kind) else ()
     me.actions.append(Measure(now.ticket, owned if train else (), digests))
 
 

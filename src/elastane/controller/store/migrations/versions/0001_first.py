@@ -206,6 +206,13 @@ def _append_only() -> None:
                     f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
                     f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
                 )
+            # INSERT OR REPLACE deletes what is in its way without a word to the trigger of DELETE. Where
+            # SQLite is to choose the id, NEW.id is -1.
+            op.execute(
+                f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} "  # noqa: S608 - our own names
+                f"WHEN EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id) "
+                f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
+            )
         return
     op.execute(
         "CREATE FUNCTION append_only() RETURNS trigger LANGUAGE plpgsql AS "

@@ -1,0 +1,51 @@
+"""What operators may not take away: pools that jobs hold devices of, and priority classes that jobs name.
+
+A team may go before its jobs: they then own nothing and borrow, and those that must not are drained.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from sqlalchemy import Connection
+
+from elastane.api.wire import Change
+from elastane.controller.api.problems import Refusal
+from elastane.controller.store import jobs
+
+SHOWN = 5
+"""Of the jobs that are in the way."""
+
+
+def check_removals(tx: Connection, changes: Iterable[Change]) -> None:
+    """Goes on if no job stands on what these changes remove.
+
+    Jobs are named, whosever they are: who may declare may see them all.
+
+    Raises:
+        Refusal: one does.
+    """
+    for one in changes:
+        if one.change != "remove":
+            continue
+        if one.kind == "pools" and (holders := jobs.in_pool(tx, one.name)):
+            raise Refusal(
+                HTTPStatus.CONFLICT,
+                f"pool {one.name} is in use: {_listed(holders)} in it",
+                means="without a pool their workers could not drain from it; nothing was changed",
+                do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
+            )
+        if one.kind == "priorities" and (users := jobs.of_class(tx, one.name)):
+            raise Refusal(
+                HTTPStatus.CONFLICT,
+                f"priority class {one.name} is in use: {_listed(users)} of it",
+                means="nothing could be changed any more about a job of a class that is not there; "
+                "nothing was changed",
+                do="give them another (elastane reprioritise JOB CLASS), or wait until they have ended",
+            )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """Who is in the way: ``a, b and 3 more are``."""
+    more = len(names) - SHOWN
+    shown = ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"{shown} {'is' if len(names) == 1 else 'are'}"

@@ -1,0 +1,30 @@
+"""What a coordinator's answer says of its run's workers."""
+
+from typing import NamedTuple
+
+from elastane.api.control import Answer
+
+ENDING = ("stopping", "finishing", "over")
+
+
+class Counted(NamedTuple):
+    """Workers of a run; see `elastane.api.observations.Observation` for the fields."""
+
+    workers: int | None = None
+    members: int | None = None
+    target: int | None = None
+    ending: bool = False
+
+
+def counted(answer: Answer | None) -> Counted:
+    """How many there are; of a coordinator that does not answer, or has begun a moment ago, nothing."""
+    if answer is None or not answer.target:
+        return Counted()
+    workers = [process for process in answer.processes if process.role == "worker"]
+    return Counted(
+        workers=len(workers),
+        # Whoever has begun a generation trains; before its first one it starts, or waits to be let in.
+        members=sum(bool(worker.generation) for worker in workers),
+        target=answer.target,
+        ending=answer.state in ENDING,
+    )

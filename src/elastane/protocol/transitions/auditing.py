@@ -1,0 +1,40 @@
+"""Whose copy of a block is digested and kept, and whose is compared with that one."""
+
+from elastane.protocol.ownership import spread
+from elastane.protocol.transitions.state import MemberState
+
+
+def auditors(me: MemberState) -> tuple[int, ...]:
+    """Per block, who digests its state and copies it for checkpoints."""
+    if me.roles is None:
+        return ()
+    able = complete(me)
+    return spread(me.layout.blocks, able) if able else me.roles.auditors
+
+
+def audited(me: MemberState) -> tuple[int, ...]:
+    return tuple(block for block, auditor in enumerate(auditors(me)) if auditor == me.worker)
+
+
+def witnessed(me: MemberState) -> tuple[int, ...]:
+    """Blocks of which this copy is digested, too: of each block one more, each time another."""
+    if not me.layout.compared or me.roles is None:
+        return ()
+    turn = me.step // max(me.layout.digest_every, 1)
+    found = []
+    for block, auditor in enumerate(auditors(me)):
+        keepers = complete(me) if me.layout.copies is None else me.roles.holders[block]
+        others = [worker for worker in keepers if worker != auditor]
+        if others and others[(block + turn) % len(others)] == me.worker:
+            found.append(block)
+    return tuple(found)
+
+
+def complete(me: MemberState) -> tuple[int, ...]:
+    """Where everyone keeps everything, all members who said with the last round that they do.
+
+    Joiners of this generation too, once they have it.
+    """
+    if me.generation is None or me.outcome is None or me.layout.copies is not None:
+        return ()
+    return tuple(worker for worker in me.generation.workers if worker in me.outcome.complete)

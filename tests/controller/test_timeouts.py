@@ -1,0 +1,228 @@
+"""Workers that do not come, or do not come back: their devices are not held for ever."""
+
+import pytest
+
+from elastane.api.jobs import ElasticPolicy, RunPolicy
+
+from .conftest import spec
+
+RULES = {"cooldownS": 5.0, "minRunTimeS": 5.0, "horizonS": 60.0}
+TIMEOUT_S = 30
+SOON_S = TIMEOUT_S + 20
+"""Time alone is planned for every ten seconds, and workers take a while to leave."""
+
+
+def job(name="train", least=2, most=8, **kwargs):
+    policy = ElasticPolicy(
+        min_replicas=least,
+        max_replicas=most,
+        scaling_timeout_in_seconds=TIMEOUT_S,
+        faulty_scale_down_timeout_in_seconds=TIMEOUT_S,
+        graceful_shutdown_timeout_in_seconds=5.0,
+    )
+    return spec(name, elastic_policy=policy, **kwargs)
+
+
+@pytest.fixture
+def ada(cluster):
+    operator = cluster.api.user("operator", user="olga")
+    assert operator.put("/rules", RULES).is_success
+    assert operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 8}).is_success
+    return cluster.api.user()
+
+
+@pytest.fixture
+def running(cluster, ada):
+    """A job on two workers, whose habits can be changed."""
+    assert ada.post("/jobs", job(most=2)).is_success
+    cluster.until(lambda: cluster.workers("train") == 2)
+    cluster.pass_time(10)
+    return cluster.world.running["train"]
+
+
+def granted(cluster, name="train"):
+    return cluster.job(name).workers
+
+
+def decided(ada, name="train"):
+    """Sizes and words of what was decided, oldest first."""
+    newest = ada.get(f"/jobs/{name}/explain?limit=100").json()["decisions"]
+    return [
+        (one["action"], sum(one["workers"].values()), " ".join(one["sentences"])) for one in reversed(newest)
+    ]
+
+
+@pytest.mark.parametrize("hang", [False, True])
+def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, running, hang) -> None:
+    """Their processes may exist, so that nobody but the coordinator knows (kueue#11553, held for ever)."""
+    running.most, running.hang = 2, hang
+    assert ada.post("/jobs/train/scale", {"maxReplicas": 8}).is_success
+    cluster.until(lambda: running.target == 8)
+    cluster.pass_time(TIMEOUT_S - 5)
+    assert granted(cluster) == 8
+    assert "6 workers of it have not arrived yet" in " ".join(cluster.job("train").explained.sentences)
+    cluster.until(lambda: granted(cluster) == 2, SOON_S)
+    action, _, words = decided(ada)[-1]
+    assert action == "shrink"
+    assert "6 workers that it was granted did not arrive in time." in words
+    cluster.pass_time(2)
+    assert (running.target, running.begun) == (2, [1])
+    ada.post("/jobs", job("other", least=6))
+    cluster.until(lambda: cluster.workers("other") == 6, 30)
+
+
+def test_what_has_arrived_by_then_stays(cluster, ada, running) -> None:
+    running.most = 5
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.until(lambda: running.target == 8)
+    cluster.until(lambda: granted(cluster) == 5, SOON_S)
+    cluster.pass_time(3)
+    assert (running.workers, running.target) == (5, 5)
+    assert "3 workers that it was granted did not arrive" in decided(ada)[-1][2]
+
+
+def test_their_devices_are_nobody_elses_before_the_run_aims_lower(cluster, ada, running) -> None:
+    """A coordinator that has not heard of it may still put workers on them."""
+    running.most = 2
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.until(lambda: running.target == 8)
+    running.answers = False
+    ada.post("/jobs", job("other", least=6))
+    cluster.world.deaf.add("train")
+    cluster.until(lambda: granted(cluster) == 2, SOON_S)
+    cluster.pass_time(20)
+    assert granted(cluster, "other") == 0
+    cluster.world.deaf.clear()
+    cluster.pass_time(2)
+    running.answers = True
+    cluster.until(lambda: cluster.workers("other") == 6, 30)
+
+
+@pytest.mark.parametrize("habit", [{"most": 0}, {"most": 1}, {"answers": False}])
+def test_a_start_to_which_nobody_comes_is_taken_back_and_tried_again(cluster, ada, habit) -> None:
+    cluster.world.habits["train"] = habit
+    ada.post("/jobs", job(most=2))
+    cluster.until(lambda: "train" in cluster.world.running)
+    cluster.pass_time(TIMEOUT_S - 5)
+    assert granted(cluster) == 2
+    cluster.until(lambda: granted(cluster) == 0, SOON_S)
+    action, _, words = decided(ada)[-1]
+    assert action == "preempt"
+    assert "that it was granted did not arrive in time." in words
+    assert "raise scalingTimeoutInSeconds" in words
+    cluster.world.running["train"].most, cluster.world.running["train"].answers = 2, True
+    cluster.until(lambda: cluster.workers("train") == 2, 300)
+    assert cluster.job("train").crashes == 0
+
+
+def test_a_start_may_take_its_time_once_its_processes_are_there(cluster, ada) -> None:
+    cluster.world.habits["train"] = {"most": 0, "hang": True}
+    ada.post("/jobs", job(most=2))
+    cluster.pass_time(5 * TIMEOUT_S)
+    cluster.world.running["train"].most = 2
+    cluster.pass_time(5)
+    assert (cluster.workers("train"), cluster.world.running["train"].begun) == (2, [1])
+
+
+def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) -> None:
+    running.most = 2
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.pass_time(900)
+    grown = [size for action, size, _ in decided(ada) if action == "grow"]
+    assert 3 <= len(grown) <= 9
+    assert running.begun == [1]
+
+
+@pytest.fixture
+def four(cluster, ada):
+    """A job on four workers, of which one is dead, and nobody comes in its place."""
+    assert ada.post("/jobs", job(most=4)).is_success
+    cluster.until(lambda: cluster.workers("train") == 4)
+    cluster.pass_time(10)
+    four = cluster.world.running["train"]
+    four.workers, four.most = 3, 3
+    return four
+
+
+@pytest.mark.parametrize("agent", ["aims at four", "has given up"])
+def test_a_worker_that_died_and_does_not_come_back_is_given_up(cluster, ada, four, agent) -> None:
+    cluster.pass_time(TIMEOUT_S - 10)
+    assert granted(cluster) == 4
+    assert "it waits until" in " ".join(cluster.job("train").explained.sentences)
+    if agent == "has given up":
+        four.target = 3
+    cluster.until(lambda: granted(cluster) == 3, SOON_S)
+    action, _, words = decided(ada)[-1]
+    assert action == "shrink"
+    assert "1 worker of it failed and did not come back in time." in words
+    cluster.pass_time(2)
+    cluster.world.orders.clear()
+    cluster.pass_time(2)
+    assert (four.target, four.workers, cluster.world.orders) == (3, 3, [])
+    assert (four.begun, cluster.job("train").crashes) == ([1], 0)
+    four.most = 4
+    cluster.until(lambda: cluster.workers("train") == 4, 120)
+
+
+def test_a_worker_that_comes_back_in_time_costs_nothing(cluster, ada, four) -> None:
+    cluster.pass_time(TIMEOUT_S - 5)
+    four.most = 4
+    cluster.pass_time(3 * TIMEOUT_S)
+    assert (granted(cluster), four.workers, cluster.job("train").resizes) == (4, 4, 0)
+
+
+def test_a_successor_on_its_way_is_no_fault(cluster, ada, four) -> None:
+    """It has as long as any other worker to join, from the death on."""
+    cluster.pass_time(5)
+    four.hang = True
+    cluster.pass_time(2)
+    assert cluster.job("train").observed.faulty_since_s is None
+    cluster.until(lambda: granted(cluster) == 3, SOON_S)
+    assert "1 worker that it was granted did not arrive in time." in decided(ada)[-1][2]
+
+
+def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running) -> None:
+    running.workers, running.most = 1, 1
+    cluster.pass_time(5 * TIMEOUT_S)
+    assert (granted(cluster), running.target, running.begun) == (2, 2, [1])
+    assert "1 worker of it failed and did not come back in time." in cluster.job("train").explained.sentences
+    running.most = 2
+    cluster.until(lambda: cluster.workers("train") == 2)
+    cluster.pass_time(15)
+    assert "come back" not in " ".join(cluster.job("train").explained.sentences)
+
+
+def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
+    """The seventh crash waits for two minutes, four times the timeout; none of it is a preemption."""
+    ada.post("/jobs", job(most=2, run_policy=RunPolicy(job_max_retry_count=20)))
+    for crashes in range(1, 8):
+        cluster.until(lambda: cluster.workers("train") == 2, 300)
+        cluster.world.running["train"].end(None)
+        cluster.until(lambda crashes=crashes: cluster.job("train").crashes == crashes, 5)
+    cluster.pass_time(2 * TIMEOUT_S)
+    assert cluster.clock() < cluster.job("train").retry_at_s
+    assert (granted(cluster), cluster.job("train").preemptions) == (2, 0)
+    assert "It crashed and is tried again at" in " ".join(cluster.job("train").explained.sentences)
+    cluster.until(lambda: cluster.workers("train") == 2, 120)
+    assert {action for action, *_ in decided(ada)} == {"start"}
+
+
+def test_a_life_that_does_not_begin_when_its_wait_is_over_is_overdue_from_then_on(cluster, ada) -> None:
+    ada.post("/jobs", job(most=2))
+    cluster.until(lambda: cluster.workers("train") == 2)
+    train = cluster.world.running["train"]
+    train.most = 0
+    train.end(None)
+    cluster.until(lambda: len(train.begun) == 2, 30)
+    cluster.pass_time(TIMEOUT_S - 5)
+    assert granted(cluster) == 2
+    cluster.until(lambda: granted(cluster) == 0, SOON_S)
+
+
+def test_a_coordinator_that_does_not_answer_for_a_while_loses_its_job_nothing(cluster, ada, running) -> None:
+    running.answers = False
+    cluster.pass_time(5 * TIMEOUT_S)
+    assert granted(cluster) == 2
+    running.answers = True
+    cluster.pass_time(20)
+    assert (granted(cluster), running.begun, cluster.job("train").preemptions) == (2, [1], 0)

@@ -1,0 +1,75 @@
+"""Every copy of the state is compared with another one, sooner or later."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.api.membership import Generation, Member
+from elastane.protocol.commit import divergence
+from elastane.protocol.layout import Layout
+from elastane.protocol.mesh import BEGINNING, Status, Vote
+from elastane.protocol.roles import settle
+from elastane.protocol.transitions.auditing import audited, witnessed
+from elastane.protocol.transitions.state import MemberState
+from elastane.protocol.tree import spans
+
+EVERY = 5
+
+
+def members(workers, blocks, copies):
+    """A generation at work, in which everybody holds what it should."""
+    units = blocks + 1
+    layout = Layout(
+        virtual_ranks=workers,
+        blocks=blocks,
+        units=units,
+        unit_bytes=(1,) * units,
+        copies=copies,
+        digest_every=EVERY,
+        compared=True,
+    )
+    generation = Generation(1, 1, tuple(Member(worker, "", 0) for worker in range(workers)), planned=False)
+    everything = spans(layout.everything)
+    statuses = {w: Status(generation=1, worker=w, committed=1, held=everything) for w in range(workers)}
+    found = []
+    for worker in range(workers):
+        me = MemberState(worker, layout)
+        me.generation, me.roles = generation, settle(layout, generation, statuses)
+        found.append(me)
+    return found
+
+
+def at(me, step, workers):
+    me.outcome = msgspec.structs.replace(BEGINNING, step=step, complete=tuple(range(workers)))
+    return me
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(1, 9), st.none() | st.integers(1, 4))
+def test_each_copy_is_audited_or_compared_with_the_one_that_is(workers, blocks, copies):
+    everybody = members(workers, blocks, copies)
+    there = workers if copies is None else min(copies, workers)
+    seen = {block: set() for block in range(blocks)}
+    for number in range(1, workers + 1):
+        states = [at(me, number * EVERY, workers) for me in everybody]
+        for block in range(blocks):
+            auditors = [me.worker for me in states if block in audited(me)]
+            witnesses = [me.worker for me in states if block in witnessed(me)]
+            assert len(auditors) == 1
+            assert len(witnesses) == (there > 1)
+            assert not {*auditors} & {*witnesses}
+            seen[block] |= {*auditors, *witnesses}
+    assert all(len(workers_) == there for workers_ in seen.values())
+
+
+@given(st.dictionaries(st.integers(0, 3), st.dictionaries(st.integers(0, 3), st.sampled_from("ab"))))
+def test_two_digests_of_one_block_are_the_same_or_the_round_does_not_commit(digests):
+    votes = {
+        worker: Vote(generation=1, round=2, leaves=(), digests={b: (text, "s") for b, text in found.items()})
+        for worker, found in digests.items()
+    }
+    texts = {block: {found[block] for found in digests.values() if block in found} for block in range(4)}
+    different = [block for block, some in texts.items() if len(some) > 1]
+    why = divergence(7, votes)
+    assert bool(why) == bool(different)
+    assert not why or int(why.rsplit(" ", 1)[1]) in different

@@ -1,0 +1,30 @@
+"""What is remembered of a job's past: what was taken from it, and not what its own people did."""
+
+import pytest
+
+from elastane.api.plans import AtMaximum, Decision, GivesWay, Suspended
+from elastane.controller.standing import Standing, standing_after
+
+TAKEN = GivesWay(job="other", pool="a", devices=1, because="minimum")
+
+
+def decision(action, *why):
+    return Decision(job="train", action=action, workers={}, drain={}, drain_s=30.0, entitled=0, why=why)
+
+
+@pytest.mark.parametrize(
+    ("action", "why", "setbacks"),
+    [
+        ("shrink", (TAKEN,), 4),
+        ("preempt", (TAKEN,), 4),
+        ("move", (TAKEN,), 4),
+        ("shrink", (AtMaximum(workers=2),), 3),
+        ("preempt", (Suspended(),), 3),
+        ("shrink", (TAKEN, AtMaximum(workers=2)), 4),
+        ("grow", (), 3),
+        ("keep", (TAKEN,), 3),
+    ],
+)
+def test_only_what_others_take_is_a_setback(action, why, setbacks):
+    before = Standing(started_s=0.0, resized_s=50.0, setbacks=3)
+    assert standing_after(before, decision(action, *why), 100.0).setbacks == setbacks
