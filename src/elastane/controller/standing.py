@@ -2,12 +2,12 @@
 
 import msgspec
 
-from elastane.api.plans import AtMaximum, Decision, Ends, Suspended
+from elastane.api.plans import AtMaximum, BudgetSpent, Decision, Ends, Suspended
 from elastane.api.rules import QUIET_S
 
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")
-WISHED = (AtMaximum, Ends, Suspended)
+WISHED = (AtMaximum, BudgetSpent, Ends, Suspended)
 """Reasons that are a user's own: whoever pauses a job or lowers its limits takes nothing from it."""
 
 

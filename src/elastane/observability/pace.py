@@ -9,16 +9,29 @@ from elastane.api.observations import RECENT_STEPS
 from elastane.api.records import EventLine, LedgerLine
 
 FORGETTING = 0.95
-"""Weight of what was known against a new step: about the last twenty count."""
+"""Weight of what was known against a new step: about the last twenty count, or, of short ones, `MEMORY_S`."""
+
+MEMORY_S = 10.0
+"""One step that was held up must not make a job of fast steps look slow."""
+
+STALE_S = 1800.0
+"""So long a speed with another number of workers counts: later the machines have other neighbours."""
 
 REMEMBERED_PAUSES = 8
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """Samples and seconds of the latest steps with one number of workers, older ones counting less."""
+    """Samples and seconds of the latest steps with one number of workers, older ones counting less.
+
+    Args:
+        samples: trained on.
+        seconds: that took.
+        time: of the last of these steps, in seconds since 1970.
+    """
 
     samples: float = 0.0
     seconds: float = 0.0
+    time: float = 0.0
 
     @property
     def samples_per_s(self) -> float:
@@ -58,18 +71,25 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def after_line(pace: Pace, line: LedgerLine) -> Pace:
-    workers, seconds = len(line.workers), line.seconds.get("step", 0.0)
-    known = pace.speeds.get(workers, Speed())
-    speed = Speed(known.samples * FORGETTING + line.samples.count, known.seconds * FORGETTING + seconds)
-    told = math.isfinite(seconds) and seconds > 0
     return msgspec.structs.replace(
         pace,
         step=line.step,
         loss=line.loss,
         losses=_losses(pace, line),
         samples=max(pace.samples, line.samples.count),
-        speeds={**pace.speeds, workers: speed} if told else pace.speeds,
+        speeds=_speeds(pace, line),
     )
+
+
+def _speeds(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
+    workers, seconds = len(line.workers), line.seconds.get("step", 0.0)
+    if not (math.isfinite(seconds) and seconds > 0):
+        return pace.speeds
+    known = pace.speeds.get(workers, Speed())
+    kept = max(FORGETTING, math.exp(-seconds / MEMORY_S))
+    speed = Speed(known.samples * kept + line.samples.count, known.seconds * kept + seconds, line.time)
+    fresh = {other: one for other, one in pace.speeds.items() if line.time < one.time + STALE_S}
+    return {**fresh, workers: speed}
 
 
 def _losses(pace: Pace, line: LedgerLine) -> tuple[float, ...]:

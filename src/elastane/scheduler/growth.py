@@ -149,7 +149,7 @@ def next_step(claimant: Claimant, node: int, rules: Rules, *, new_only: bool = F
         claimant.stop = claimant.limited_by
         return None
     efficiency = curve.efficiency(now, size)
-    if efficiency < rules.worth * (LAX if held else 1.0):
+    if efficiency < rules.worth * (LAX if held else 1.0) and not (held and claimant.cooling):
         claimant.stop = NotWorth(workers=size, efficiency=efficiency)
         return None
     if not held and now == claimant.stays == claimant.size:

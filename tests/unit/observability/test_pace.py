@@ -40,6 +40,17 @@ def test_what_was_long_ago_is_forgotten() -> None:
     assert folded(*slow, *fast).speeds[1].samples_per_s == pytest.approx(64, rel=0.01)
 
 
+def test_one_step_that_was_held_up_makes_no_job_of_fast_steps_look_slow() -> None:
+    fast = [line(step, 1, 0.01) for step in range(1, 1500)]
+    assert folded(*fast, line(1500, 1, 1.0)).speeds[1].samples_per_s == pytest.approx(6400, rel=0.12)
+
+
+def test_what_was_measured_long_ago_with_another_number_of_workers_is_measured_again() -> None:
+    pace = folded(line(1, 2, 1.0), line(1700, 1, 1.0))
+    assert set(pace.speeds) == {1, 2}
+    assert set(after_line(pace, line(1802, 1, 1.0)).speeds) == {1}
+
+
 def test_a_step_of_no_known_length_says_nothing_about_speed() -> None:
     pace = folded(line(1, 1, 0.0), line(2, 1, float("nan")))
     assert pace.speeds == {}

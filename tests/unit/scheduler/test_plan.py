@@ -302,6 +302,12 @@ def test_a_resize_that_does_not_earn_back_its_cost_is_left():
     assert cheap.workers == {"a": 8}
 
 
+@pytest.mark.parametrize(("resized_s", "action"), [(NOW_S - 5, "keep"), (NOW_S - 500, "shrink")])
+def test_what_was_granted_a_moment_ago_is_measured_before_it_is_judged(resized_s, action):
+    useless = {"speeds": ((1, 100.0), (2, 101.0)), "resized_s": resized_s}
+    assert decided(state(workers=2, fields=useless)).action == action
+
+
 def stopped(*, ran_s):
     """A job that had to give something back for the fourth time, by being stopped a second ago."""
     past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 1 - ran_s}
