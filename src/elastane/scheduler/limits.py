@@ -67,12 +67,12 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
         return Limit(0, Suspended())
     if state.retry_at_s > now_s and not state.workers:
         return Limit(0, RetryLater(at_s=state.retry_at_s))
+    if spec.budget is not None and state.spent >= spec.budget:
+        return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
     if state.setbacks and not state.workers:
         until_s = back_at_s(state, rules, now_s)
         if now_s < until_s:
             return Limit(0, CoolingDown(until_s=until_s))
-    if spec.budget is not None and state.spent >= spec.budget:
-        return Limit(0, BudgetSpent(spent=state.spent, budget=spec.budget))
     most, absent = maximum(policy), given_up(state, now_s)
     found = [] if absent is None else [Limit(absent.left, absent.why)]
     found.append(Limit(most, AtMaximum(workers=most)))

@@ -320,6 +320,11 @@ def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_long
     assert decision.why == (plans.CoolingDown(until_s=NOW_S - 101 + 480 - 60),)
 
 
+def test_a_spent_budget_is_told_before_a_rest_that_would_be_over_sooner():
+    past = {"setbacks": 4, "resized_s": NOW_S - 1, "started_s": NOW_S - 100, "spent": 2.0}
+    assert decided(state(budget=1.0, fields=past)).why == (plans.BudgetSpent(spent=2.0, budget=1.0),)
+
+
 def test_a_job_that_had_run_for_long_when_it_was_stopped_may_come_back_at_once():
     assert stopped(ran_s=1000).action == "start"
 
