@@ -111,6 +111,23 @@ def test_a_scripts_own_options_go_after_two_dashes(elastane, script):
     assert "--lr is no option of elastane submit" in answer.stderr
 
 
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ("train.py", "--name", "digits", "--help")])
+def test_submit_explains_itself(elastane, script, words):
+    answer = elastane("submit", *words)
+    assert answer.exit_code == 0, answer.output
+    assert "Hand a job to the cluster" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--workers -1:3", "--workers '-1:3' is not MIN:MAX"), ("--budget -5", "budget: -5 is not more than 0")],
+)
+def test_a_value_that_begins_with_a_dash_is_the_options_own(elastane, script, option, said):
+    answer = elastane("submit", script, *option.split())
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+
+
 def test_a_wrong_job_is_refused_by_the_controller_with_its_field(elastane, script):
     answer = elastane("submit", script, "--priority", "highest", "--json")
     assert answer.exit_code == 2

@@ -46,6 +46,8 @@ def test_moments_are_dates_times_or_so_long_ago():
     assert moment("--from", "2026-11-01T09:00+01:00", NOW) == datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
     with pytest.raises(BadInput, match="--until 'tomorrow' is no moment"):
         moment("--until", "tomorrow", NOW)
+    with pytest.raises(BadInput, match="--from '99999999999d' is before the year 1"):
+        moment("--from", "99999999999d", NOW)
 
 
 def test_a_limit_is_a_number_or_unlimited():

@@ -83,6 +83,12 @@ def test_a_deadline_is_a_time_or_a_while_from_now(text, moment) -> None:
     assert deadline_of(text, NOW) == moment
 
 
+@pytest.mark.parametrize("text", ["+99999999999d", f"+{'9' * 400}d"])
+def test_a_deadline_that_no_calendar_reaches_is_refused_in_words(text) -> None:
+    with pytest.raises(BadInput, match=r"--by .* is after the year 9999"):
+        deadline_of(text, NOW, "--by")
+
+
 def test_a_variable_may_be_empty_or_hold_an_equals_sign() -> None:
     assert environment_of(("A=", "B=x=y"), {}) == {"A": "", "B": "x=y"}
 

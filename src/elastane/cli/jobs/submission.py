@@ -98,10 +98,15 @@ def deadline_of(text: str, now: datetime, option: str = "--deadline") -> datetim
         option: with which it was given.
 
     Raises:
-        BadInput: it is neither.
+        BadInput: it is neither, or no calendar goes so far.
     """
     if match := AHEAD.fullmatch(text.strip()):
-        return now + timedelta(seconds=float(match[1]) * SECONDS[match[2][0]])
+        try:
+            return now + timedelta(seconds=float(match[1]) * SECONDS[match[2][0]])
+        except OverflowError:
+            raise BadInput(
+                f"{option} {text!r} is after the year 9999", do="write a nearer one, such as +8h or +30d"
+            ) from None
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:

@@ -34,10 +34,15 @@ class Submit(TyperCommand):
     """Says where a script's own options go, if one stands where only ours can."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of whichever click typer has
-        ours = args[: args.index("--")] if "--" in args else args
-        known = {name for one in self.params for name in (*one.opts, *one.secondary_opts)}
+        ours = iter(args[: args.index("--")] if "--" in args else args)
+        options = [one for one in self.get_params(ctx) if one.param_type_name == "option"]
+        known = {name for one in options for name in (*one.opts, *one.secondary_opts)}
+        valued = {name for one in options if not getattr(one, "is_flag", False) for name in one.opts}
         for word in ours:
-            if word.startswith("-") and word.partition("=")[0] not in known:
+            name, equals, _ = word.partition("=")
+            if name in valued and not equals:
+                next(ours, None)  # its value, also where that begins with a dash: --budget -5
+            elif word.startswith("-") and name not in known:
                 raise typer.BadParameter(
                     f"{word} is no option of elastane submit. Those of the script go after --:\n"
                     f"elastane submit SCRIPT -- {word} ..."

@@ -43,10 +43,15 @@ def moment(option: str, text: str, now: datetime) -> datetime:
         now: with its time zone.
 
     Raises:
-        BadInput: it is none of these.
+        BadInput: it is none of these, or no calendar goes so far back.
     """
     if DURATION.fullmatch(text.strip()):
-        return now - timedelta(seconds=duration_s(option, text))
+        try:
+            return now - timedelta(seconds=duration_s(option, text))
+        except OverflowError:
+            raise BadInput(
+                f"{option} {text!r} is before the year 1", do="write a later one, such as 7d for a week ago"
+            ) from None
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
