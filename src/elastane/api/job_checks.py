@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.checkpoint_policy import policy_of
 from elastane.api.jobs import ElasticPolicy, JobSpec, Training
-from elastane.api.reading import at_least, check_name, invalid, more_than_zero, read
+from elastane.api.reading import at_least, check_name, finite, invalid, more_than_zero, read
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
@@ -49,6 +49,7 @@ def checked(spec: JobSpec) -> JobSpec:
     at_least("runPolicy.ttlSecondsAfterFinished", run.ttl_seconds_after_finished, 0)
     more_than_zero("budget", spec.budget)
     more_than_zero("target.throughput", spec.target.throughput)
+    finite("target.loss", spec.target.loss)
     if spec.target.by is not None and spec.target.loss is None:
         raise invalid(
             "target.by",

@@ -1,5 +1,6 @@
 """From a document that somebody wrote to a value, or an error that names the field."""
 
+import math
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -45,12 +46,20 @@ def check_name(field: str, name: str) -> None:
         )
 
 
+def finite(field: str, value: float | None) -> None:
+    # JSON has neither infinity nor NaN: on its way such a number would become none at all.
+    if value is not None and not abs(value) < math.inf:
+        raise invalid(field, f"{value:g} is no finite number", "write a finite one, or leave it out")
+
+
 def at_least(field: str, value: float | None, least: float) -> None:
+    finite(field, value)
     if value is not None and not value >= least:
         raise invalid(field, f"{value:g} is less than {least:g}", f"write {least:g} or more")
 
 
 def more_than_zero(field: str, value: float | None) -> None:
+    finite(field, value)
     if value is not None and not value > 0:
         raise invalid(field, f"{value:g} is not more than 0", "write a number above 0")
 

@@ -1,5 +1,6 @@
 """What people write about jobs and clusters, and what they are told when it is wrong."""
 
+import math
 from datetime import UTC, datetime, time
 
 import pytest
@@ -81,6 +82,13 @@ def test_discrete_values_are_limits_by_themselves():
         ({"name": "a/b"}, "name:", "write letters"),
         ({"version": 2}, "version:", "write 1"),
         ({"budget": 0}, "budget:", "write a number above 0"),
+        ({"budget": math.inf}, "budget: inf is no finite number", "leave it out"),
+        ({"target": {"loss": math.nan}}, "target.loss: nan is no finite number", "leave it out"),
+        (
+            {"runPolicy": {"ttlSecondsAfterFinished": math.inf}},
+            "runPolicy.ttlSecondsAfterFinished: inf is no finite number",
+            "leave it out",
+        ),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
         (
             {"target": {"throughput": 64, "by": "2026-12-01T00:00:00Z"}},
