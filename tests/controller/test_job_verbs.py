@@ -128,6 +128,28 @@ def test_a_value_that_begins_with_a_dash_is_the_options_own(elastane, script, op
     assert said in answer.stderr
 
 
+def test_a_token_of_the_environment_submits_for_its_own_team(elastane, cluster, script, monkeypatch):
+    monkeypatch.setenv("ELASTANE_URL", context().url)
+    monkeypatch.setenv("ELASTANE_HOME", str(script.parent / "elsewhere"))
+    monkeypatch.setenv("ELASTANE_TOKEN", cluster.api.token(team="speech", user="bob"))
+    assert json.loads(elastane("submit", script, "--dry-run", "--json").stdout)["team"] == "speech"
+    answer = elastane("submit", script, "--name", "digits")
+    assert answer.exit_code == 0, answer.output
+    assert cluster.job("digits").spec.team == "speech"
+
+
+@pytest.mark.parametrize(
+    ("there", "lacking"), [("ELASTANE_URL", "ELASTANE_TOKEN"), ("ELASTANE_TOKEN", "ELASTANE_URL")]
+)
+def test_half_of_what_names_a_cluster_is_said_to_be_half(elastane, tmp_path, monkeypatch, there, lacking):
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv(there, "http://127.0.0.1:1")
+    answer = elastane("jobs")
+    assert answer.exit_code == 2
+    assert f"{lacking} is not set" in answer.stderr
+    assert f"{there} is not set" not in answer.stderr
+
+
 def test_a_wrong_job_is_refused_by_the_controller_with_its_field(elastane, script):
     answer = elastane("submit", script, "--priority", "highest", "--json")
     assert answer.exit_code == 2

@@ -61,7 +61,14 @@ def context() -> Context:
     """
     kept = kept_context()
     url, token = os.environ.get("ELASTANE_URL", ""), os.environ.get("ELASTANE_TOKEN", "")
-    if kept is None and not (url and token):
+    lacking = [name for name, value in (("ELASTANE_URL", url), ("ELASTANE_TOKEN", token)) if not value]
+    if kept is None and len(lacking) == 1:
+        raise BadInput(
+            f"{lacking[0]} is not set",
+            means=f"half of what names a cluster is missing, and there is no {home() / 'cluster.json'}",
+            do=f"set {lacking[0]} too, or: elastane login URL",
+        )
+    if kept is None and lacking:
         raise BadInput(
             "no cluster is known here",
             means=f"there is no {home() / 'cluster.json'}, and ELASTANE_URL and ELASTANE_TOKEN are not set",

@@ -48,8 +48,7 @@ def login(
     certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
     wish = Context(url=url.rstrip("/"), token=token, certificate=certificate)
     me = tried(wish)
-    team = "" if me.team == EVERY_TEAM else me.team
-    keep(Context(url=wish.url, token=token, certificate=certificate, team=team))
+    keep(Context(url=wish.url, token=token, certificate=certificate, team=own_team(me)))
     if as_json:
         print_json({"url": wish.url, "user": me.user, "role": me.role, "team": me.team})
         return
@@ -75,6 +74,11 @@ def tried(wish: Context) -> Me:
                 means="it has ended, was revoked, or is of another cluster; nothing was kept",
                 do="ask an operator for one: elastane token create",
             ) from error
+
+
+def own_team(me: Me) -> str:
+    """The one team whose jobs it may submit; empty: its token is of every team, or of none."""
+    return "" if me.team == EVERY_TEAM else me.team
 
 
 def who_text(me: Me) -> str:

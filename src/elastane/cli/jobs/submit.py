@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.jobs import JobSpec
 from elastane.api.wire import Job
 from elastane.cli.home import fresh_name
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
+from elastane.cli.jobs.login import own_team
 from elastane.cli.jobs.submission import Here, Wishes, wished
 from elastane.cli.jobs.waiting import looks_at
 from elastane.cli.runs.run_spec import check_script
@@ -288,9 +289,15 @@ def concluded(job: Job, console: "Console") -> int:
 
 
 def _usual_team(*, needed: bool) -> str:
+    """The token's, which the controller knows where nobody has logged in with it."""
     try:
-        return context().team or DEFAULT_TEAM
-    except BadInput:
+        return context().team or _asked_team() or DEFAULT_TEAM
+    except ElastaneError:
         if needed:
             raise
         return DEFAULT_TEAM
+
+
+def _asked_team() -> str:
+    with connect() as cluster:
+        return own_team(cluster.me())
