@@ -1,11 +1,14 @@
 """What operators type and read: durations, days, times, and configurations as YAML."""
 
+import os
 from datetime import UTC, datetime, time
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from elastane.agent import identity
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
@@ -13,10 +16,12 @@ from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 from elastane.api.rules import Rules
 from elastane.api.wire import Change, Config, Trigger
+from elastane.cli.main import app
 from elastane.cli.operators.calendar import Wish, days_of, days_text, next_text, when_of, when_text
 from elastane.cli.operators.config_file import config_of, read_config, value_of, yaml_of
 from elastane.cli.operators.differences import change_lines
 from elastane.cli.operators.quantities import duration_s, duration_text, limit, moment
+from elastane.client.context import Running, keep_running
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -231,3 +236,13 @@ def test_changes_are_told_by_field():
         "+ team new: cohort c",
         "- pool old",
     ]
+
+
+def test_up_beside_a_controller_of_this_home_says_that_it_runs_and_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
+    own = os.getpid()
+    keep_running(Running(url="http://127.0.0.1:7425", pid=own, started=identity.started(own) or 0))
+    answer = CliRunner().invoke(app, ["up", "--detach"])
+    assert answer.exit_code == 2
+    assert "a controller already runs here (http://127.0.0.1:7425" in answer.stderr
+    assert "elastane down" in answer.stderr

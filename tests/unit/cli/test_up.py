@@ -78,7 +78,7 @@ def test_a_second_up_is_refused_in_words_and_leaves_the_first_alone(home):
     first = up()
     second = elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert second.returncode == 2
-    assert "another controller has the store" in second.stderr
+    assert f"a controller already runs here ({first.url}" in second.stderr
     assert "elastane down" in second.stderr
     assert running().pid == first.pid
     with connect() as cluster:

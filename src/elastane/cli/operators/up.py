@@ -47,6 +47,7 @@ def up(
     Jobs do not need it to go on: it can be ended and started again at any time.
     """
     console = talk(as_json=as_json)
+    _check_alone()
     host, port = _address(listen)
     count, kind = devices_here()
     wish = Serving(
@@ -109,6 +110,24 @@ def down(as_json: AsJson = False) -> None:
         print_json({"pid": found.pid, "ended": True})
         return
     talk().print("the controller has ended; jobs go on training", markup=False)
+
+
+def _check_alone() -> None:
+    """Goes on if no controller of this home runs.
+
+    Raises:
+        BadInput: one does.
+    """
+    found = running()
+    process = None if found is None else identity.open_process(found.pid, found.started)
+    if found is None or process is None:
+        return
+    os.close(process)
+    raise BadInput(
+        f"a controller already runs here ({found.url}, process {found.pid})",
+        means="this machine's devices are given out by one; nothing was started",
+        do="use that one: elastane top; or end it first: elastane down",
+    )
 
 
 def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Popen[bytes], Ready]":
