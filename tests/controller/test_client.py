@@ -148,15 +148,29 @@ def test_a_client_outlives_a_controller_that_is_restarted(api, api_over, sqlite_
     restart.join()
 
 
-def test_a_controller_that_is_away_is_named():
+@pytest.fixture
+def nobody():
+    """An address that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
-        with (
-            Cluster(f"http://127.0.0.1:{port}", "ela_x", timeout_s=0.5) as cluster,
-            pytest.raises(Unreachable, match=str(port)),
-        ):
-            cluster.version()
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_a_controller_that_is_away_is_named(nobody):
+    with (
+        Cluster(nobody, "ela_x", timeout_s=0.5) as cluster,
+        pytest.raises(Unreachable, match=nobody) as caught,
+    ):
+        cluster.pause("train")
+    assert "may or may not have been done" in caught.value.means
+
+
+def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_nothing(nobody):
+    with Cluster(nobody, "ela_x", timeout_s=1e9) as cluster:
+        for ask in (cluster.version, lambda: next(cluster.watch())):
+            with pytest.raises(Unreachable, match=nobody) as caught:
+                ask()
+            assert "done" not in caught.value.means
 
 
 def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):

@@ -1,8 +1,8 @@
 """A cluster's controller, as Python sees it.
 
 ```python
-with Cluster("https://cluster:8080", token) as cluster:
-    job = cluster.submit(JobSpec(name="digits", team="vision", script="train.py"))
+with Cluster("https://cluster:7425", token) as cluster:
+    job = cluster.submit(JobSpec(name="digits", team="vision", script="/home/ada/train.py"))
     for event in cluster.watch(job=job.name):
         print(event.message)
 ```
@@ -68,9 +68,13 @@ PATHS: dict[type[Document], str] = {
 }
 NONE_YET = '"0"'
 """Version of a document that is not there."""
+READ = "GET"
+"""The method that changes nothing."""
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
+NOBODY_S = 2.0
+"""Where nothing has ever answered and connections are refused, a question is asked again for so long."""
 QUIET_S = 60.0
 """A stream that has not even sent a comment for so long is broken."""
 
@@ -105,11 +109,13 @@ class Cluster:
         token: ``ela_...``.
         verify: certificates; a path: of the certificate to trust.
         timeout_s: for a request, all its attempts together. Requests are repeated while the controller is
-            restarted; those that change something carry a key, so that they are done once.
+            restarted; those that change something carry a key, so that they are done once. A question at an
+            address that has never answered, and refuses connections, is given up after `NOBODY_S`.
     """
 
     def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
         self._timeout_s = timeout_s
+        self._answered = False
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/v1",
             headers={"Authorization": f"Bearer {token}"},
@@ -217,8 +223,8 @@ class Cluster:
             except httpx.TransportError as error:
                 now = time.monotonic()
                 broken_since = now if broken_since is None else broken_since
-                if now - broken_since > self._timeout_s:
-                    raise self._unreachable(error) from error
+                if now - broken_since > self._patience_s(READ, error):
+                    raise self._unreachable(READ, error) from error
             time.sleep(PAUSE_S)
 
     def _watched(self, job: str, after: int | None) -> Iterator[Event | None]:
@@ -226,6 +232,7 @@ class Cluster:
         params: dict[str, Any] = {"job": job} | ({} if after is None else {"after": after})
         timeout = httpx.Timeout(self._timeout_s, read=QUIET_S)
         with self._http.stream("GET", "/watch", params=params, timeout=timeout) as answer:
+            self._answered = True
             if answer.status_code in AGAIN:
                 return
             if answer.is_error:
@@ -441,11 +448,11 @@ class Cluster:
             Refused: the controller will not.
             Unreachable: it has not answered in time, or is not who it should be.
         """
-        headers = {} if method == "GET" else {"Idempotency-Key": key or str(uuid.uuid4())}
+        headers = {} if method == READ else {"Idempotency-Key": key or str(uuid.uuid4())}
         headers |= {"If-Match": if_match} if if_match else {}
         content = None if body is None else msgspec.json.encode(body)
         headers |= {} if body is None else {"Content-Type": "application/json"}
-        deadline = time.monotonic() + self._timeout_s
+        begun = time.monotonic()
         while True:
             pause_s = PAUSE_S
             try:
@@ -455,20 +462,29 @@ class Cluster:
             except httpx.TransportError as error:
                 if _is_about_trust(error):
                     raise self._not_trusted(error) from error
-                if time.monotonic() + pause_s > deadline:
-                    raise self._unreachable(error) from error
+                if time.monotonic() + pause_s > begun + self._patience_s(method, error):
+                    raise self._unreachable(method, error) from error
             else:
+                self._answered = True
                 if not answer.is_error:
                     return answer
                 pause_s = float(answer.headers.get("Retry-After", PAUSE_S))
-                if answer.status_code not in AGAIN or time.monotonic() + pause_s > deadline:
+                if answer.status_code not in AGAIN or time.monotonic() + pause_s > begun + self._timeout_s:
                     raise _refused(answer)
             time.sleep(pause_s)
 
-    def _unreachable(self, error: httpx.TransportError) -> Unreachable:
+    def _patience_s(self, method: str, error: httpx.TransportError) -> float:
+        """How long a request is repeated that fails so."""
+        # A controller that has answered is being restarted; one that never has is not there, or not yet.
+        # A change waits for it all the same: who asks for one would have to ask again.
+        nobody = method == READ and not self._answered and isinstance(error, httpx.ConnectError)
+        return min(NOBODY_S, self._timeout_s) if nobody else self._timeout_s
+
+    def _unreachable(self, method: str, error: httpx.TransportError) -> Unreachable:
+        unsure = "" if method == READ else "; what you asked for may or may not have been done"
         return Unreachable(
             f"the controller at {self._http.base_url} does not answer ({error})",
-            means="jobs go on training without it; what you asked for may or may not have been done",
+            means=f"jobs go on training without it{unsure}",
             do="see that it runs (`elastane up`) and that the address is right, then ask again",
         )
 
