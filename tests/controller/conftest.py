@@ -80,7 +80,7 @@ def sqlite_store(tmp_path):
 
 def spec(name="train", team="vision", **kwargs):
     policy = kwargs.pop("elastic_policy", ElasticPolicy(min_replicas=1, max_replicas=4))
-    return JobSpec(name=name, team=team, script="train.py", elastic_policy=policy, **kwargs)
+    return JobSpec(name=name, team=team, script="/train.py", elastic_policy=policy, **kwargs)
 
 
 class Clock:

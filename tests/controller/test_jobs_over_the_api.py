@@ -92,7 +92,7 @@ def test_wrong_specs_are_refused_with_the_name_of_the_field(api):
     ada = api.user()
 
     def refused(**changes):
-        body = {"name": "train", "team": "vision", "script": "t.py"} | changes
+        body = {"name": "train", "team": "vision", "script": "/t.py"} | changes
         answer = ada.post("/jobs", body)
         assert answer.status_code == 422, answer.text
         assert answer.json()["detail"]
@@ -111,8 +111,17 @@ def test_wrong_specs_are_refused_with_the_name_of_the_field(api):
     assert refused(colour="red") == "colour"
     assert refused(budget=-1) == "budget"
     assert refused(workingDir="here") == "workingDir"
+    assert refused(script="t.py") == "script"
     assert refused(training={"seed": -1}) == "training.seed"
     assert refused(resourcesPerWorker={"devices": 10**30}) == "resourcesPerWorker.devices"
+
+
+def test_a_script_begins_in_the_working_directory_if_there_is_one(api):
+    body = {"name": "train", "team": "vision", "script": "t.py"}
+    answer = api.user().post("/jobs", body)
+    assert answer.json()["detail"] == "script: 't.py' is not an absolute path"
+    assert "workingDir" in answer.json()["do"]
+    assert api.user().post("/jobs", body | {"workingDir": "/home/ada"}).is_success
 
 
 def test_what_is_no_json_is_refused(api):

@@ -29,6 +29,13 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
         raise invalid(
             "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the whole path, from / on"
         )
+    if spec.script and not PurePosixPath(spec.working_dir, spec.script).is_absolute():
+        raise invalid(
+            "script",
+            f"{spec.script!r} is not an absolute path",
+            "write the whole path, from / on, or a workingDir that it begins in",
+            means="the controller does not know in which directory you are",
+        )
     if spec.elastic_policy.max_replicas > MOST_WORKERS:
         raise invalid("elasticPolicy.maxReplicas", f"is more than {MOST_WORKERS}", "write a smaller number")
     for name in spec.env:
