@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from elastane.api.job_checks import job_spec
 from elastane.cli.main import app
-from elastane.client.context import Context, context, keep
+from elastane.client.context import Context, Running, context, keep, keep_running
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
 JOB = """\
@@ -94,6 +94,19 @@ def test_options_win_over_a_file_and_its_paths_begin_where_it_is(elastane, clust
     spec = cluster.job("other").spec
     assert (spec.script, spec.args, spec.working_dir) == (str(script), ("--epochs", "3"), "")
     assert (spec.team, spec.elastic_policy.limits) == ("vision", (1, 3))
+
+
+def test_the_script_of_a_file_must_be_here_if_the_controller_is(elastane, script, url):
+    (script.parent / "job.yaml").write_text(JOB)
+    script.unlink()
+    # Elsewhere there may be one: of a cluster's disks this machine knows nothing.
+    assert elastane("submit", "job.yaml").exit_code == 0
+    keep_running(Running(url=url, pid=1, started=0))
+    answer = elastane("submit", "job.yaml", "--name", "other")
+    assert answer.exit_code == 2
+    assert f"job.yaml: there is no script {script}" in answer.stderr
+    script.write_text("import elastane\n")
+    assert elastane("submit", "job.yaml", "--name", "other").exit_code == 0
 
 
 def test_a_dry_run_is_a_file_of_the_same_job_and_submits_nothing(elastane, script):

@@ -19,7 +19,7 @@ from elastane.cli.jobs.submission import Here, Wishes, wished
 from elastane.cli.jobs.waiting import looks_at
 from elastane.cli.runs.run_spec import check_script
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
-from elastane.client.context import connect, context
+from elastane.client.context import connect, context, running
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -222,6 +222,8 @@ def submit(
     )
     typed = Here(environment=os.environ, now=datetime.now().astimezone())
     spec = anchored(wished(spec, wishes, typed), here)
+    if is_job_file(what) and _controller_is_here():
+        check_script_of(spec, what)
     if dry_run:
         print_json(spec) if as_json else sys.stdout.write(yaml_of(spec))
         return
@@ -265,6 +267,22 @@ def job_of(what: Path, args: tuple[str, ...], here: Path, *, team: str) -> JobSp
     )
 
 
+def check_script_of(spec: JobSpec, file: Path) -> None:
+    """Goes on if the script that a job's file names, if it names one, is on this machine.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if not spec.script:
+        return
+    try:
+        check_script(Path(spec.script))
+    except BadInput as error:
+        raise BadInput(
+            f"{file}: {error.what}", do="correct script: in it; a relative one begins where the file is"
+        ) from error
+
+
 def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
     """Tell what happens to a job, and how far it is, until it has ended."""
     from elastane.cli.jobs.words import event_text, progress_line  # noqa: PLC0415 - rich
@@ -286,6 +304,15 @@ def concluded(job: Job, console: "Console") -> int:
     if job.run_dir and job.state == "finished":
         console.print(f"  run  {job.run_dir}", markup=False)
     return {"finished": 0, "cancelled": STOPPED_BY_USER}.get(job.state, 1)
+
+
+def _controller_is_here() -> bool:
+    """Whether `elastane up` started it on this machine, whose files its jobs then are."""
+    started = running()
+    try:
+        return started is not None and context().url == started.url
+    except BadInput:
+        return False
 
 
 def _usual_team(*, needed: bool) -> str:
