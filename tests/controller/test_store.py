@@ -1,5 +1,6 @@
 """The store, on both databases."""
 
+import os
 import threading
 
 import msgspec
@@ -73,6 +74,18 @@ def test_the_migrations_make_exactly_the_tables_that_the_code_reads(store):
     with store.engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
+
+
+def test_nobody_else_may_read_what_sqlite_keeps(tmp_path):
+    umask = os.umask(0o022)
+    try:
+        store = Store(f"sqlite:///{tmp_path / 'controller.db'}")
+        with store.writing():
+            files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(umask)
+    assert files == dict.fromkeys(("controller.db", "controller.db-wal", "controller.db-shm"), 0o600)
 
 
 def test_a_store_is_opened_again_with_everything_in_it(store, store_url, make_spec):

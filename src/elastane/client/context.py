@@ -53,6 +53,12 @@ def home() -> Path:
     return runs_home().parent
 
 
+def make_home() -> None:
+    """The home, for nobody else to look into; one that is there stays as open as its owner has made it."""
+    home().parent.mkdir(parents=True, exist_ok=True)
+    home().mkdir(mode=0o700, exist_ok=True)
+
+
 def context() -> Context:
     """The controller to ask.
 
@@ -132,7 +138,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 def _write(path: Path, value: msgspec.Struct) -> None:
     """Readable by nobody else: one has a token in it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_home()
     beside = path.with_suffix(".new")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:

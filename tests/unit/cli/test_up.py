@@ -53,6 +53,7 @@ def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(ho
     ready = up()
     assert ready.token.startswith("ela_")
     assert (home / "cluster.json").stat().st_mode & 0o777 == 0o600
+    assert (home / "controller.log").stat().st_mode & 0o777 == 0o600
     with connect() as cluster:
         assert cluster.version().elastane
 

@@ -18,7 +18,16 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.api.serving import Ready, Serving
 from elastane.cli.devices import devices_here
 from elastane.cli.verb import AsJson, print_json, talk
-from elastane.client.context import Context, Running, home, keep, keep_running, kept_context, running
+from elastane.client.context import (
+    Context,
+    Running,
+    home,
+    keep,
+    keep_running,
+    kept_context,
+    make_home,
+    running,
+)
 
 PORT = 7425
 LAST_PORT = 65535
@@ -62,7 +71,7 @@ def up(
         user=getpass.getuser(),
         new_token=new_token,
     )
-    home().mkdir(parents=True, exist_ok=True)
+    make_home()
     log = home() / "controller.log"
     process, ready = _started(wish, log, detach=detach)
     before, kept = running(), kept_context()
@@ -138,7 +147,7 @@ def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Pop
     """
     reading, writing = os.pipe()
     try:
-        with log.open("ab") as stream:
+        with os.fdopen(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as stream:
             process = subprocess.Popen(  # noqa: S603 - our own module
                 [
                     *(sys.executable, "-P", "-m", "elastane.controller"),

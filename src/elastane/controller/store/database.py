@@ -5,12 +5,14 @@ of `tables.turns`. So numbers of events are committed in their order, and a watc
 will never be shown a 6.
 """
 
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select, update
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, insert, select, update
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -162,6 +164,7 @@ def connected(url: URL) -> Engine:
         engine = create_engine(
             url, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, connect_args={"timeout": BUSY_S}
         )
+        event.listen(engine, "do_connect", _private)
         event.listen(engine, "connect", _tuned)
         event.listen(engine, "begin", _begun)
         return engine
@@ -179,6 +182,16 @@ def connected(url: URL) -> Engine:
         ) from error
     event.listen(engine, "begin", _begun_in_postgres)
     return engine
+
+
+def _private(_: Dialect, __: ConnectionPoolEntry, args: list[Any], ___: dict[str, Any]) -> None:
+    """Makes the file before SQLite would, for its owner only: the environment of jobs is in it.
+
+    SQLite gives the same rights to the files it makes beside it. What keeps us from it, SQLite says itself.
+    """
+    # Never one that is there: to close it would take away the locks that SQLite has on it in this process.
+    with suppress(OSError):
+        os.close(os.open(args[0], os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
 def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
