@@ -67,6 +67,21 @@ def test_what_is_not_given_stays_as_it_was(olga):
     assert "--device and --devices" in olga.error("pool", "set", "new", "--price", "1")
 
 
+def test_a_pool_of_which_no_engine_has_seen_a_node_says_where_its_jobs_run(olga, cluster):
+    warning = "no engine has seen a node of pool h100"
+    declared = olga(*H100)
+    assert warning in declared.stderr
+    assert "the controller's own machine" in declared.stderr
+    listed = olga("pool", "list")
+    assert warning in listed.stderr
+    assert olga.json("pool", "list")[0]["nodes"] == 0
+    cluster.world.seen_nodes.append(SeenNode(name="n1", pool="h100", devices=8))
+    cluster.pass_time(1)
+    assert not olga("pool", "set", "h100", "--price", "3").stderr
+    assert not olga("pool", "list").stderr
+    assert olga.json("pool", "list")[0]["nodes"] == 1
+
+
 def test_a_team_its_cohort_and_their_quotas(olga):
     olga(*H100)
     olga("cohort", "set", "research", "--weight", "3")

@@ -242,6 +242,7 @@ class Occupancy(Served, frozen=True, kw_only=True):
         spot: they can be taken away with a short notice.
         price: of a device for an hour, now.
         site: region or data centre.
+        nodes: that engines have seen in it; 0: its devices are those that are declared.
     """
 
     pool: str
@@ -252,6 +253,7 @@ class Occupancy(Served, frozen=True, kw_only=True):
     spot: bool
     price: float
     site: str
+    nodes: int
 
     @property
     def free(self) -> int:

@@ -4,17 +4,21 @@ from collections import Counter
 from collections.abc import Iterable
 
 from elastane.api.pools import Pool
-from elastane.api.wire import Occupancy, Use
+from elastane.api.wire import Node, Occupancy, Use
 
 
-def occupied(pools: Iterable[Pool], uses: Iterable[tuple[Use, ...]]) -> tuple[Occupancy, ...]:
+def occupied(
+    pools: Iterable[Pool], nodes: Iterable[Node], uses: Iterable[tuple[Use, ...]]
+) -> tuple[Occupancy, ...]:
     """The pools with what jobs use of them.
 
     Args:
         pools: as a plan sees them.
+        nodes: as known.
         uses: of every job, what it uses now.
     """
     used = Counter[str]()
+    seen = Counter(node.pool for node in nodes)
     for job in uses:
         for use in job:
             used[use.pool] += use.devices
@@ -28,6 +32,7 @@ def occupied(pools: Iterable[Pool], uses: Iterable[tuple[Use, ...]]) -> tuple[Oc
             spot=pool.spot,
             price=pool.price,
             site=pool.site,
+            nodes=seen[pool.name],
         )
         for pool in pools
     )

@@ -11,7 +11,7 @@ def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
         (Use(pool="a", terms="owned", devices=2), Use(pool="a", terms="borrowed", devices=1)),
         (Use(pool="a", terms="spot", devices=1), Use(pool="b", terms="owned", devices=2)),
     )
-    first, second = occupied(pools, uses)
+    first, second = occupied(pools, (), uses)
     assert (first.pool, first.used, first.free) == ("a", 4, 4)
     assert (second.pool, second.used, second.free) == ("b", 2, 0)
 
@@ -19,6 +19,6 @@ def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
 def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> None:
     pools = (Pool(name="a", device="h100", devices=8, leaving=3),)
     (pool,) = occupied(
-        pools, ((Use(pool="a", terms="owned", devices=1),), (Use(pool="b", terms="owned", devices=9),))
+        pools, (), ((Use(pool="a", terms="owned", devices=1),), (Use(pool="b", terms="owned", devices=9),))
     )
     assert (pool.used, pool.free) == (1, 5)

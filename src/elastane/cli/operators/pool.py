@@ -1,5 +1,6 @@
 """``elastane pool``: devices that are alike."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgspec
@@ -7,10 +8,11 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
+from elastane.api.wire import Occupancy
 from elastane.cli.operators.documents import Name, amend, declare_show_and_remove, group
 from elastane.cli.operators.quantities import labels
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, verb
+from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
 
@@ -71,13 +73,27 @@ def set_pool(
         )
 
     amend("pool", Pool, name, changed, as_json=as_json)
+    with connect() as cluster:
+        _warn(one for one in cluster.occupancy() if one.pool == name)
+
+
+def _warn(pools: Iterable[Occupancy]) -> None:
+    """On stderr: pools of which only the declaration knows, whose jobs run all the same."""
+    unseen = [one.pool for one in pools if one.devices and not one.nodes]
+    if unseen:
+        talk(as_json=True).print(
+            f"warning: no engine has seen a node of pool {', '.join(unseen)}: it has as many devices as are"
+            " declared, and jobs that get them run on the controller's own machine",
+            markup=False,
+        )
 
 
 def listing(as_json: AsJson = False) -> None:
     """Show every pool, what is in use, and what is free.
 
-    With --json, a list of objects with the keys pool (as declared), devices
-    (as a plan counts them now), leaving, used, free and price (of now).
+    With --json, a list of objects with the keys pool (as declared), nodes
+    (that engines have seen), devices (as a plan counts them now), leaving,
+    used, free and price (of now).
     """
     with connect() as cluster:
         declared = {one.name: one for one in cluster.declared(Pool)}
@@ -85,18 +101,31 @@ def listing(as_json: AsJson = False) -> None:
     if as_json:
         print_json(
             [
-                {"pool": declared[one.pool], "devices": one.devices, "leaving": one.leaving}
-                | {"used": one.used, "free": one.free, "price": one.price}
+                {"pool": declared[one.pool], "nodes": one.nodes, "devices": one.devices}
+                | {"leaving": one.leaving, "used": one.used, "free": one.free, "price": one.price}
                 for one in now
             ]
         )
         return
     print_table(
-        ("pool", "device", "devices", "leaving", "used", "free", "terms", "price/h", "site", "labels"),
+        (
+            "pool",
+            "device",
+            "nodes",
+            "devices",
+            "leaving",
+            "used",
+            "free",
+            "terms",
+            "price/h",
+            "site",
+            "labels",
+        ),
         [
             (
                 one.pool,
                 one.device,
+                str(one.nodes),
                 str(one.devices),
                 str(one.leaving or ""),
                 str(one.used),
@@ -108,9 +137,10 @@ def listing(as_json: AsJson = False) -> None:
             )
             for one in now
         ],
-        numbers=("devices", "leaving", "used", "free", "price/h"),
+        numbers=("nodes", "devices", "leaving", "used", "free", "price/h"),
         empty="no pool is declared",
     )
+    _warn(now)
 
 
 pool = group(

@@ -8,7 +8,7 @@ from elastane.controller.api.bodies import reply, response
 from elastane.controller.api.caller import Asking
 from elastane.controller.api.description import says
 from elastane.controller.occupancy import occupied
-from elastane.controller.store import documents, jobs, snapshots
+from elastane.controller.store import documents, jobs, nodes, snapshots
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
@@ -20,4 +20,5 @@ def occupancy(caller: Asking) -> Response:
     with caller.reading() as tx:
         pools = snapshots.pools_of(tx, documents.config(tx), caller.now_s)
         uses = jobs.using(tx)
-    return response(reply(Page(items=occupied(pools, uses.values()))))
+        known = nodes.every(tx)
+    return response(reply(Page(items=occupied(pools, known, uses.values()))))
