@@ -216,6 +216,30 @@ def test_events_tell_what_was_done_in_order(api, make_spec):
     assert kinds == ["job.submitted", "job.scaled", "job.cancelled"]
 
 
+def test_events_and_the_audit_log_tell_from_what_to_what(api, make_spec):
+    operator, ada = api.user("operator"), api.user()
+    operator.put("/priorities/high", {"name": "high", "value": 10})
+    ada.post("/jobs", make_spec(env={"TOKEN": "secret"}))
+    ada.post("/jobs/train/scale", {"minReplicas": 2, "maxReplicas": 9})
+    ada.post("/jobs/train/priority", {"priorityClass": "high"})
+    ada.post("/jobs/train/bounds", {"budget": 5.5, "loss": 1.5})
+    ada.post("/jobs/train/bounds", {"budget": None, "deadline": "2027-02-01T00:00:00Z"})
+    ada.post("/jobs/train/pause")
+    told = {
+        "ada scaled train": "elasticPolicy.minReplicas 1 -> 2, elasticPolicy.maxReplicas 4 -> 9",
+        "ada changed the priority of train": "priorityClass none -> high",
+        "ada changed the bounds of train": "budget 5.5 -> none, deadline none -> 2027-02-01T00:00:00Z",
+    }
+    said = ada.get("/jobs/train/events").json()["items"]
+    messages = [one["message"] for one in said]
+    assert messages[3] == "ada changed the bounds of train: target.loss none -> 1.5, budget none -> 5.5"
+    del messages[3]
+    assert messages[1:] == [f"{what}: {words}" for what, words in told.items()] + ["ada paused train"]
+    audited = operator.get("/audit").json()["items"]
+    assert [one["detail"] for one in audited if one["action"] == "job.scaled"] == [told["ada scaled train"]]
+    assert "secret" not in str(said) + str(audited)
+
+
 def test_a_job_that_nobody_has_decided_about_explains_itself_with_nothing(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())

@@ -29,6 +29,16 @@ def test_a_document_has_a_version_that_guards_it(operator):
     assert same.headers["ETag"] == '"2"'
 
 
+def test_the_audit_log_tells_what_a_document_was_and_is(operator):
+    operator.put("/pools/h100", POOL)
+    operator.put("/teams/speech", {"name": "speech", "quotas": [{"pool": "h100", "nominalQuota": 4}]})
+    operator.put("/teams/speech", {"name": "speech", "quotas": [{"pool": "h100", "nominalQuota": 8}]})
+    operator.post("/config/apply", {"pools": [POOL | {"devices": 32}]})
+    applied, put, *_ = operator.get("/audit").json()["items"]
+    assert (put["action"], put["detail"]) == ("teams.put", "quotas.h100.nominalQuota 4 -> 8")
+    assert applied["detail"] == "change pools h100: devices 16 -> 32"
+
+
 def test_what_others_stand_on_is_not_removed(operator):
     operator.put("/pools/h100", POOL)
     quota = {"pool": "h100", "nominalQuota": 8}

@@ -264,7 +264,7 @@ def test_the_audit_log_is_read_newest_first_and_refusals_alone(olga, terminal, c
     assert "only an operator" in terminal("viewer", user="eve").error("pool", "set", "h100", "--price", "0")
     newest, before = olga.rows("audit")[:2]
     assert newest[2:] == ["eve", "documents.write", "refused", "pool", "h100:", *newest[7:]]
-    assert before[2:] == ["olga", "pools.put", "pool", "h100"]
+    assert before[2:8] == ["olga", "pools.put", "pool", "h100:", "device", "h100,"]
     lines = [json.loads(line) for line in olga.said("audit", "--refused", "--json").splitlines()]
     assert [(one["user"], one["allowed"]) for one in lines] == [("eve", False)]
     assert len(olga.rows("audit", "-n", "1")) == 1

@@ -107,7 +107,7 @@ def diff(standing: Config, wanted: Config) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def plain(document: Document) -> dict[str, Any]:
+def plain(document: msgspec.Struct) -> dict[str, Any]:
     """A document as JSON has it."""
     whole: dict[str, Any] = msgspec.to_builtins(document)
     return whole

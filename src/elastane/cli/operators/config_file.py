@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from elastane.api.differences import lean
 from elastane.api.errors import BadField, BadInput
 from elastane.api.reading import read
 from elastane.api.wire import Config
-from elastane.cli.operators.differences import lean
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 DIGITS = list("0123456789")

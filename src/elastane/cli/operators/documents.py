@@ -6,13 +6,13 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
+from elastane.api.differences import field_changes, flat, lean
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reservations import Reservation
 from elastane.api.wire import Trigger
 from elastane.cli.operators.config_file import text_of
-from elastane.cli.operators.differences import field_changes, flat, lean
 from elastane.cli.operators.tables import print_table
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect

@@ -66,6 +66,7 @@ class Caller:
         self._key = key
         self._if_match = if_match
         self._about = Target(name="")
+        self._detail = ""
 
     @property
     def teams(self) -> tuple[str, ...] | None:
@@ -83,6 +84,10 @@ class Caller:
                 raise NotAllowed(action, target, denied)
             case _:
                 self._about = target
+
+    def tells(self, detail: str) -> None:
+        """What the change changes, for its line in the audit log."""
+        self._detail = detail
 
     def expect(self, version: int) -> None:
         """Goes on if the caller means this version.
@@ -124,7 +129,7 @@ class Caller:
                 if self._key and (kept := replies.find(tx, self.principal.token, self._key)):
                     return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
                 done = do(tx)
-                self._audit(tx, action, target, self._about.team, allowed=True, detail="")
+                self._audit(tx, action, target, self._about.team, allowed=True, detail=self._detail)
                 if self._key:
                     replies.keep(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
         except NotAllowed as refusal:

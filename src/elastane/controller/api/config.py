@@ -14,6 +14,7 @@ from elastane.controller.api.context import Controller
 from elastane.controller.api.description import says
 from elastane.controller.api.removing import check_removals
 from elastane.controller.declared import check, diff, merged
+from elastane.controller.differing import redeclared, told
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 from elastane.controller.store.snapshots import snapshot
@@ -49,10 +50,14 @@ def config_apply(caller: Asking, config: Wanted) -> Response:
         changes = diff(standing, config)
         check_removals(tx, changes)
         documents.write(tx, changes, caller.now_s)
+        said = []
         for one in changes:
-            message = f"{caller.principal.user} applied a configuration: {one.change} {one.kind} {one.name}"
+            words = told(f"{one.change} {one.kind} {one.name}", redeclared(one.before, one.after))
+            said.append(words)
+            message = f"{caller.principal.user} applied a configuration: {words}"
             team = one.name if one.kind == "teams" else ""
             events.append(tx, "config.applied", message, caller.now_s, team=team)
+        caller.tells("; ".join(said))
         return reply(Page(items=changes))
 
     return caller.change("config.apply", ALL.name, do)

@@ -29,6 +29,7 @@ from elastane.controller.declared import (
     lacking,
     plain,
 )
+from elastane.controller.differing import redeclared, told
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 
@@ -58,17 +59,19 @@ def _put(caller: Caller, kind: Kind, name: str, document: Document) -> Response:
         check(having(documents.config(tx), kind, document))
         if found and found.value == document:
             return reply(document, version=found.version)
-        change = Change(kind=kind, name=name, change="change" if found else "add", after=plain(document))
+        before, after = plain(found.value) if found else None, plain(document)
+        change = Change(kind=kind, name=name, change="change" if found else "add", after=after)
         documents.write(tx, (change,), caller.now_s)
-        _tell(tx, caller, kind, name, "changed" if found else "added")
+        _tell(tx, caller, kind, name, "changed" if found else "added", words=redeclared(before, after))
         status = HTTPStatus.OK if found else HTTPStatus.CREATED
         return reply(document, status=status, version=found.version + 1 if found else 1)
 
     return caller.change(f"{kind}.put", f"{SINGULAR[kind]} {name}", do)
 
 
-def _tell(tx: Connection, caller: Caller, kind: Kind, name: str, what: str) -> None:
-    message = f"{caller.principal.user} {what} {SINGULAR[kind]} {name}"
+def _tell(tx: Connection, caller: Caller, kind: Kind, name: str, what: str, *, words: str = "") -> None:
+    message = told(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
+    caller.tells(words)
     events.append(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
 
 

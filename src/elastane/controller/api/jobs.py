@@ -29,6 +29,7 @@ from elastane.controller.api.description import says
 from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
 from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
 from elastane.controller.api.problems import missing
+from elastane.controller.differing import respecified, told
 from elastane.controller.scaling import scaled
 from elastane.controller.store import deciding, documents, events, forgetting, jobs
 from elastane.controller.store.replies import Reply
@@ -134,7 +135,9 @@ def _respecified(
             return reply(before, version=before.version)
         check(spec, _priorities(tx))
         after = jobs.respecify(tx, name, spec)
-        said = f"{caller.principal.user} {message} {name}"
+        words = respecified(before.spec, spec)
+        caller.tells(words)
+        said = told(f"{caller.principal.user} {message} {name}", words)
         events.append(tx, f"job.{kind}", said, caller.now_s, team=after.team, job=name)
         return reply(after, version=after.version)
 

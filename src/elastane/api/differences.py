@@ -1,0 +1,66 @@
+"""The fields of documents, and how those of two differ, in words that people read. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+def lean(document: msgspec.Struct) -> dict[str, Any]:
+    """A document as files write it: without what is as it would be anyway."""
+    found = {}
+    for field in msgspec.structs.fields(document):
+        value = getattr(document, field.name)
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        if field.required or value != default:
+            found[field.encode_name] = _lean(value)
+    tag = document.__struct_config__.tag
+    if isinstance(tag, str):
+        return {str(document.__struct_config__.tag_field): tag} | found
+    return found
+
+
+def _lean(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
+    if isinstance(value, msgspec.Struct):
+        return lean(value)
+    if isinstance(value, tuple):
+        return [_lean(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+def field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """``devices 64 -> 32`` for each field that differs."""
+    names = dict.fromkeys((*before, *after))
+    return [
+        f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def flat(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - whatever JSON has
+    """Fields of a document and of the documents in it, by path, but for its name and for what is empty.
+
+    Quotas go by their pools.
+    """
+    found: dict[str, str] = {}
+    match value:
+        case dict():
+            for key, one in value.items():
+                if path or key != "name":
+                    found |= flat(one, f"{path}.{key}" if path else str(key))
+        case [dict(), *_]:
+            for number, one in enumerate(value):
+                rest = {key: inner for key, inner in one.items() if key != "pool"}
+                found |= flat(rest, f"{path}.{one.get('pool', number)}")
+        case None | "" | [] | ():
+            pass
+        case list() | tuple():
+            found[path] = "[" + " ".join(map(str, value)) + "]"
+        case bool():
+            found[path] = "yes" if value else "no"
+        case float():
+            found[path] = f"{value:g}"
+        case _:
+            found[path] = str(value)
+    return found

@@ -1,0 +1,37 @@
+"""What a change changes, in the words of events and of the audit log. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from elastane.api.differences import field_changes, flat
+from elastane.api.jobs import JobSpec
+
+
+def respecified(before: JobSpec, after: JobSpec) -> str:
+    """``elasticPolicy.maxReplicas 4 -> 8``: from what to what; empty: nothing that is not said anyway."""
+    # Variables may be secrets; and pausing and resuming are events of their own.
+    policy = msgspec.structs.replace(after.run_policy, suspend=before.run_policy.suspend)
+    shown = msgspec.structs.replace(after, env=before.env, run_policy=policy)
+    return ", ".join(field_changes(_fields(before), _fields(shown)))
+
+
+def _fields(spec: JobSpec) -> dict[str, str]:
+    """With the limits that count, given or not: first, and as they are."""
+    least, most = spec.elastic_policy.limits
+    limits = {"elasticPolicy.minReplicas": str(least), "elasticPolicy.maxReplicas": str(most)}
+    return limits | flat(msgspec.to_builtins(spec)) | limits
+
+
+def redeclared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+    """``devices 8 -> 16``: from what to what, of a document as JSON has it; None: there is none."""
+    if after is None:
+        return ""
+    if before is None:
+        return ", ".join(f"{field} {value}" for field, value in flat(after).items())
+    return ", ".join(field_changes(flat(before), flat(after)))
+
+
+def told(what: str, words: str) -> str:
+    """A sentence, and what was changed behind it."""
+    return f"{what}: {words}" if words else what
