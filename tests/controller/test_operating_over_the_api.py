@@ -8,6 +8,7 @@ import pytest
 
 from elastane.api.plans import Decision, MinimumFits, Plan
 from elastane.api.wire import UNSEEN_S, Change, Config, Foreseen, Page, Use
+from elastane.controller.api.app import description
 from elastane.controller.store import jobs, nodes, snapshots
 
 POOL = {"name": "h100", "device": "h100", "devices": 16}
@@ -27,6 +28,19 @@ def test_a_document_has_a_version_that_guards_it(operator):
     assert operator.get("/pools/h100").json()["devices"] == 8
     same = operator.put("/pools/h100", POOL | {"devices": 8})
     assert same.headers["ETag"] == '"2"'
+
+
+def test_the_headers_of_a_change_are_described_of_no_request_that_only_reads():
+    paths = description()["paths"]
+    headers = {
+        (method, path): {one["name"] for one in operation.get("parameters", ()) if one["in"] == "header"}
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    }
+    of_changes = {"idempotency-key", "if-match"}
+    assert not any(names & of_changes for (method, _), names in headers.items() if method == "get")
+    assert headers["put", "/v1/pools/{name}"] == of_changes
+    assert headers["get", "/v1/watch"] == {"last-event-id"}
 
 
 def test_the_audit_log_tells_what_a_document_was_and_is(operator):
