@@ -46,7 +46,7 @@ def fill(store: Store, count: int) -> None:
                 spec = JobSpec(
                     name=f"job-{number}",
                     team=f"team-{number % TEAMS}",
-                    script="train.py",
+                    script="/train.py",
                     args=("--epochs", "3", "--data", "s3://bucket/some/where"),
                     env={"OMP_NUM_THREADS": "4"},
                     elastic_policy=ElasticPolicy(min_replicas=1, max_replicas=16),
