@@ -239,9 +239,10 @@ def controller(wish: Serving, log: Path) -> Iterator[tuple[int, Ready]]:
             pass_fds=(writing,),
         )
     os.close(writing)
+    assert process.stdin is not None, "it is a pipe"
     try:
-        with process.stdin as told:
-            told.write(msgspec.json.encode(wish))
+        with process.stdin as asked:
+            asked.write(msgspec.json.encode(wish))
         with os.fdopen(reading, "rb") as told:
             line = told.readline()
         if not line:
