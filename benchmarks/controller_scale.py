@@ -239,7 +239,7 @@ def controller(wish: Serving, log: Path) -> Iterator[tuple[int, Ready]]:
             pass_fds=(writing,),
         )
     os.close(writing)
-    assert process.stdin is not None, "it is a pipe"
+    assert process.stdin is not None, "it is a pipe"  # noqa: S101
     try:
         with process.stdin as asked:
             asked.write(msgspec.json.encode(wish))
