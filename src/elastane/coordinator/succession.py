@@ -116,6 +116,7 @@ def _lost(roster: Roster) -> str:
 def plan(turn: Turn) -> None:
     """A planned generation, from a settled one: joins, leaves and, when there are none, new shares.
 
+    Beside a death that is not dealt with yet nothing is planned: the new generation would not name who died.
     Members leave only if what they hold stays: see `_can_spare`.
     """
     roster = turn.roster
