@@ -182,6 +182,22 @@ def legal(policy: ElasticPolicy, workers: int) -> bool:
     )
 
 
+def held_after(state: JobState, decision: Decision) -> tuple[Holding, ...]:
+    """The dead are the first to leave; whoever grants more expects new ones in their places."""
+    faulty = faulty_after(state, decision) is not None
+    failed = {one.pool: one.failed - decision.drain.get(one.pool, 0) for one in state.holds}
+    return tuple(
+        Holding(pool=pool, workers=workers, failed=max(0, failed.get(pool, 0)) if faulty else 0)
+        for pool, workers in decision.workers.items()
+    )
+
+
+def faulty_after(state: JobState, decision: Decision) -> float | None:
+    more = decision.action in {"start", "grow", "move"}
+    dead = sum(max(0, one.failed - decision.drain.get(one.pool, 0)) for one in state.holds)
+    return None if more or not dead else state.faulty_since_s
+
+
 # -- the cluster -------------------------------------------------------------------------------------------
 
 
@@ -239,7 +255,8 @@ class Cluster:
             jobs.append(
                 replace(
                     state,
-                    holds=tuple(Holding(pool=pool, workers=n) for pool, n in decision.workers.items()),
+                    holds=held_after(state, decision),
+                    faulty_since_s=faulty_after(state, decision),
                     draining=draining,
                     **asdict(standing_after(before, decision, now_s)),
                 )

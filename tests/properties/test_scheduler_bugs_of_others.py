@@ -1,9 +1,12 @@
 """Bugs that other schedulers shipped; each name says what must hold here."""
 
+from datetime import UTC, datetime, timedelta
+
 from elastane.api.cluster import Draining, Snapshot
-from elastane.api.plans import DidNotArrive, DidNotReturn, Drains, GivesWay, NoRoom
+from elastane.api.plans import AwaitsRepair, DidNotArrive, DidNotReturn, Drains, GivesWay, NoRoom
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
+from elastane.api.reservations import Once, Reservation
 from elastane.scheduler.plan import plan
 
 from .scheduler_model import Cluster, by_job, dice, job, quota, replace, running
@@ -225,16 +228,48 @@ def test_a_failed_device_costs_one_worker_and_not_its_whole_pool():
 
 
 def test_failed_capacity_that_comes_back_in_time_costs_nothing():
-    broken = replace(running(job(1, low=8), a=8), faulty_since_s=9_990.0)
-    assert plan(cluster(broken, devices=4)).decisions[0].action == "keep"
-    late = replace(broken, faulty_since_s=9_000.0)
+    for policy in ({"low": 8}, {"low": 2, "high": 8}, {"sizes": (2, 8)}):
+        broken = failed(running(job(1, **policy), a=8), 4, since_s=9_990.0)
+        (made,) = plan(cluster(broken, devices=4)).decisions
+        assert (made.action, made.why[0]) == ("keep", AwaitsRepair(until_s=10_020.0))
+    late = failed(running(job(1, low=8), a=8), 4)
     assert plan(cluster(late, devices=4)).decisions[0].action == "preempt"
 
 
-def failed(state, workers):
-    """So many of the job's workers have been gone for long."""
+def test_what_failed_of_a_borrower_comes_back_to_nobody_while_the_owner_waits():
+    """Whoever must give up workers that live is not spared because others of its workers are dead."""
+    teams = (Team(name="t"), Team(name="owner", quotas=(quota("a", 4),)))
+    for dead, there in ((0, 8), (4, 8), (4, 4)):
+        borrower = failed(running(job(1, high=8), a=8), dead, since_s=9_990.0)
+        made = by_job(plan(cluster(borrower, job(2, "owner", low=4), devices=there, teams=teams)))
+        assert sum(made["job-1"].workers.values()) == there - 4
+        assert made["job-2"].entitled == 4
+
+
+def test_devices_that_are_gone_with_failed_workers_are_missed_by_nobody_else():
+    """Of twelve there are eight left, and eight workers live."""
+    for policy in ({"low": 8}, {"low": 1, "high": 8}):
+        broken = failed(running(job(1, **policy), a=8), 4, since_s=9_990.0)
+        other = running(job(2, low=1, high=4), a=4)
+        made = by_job(plan(cluster(broken, other, devices=8)))
+        assert [one.action for one in made.values()] == ["keep", "keep"]
+        made = by_job(plan(cluster(broken, other, job(3), devices=9)))
+        assert made["job-3"].action == "wait", "what comes back is for those who miss it"
+
+
+def test_a_reservation_does_not_wait_for_a_repair():
+    start = datetime.fromtimestamp(10_000, UTC)
+    hour = Reservation(name="r", pool="a", devices=4, when=Once(start=start, end=start + timedelta(hours=1)))
+    for dead, there, left in ((4, 8, 4), (4, 4, 0), (4, 6, 2), (2, 10, 6)):
+        broken = failed(running(job(1, high=8), a=8), dead, since_s=9_990.0)
+        snapshot = replace(cluster(broken, devices=there), reservations=(hour,))
+        assert sum(plan(snapshot).decisions[0].workers.values()) == left
+
+
+def failed(state, workers, since_s=9_000.0):
+    """So many of the job's workers are gone, for long unless it is said since when."""
     holds = (replace(state.holds[0], failed=workers), *state.holds[1:])
-    return replace(state, holds=holds, faulty_since_s=9_000.0)
+    return replace(state, holds=holds, faulty_since_s=since_s)
 
 
 def test_dead_workers_that_nobody_replaces_are_given_up():

@@ -189,6 +189,16 @@ class Truth:
     def drains(self, decision, state, why):
         assert decision.entitled > sum(decision.workers.values())
 
+    def awaits_repair(self, decision, state, why):
+        assert any(one.failed for one in state.holds)
+        timeout_s = state.spec.elastic_policy.faulty_scale_down_timeout_in_seconds
+        assert why.until_s == state.faulty_since_s + timeout_s > self.before.now_s
+
+    def did_not_return(self, decision, state, why):
+        assert sum(one.failed for one in state.holds) == why.workers > 0
+        timeout_s = state.spec.elastic_policy.faulty_scale_down_timeout_in_seconds
+        assert state.faulty_since_s + timeout_s <= self.before.now_s
+
     def own_drain(self, decision, state, why):
         assert sum(one.workers - one.leaving for one in state.draining) == why.workers > 0
 
@@ -256,12 +266,10 @@ def test_every_reason_is_true(history):
 def test_every_reason_there_is_can_be_checked_or_has_a_test_of_its_own():
     elsewhere = {
         plans.DidNotArrive,
-        plans.DidNotReturn,
         plans.Suspended,
         plans.Ends,
         plans.RetryLater,
         plans.BudgetSpent,
-        plans.AwaitsRepair,
         plans.AwaitsArrival,
         plans.TargetMet,
         plans.BudgetAllows,

@@ -28,6 +28,7 @@ EVENTS = (
     "cancel",
     "fail",
     "repair",
+    "die",
     "leave",
     "resize",
     "priority",
@@ -64,12 +65,12 @@ def happen(cluster, event, number, rng):
         case "cancel" if names:
             gone = rng.choice(names)
             cluster.snapshot = replace(snapshot, jobs=tuple(s for s in snapshot.jobs if s.name != gone))
-        case "fail":
-            pools[which] = replace(pool, devices=max(0, pool.devices - rng.randint(1, 8)))
+        case "fail" | "repair":
+            more = rng.randint(1, 8) * (1 if event == "repair" else -1)
+            pools[which] = replace(pool, devices=max(0, pool.devices + more))
             cluster.snapshot = replace(snapshot, pools=tuple(pools))
-        case "repair":
-            pools[which] = replace(pool, devices=pool.devices + rng.randint(1, 8))
-            cluster.snapshot = replace(snapshot, pools=tuple(pools))
+        case "die" if names:
+            die(cluster, rng.choice(names), rng)
         case "leave":
             leave(cluster, which, rng)
         case "resize" if names:
@@ -85,6 +86,27 @@ def happen(cluster, event, number, rng):
             cluster.snapshot = replace(snapshot, pools=tuple(pools))
         case "priority" if names:
             cluster.change(rng.choice(names), priority_class=rng.choice(["", "high", "low"]))
+
+
+def die(cluster, name, rng):
+    """Workers of one job fail, with or without the devices they were on."""
+    snapshot, state = cluster.snapshot, cluster.of(name)
+    holds, gone = [], {}
+    for one in state.holds:
+        dead = rng.randint(0, one.workers - one.failed)
+        gone[one.pool] = rng.randint(0, dead * state.spec.resources_per_worker.devices)
+        holds.append(replace(one, failed=one.failed + dead))
+    if not any(one.failed for one in holds):
+        return
+    since_s = snapshot.now_s if state.faulty_since_s is None else state.faulty_since_s
+    broken = replace(state, holds=tuple(holds), faulty_since_s=since_s)
+    cluster.snapshot = replace(
+        snapshot,
+        jobs=tuple(broken if one is state else one for one in snapshot.jobs),
+        pools=tuple(
+            replace(pool, devices=max(0, pool.devices - gone.get(pool.name, 0))) for pool in snapshot.pools
+        ),
+    )
 
 
 def leave(cluster, which, rng):

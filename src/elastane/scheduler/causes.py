@@ -48,15 +48,18 @@ class Causes:
         self.before = Accounts(ground.tree, ground.growable)
         self.gains: dict[int, list[Gain]] = {}
         held = dict.fromkeys(ground.pools.values(), 0)
+        self.fewer = {pool.name: min(0, pool.leaving - pool.devices) for pool in ground.snapshot.pools}
         for claimant in ground.claimants:
+            for one in claimant.state.holds:
+                if one.pool in ground.pools:
+                    self.fewer[one.pool] += (one.workers - one.leaving) * claimant.devices
             for pool, workers in claimant.held.items():
                 held[pool] += workers * claimant.devices
                 self.before.charge(claimant.path, pool, workers * claimant.devices)
             self._note_gains(claimant)
         for gains in self.gains.values():
             gains.sort(key=lambda gain: gain.grant.rank)
-        healthy = [max(0, pool.devices - pool.leaving) for pool in ground.snapshot.pools]
-        self.gone = [max(0, held[pool] - healthy[pool]) for pool in ground.pools.values()]
+        self.gone = [max(0, held[pool] - ground.healthy[pool]) for pool in ground.pools.values()]
         self.over = [max(0, held[pool] - ground.tree.capacity[pool]) for pool in ground.pools.values()]
 
     def _note_gains(self, claimant: Claimant) -> None:
@@ -79,9 +82,12 @@ class Causes:
         own = self._own(claimant)
         if own is not None:
             return (own,)
+        # Elsewhere they cannot stay whoever else is there.
+        suitable = {pool for group in claimant.groups for pool in group.for_minimum}
         others = [
             why
             for pool, workers in lost.items()
+            if pool in suitable
             for why in self._others(claimant, pool, workers * claimant.devices)
         ]
         return tuple(dict.fromkeys(others))
@@ -102,7 +108,7 @@ class Causes:
         by_node = room < accounts.free[pool] and node != CLUSTER
         found: list[Why] = []
         if not by_node and self.gone[pool]:
-            found.append(CapacityGone(pool=name, devices=self.gone[pool]))
+            found.append(CapacityGone(pool=name, devices=self.fewer[name]))
         if not by_node and self.over[pool] > self.gone[pool]:
             found += [
                 Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)

@@ -59,7 +59,6 @@ class Claimant:
         protected: it was started a moment ago, so that no better right but an owner's preempts it.
         patient: it has waited long enough to hold its place.
         reserved: it waits, and beside what is reserved its minimum would not fit even if nobody else had any.
-        excused: part of it has failed a moment ago, and may come back.
         needed: workers it takes to be done by its deadline, or those it has if they will do; 0 without one.
         resize_log: what a resize costs, as a part of the horizon; comparable to `Curve.gain`.
         waits: why its minimum does not fit.
@@ -90,7 +89,6 @@ class Claimant:
     protected: bool
     patient: bool
     reserved: bool
-    excused: bool
     needed: float
     resize_log: float
     stop: Why | None = None
@@ -112,7 +110,7 @@ class Claimant:
 
     @property
     def has_minimum(self) -> bool:
-        return self.entitled >= self.minimum or self.excused
+        return self.entitled >= self.minimum
 
     @property
     def preemption_loses(self) -> float:

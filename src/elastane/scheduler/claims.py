@@ -169,11 +169,7 @@ class _Desk:
         nodes = claimant.path[:level][::-1]
 
         def may_be_taken(grant: Grant) -> bool:
-            return (
-                grant.claimant is not claimant
-                and not grant.claimant.excused
-                and any(pool in pools for pool, _ in grant.parts)
-            )
+            return grant.claimant is not claimant and any(pool in pools for pool, _ in grant.parts)
 
         yield from (grant for grant in self.books.latest(nodes) if grant.growth and may_be_taken(grant))
         minimums = [

@@ -3,28 +3,52 @@
 From the leaves of the quota tree to its root, each node hands out what it owns: first minimums, then growth.
 What a team does not use goes up to its cohort, and from there to the cluster, where others borrow it. So an
 owner always comes before a borrower, and nothing stays idle that somebody may use.
+
+What has failed and may come back counts as if it were there, but only for a job that has to give up nothing:
+nobody waits for what is really there because others wait for a repair.
 """
 
+from elastane.api.cluster import Snapshot
 from elastane.scheduler.accounts import Accounts
 from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.claims import grant_minimums
 from elastane.scheduler.growth import grant_growth
+from elastane.scheduler.limits import repaired_by_s
 from elastane.scheduler.sizes import largest
-from elastane.scheduler.survey import Ground
+from elastane.scheduler.survey import Ground, lacking, survey
+
+ROUNDS = 3
+"""With excuses: that of a job that must give up something is gone, and this may cost another one its own."""
 
 
-def entitle(ground: Ground) -> Books:
-    """Fill in what each claimant is entitled to."""
+def settle(snapshot: Snapshot) -> tuple[Ground, Books]:
+    """What each claimant is entitled to, filled in, and the books of it."""
+    excused = _awaiting_repair(snapshot)
+    for _ in range(ROUNDS):
+        ground = survey(snapshot, excused)
+        books = _entitle(ground)
+        losers = {one.number for one in ground.claimants if one.placed < one.stays} & excused
+        if not losers:
+            return ground, books
+        excused -= losers
+    ground = survey(snapshot, ())
+    return ground, _entitle(ground)
+
+
+def _awaiting_repair(snapshot: Snapshot) -> set[int]:
+    """Numbers of jobs on devices that are gone and may yet come back."""
+    late = [state for state in snapshot.jobs if repaired_by_s(state) > snapshot.now_s]
+    away = lacking(snapshot) if late else {}
+    return {state.number for state in late if any(one.failed and one.pool in away for one in state.holds)}
+
+
+def _entitle(ground: Ground) -> Books:
     books = Books(Accounts(ground.tree, ground.growable), tuple(ground.pools))
     rules = ground.snapshot.rules
     below: dict[int, list[Claimant]] = {}
     for claimant in ground.claimants:
-        if claimant.excused and claimant.limit:
-            # It keeps its place until it is known what comes back.
-            parts = tuple(claimant.held.items())
-            books.grant(claimant, claimant.path[claimant.level], parts, growth=False)
-        elif claimant.limit:
+        if claimant.limit:
             for node in claimant.path[: claimant.level + 1]:
                 below.setdefault(node, []).append(claimant)
 

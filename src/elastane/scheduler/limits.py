@@ -9,6 +9,7 @@ from elastane.api.cluster import JobState
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.plans import (
     AtMaximum,
+    AwaitsRepair,
     BudgetAllows,
     BudgetSpent,
     CoolingDown,
@@ -93,12 +94,19 @@ def given_up(state: JobState, now_s: float) -> GivenUp | None:
         starting = sum(holding.starting for holding in state.holds)
         # Fewer than its minimum do not begin to train: those who have arrived hold their devices for nothing.
         return GivenUp(largest(policy, size - starting), DidNotArrive(workers=starting)) if starting else None
-    if faulty_s is not None and now_s >= faulty_s + policy.faulty_scale_down_timeout_in_seconds:
+    if faulty_s is not None and now_s >= repaired_by_s(state):
         failed = sum(holding.failed for holding in state.holds)
         # What trains is not stopped for it: others take the places of the dead, or the life ends by itself.
         left = max(smallest(policy), largest(policy, size - failed))
         return GivenUp(min(size, left), DidNotReturn(workers=failed)) if failed else None
     return None
+
+
+def repaired_by_s(state: JobState) -> float:
+    """Until when what has failed of the job may come back, in seconds since 1970; 0: nothing has."""
+    if state.faulty_since_s is None:
+        return 0.0
+    return state.faulty_since_s + state.spec.elastic_policy.faulty_scale_down_timeout_in_seconds
 
 
 def rest_s(state: JobState, rules: Rules, now_s: float) -> float:
@@ -182,6 +190,8 @@ def _rest(state: JobState, rules: Rules, now_s: float) -> list[Limit]:
     draining = sum(one.workers - one.leaving for one in state.draining)
     if draining:
         found.append(Limit(present, OwnDrain(workers=draining)))
+    if repaired_by_s(state) > now_s:
+        found.append(Limit(present, AwaitsRepair(until_s=repaired_by_s(state))))
     if cooling(state, rules, now_s) and state.resized_s is not None:
         until_s = state.resized_s + rest_s(state, rules, now_s)
         # What it was promised before it changed still comes.

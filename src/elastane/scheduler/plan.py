@@ -22,8 +22,9 @@ from elastane.api.plans import (
 )
 from elastane.scheduler.causes import Causes
 from elastane.scheduler.claimant import Claimant
-from elastane.scheduler.entitlements import entitle
-from elastane.scheduler.survey import Ground, elsewhere, survey
+from elastane.scheduler.entitlements import settle
+from elastane.scheduler.limits import repaired_by_s
+from elastane.scheduler.survey import Ground, elsewhere
 from elastane.scheduler.transition import Change, transition
 
 
@@ -35,8 +36,7 @@ def plan(snapshot: Snapshot) -> Plan:
     Raises:
         ValueError: cohorts that are each other's parents; `elastane.api.cluster_checks` refuses them earlier.
     """
-    ground = survey(snapshot)
-    books = entitle(ground)
+    ground, books = settle(snapshot)
     changes = transition(ground)
     causes = Causes(ground, books)
     return Plan(
@@ -64,19 +64,21 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
         action=action,
         workers={names[pool]: workers for pool, workers in change.workers.items()},
         drain=change.drain,
-        drain_s=_drain_s(ground, claimant, change),
+        drain_s=_drain_s(ground, claimant, change, why),
         entitled=claimant.entitled,
         why=why,
         ceiling=ceiling,
     )
 
 
-def _drain_s(ground: Ground, claimant: Claimant, change: Change) -> float:
-    """As long as the job asks for, unless what it is on is taken away before."""
+def _drain_s(ground: Ground, claimant: Claimant, change: Change, why: tuple[Why, ...]) -> float:
+    """As long as the job asks for, unless what it is on is taken away before, or belongs to a reservation."""
     graceful_s = claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
     snapshot = ground.snapshot
     notices = (pool.gone_at_s for pool in snapshot.pools if pool.name in change.drain)
     left = [max(0.0, at_s - snapshot.now_s) for at_s in notices if at_s is not None]
+    hours = (one for one in why if isinstance(one, Reserved) and one.pool in change.drain)
+    left += [one.at_s - snapshot.now_s for one in hours if one.at_s > snapshot.now_s]
     return min([graceful_s, *left])
 
 
@@ -143,12 +145,15 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
 def _awaited(state: JobState, now_s: float) -> Iterator[Why]:
     """Why not all that it keeps is there."""
     starting = sum(holding.starting for holding in state.holds)
+    repaired_s = repaired_by_s(state)
     if state.retry_at_s > now_s:
         # Its devices stay its own while it waits for its next try.
         yield RetryLater(at_s=state.retry_at_s)
     elif starting and state.starting_since_s is not None:
         until_s = state.starting_since_s + state.spec.elastic_policy.scaling_timeout_in_seconds
         yield AwaitsArrival(workers=starting, until_s=until_s)
+    elif repaired_s > now_s:
+        yield AwaitsRepair(until_s=repaired_s)
 
 
 def _booked(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Reserved]:
@@ -166,9 +171,6 @@ def _booked(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Reserved]:
 
 
 def _ceiling(claimant: Claimant) -> Why:
-    if claimant.excused:
-        policy, since_s = claimant.state.spec.elastic_policy, claimant.state.faulty_since_s or 0.0
-        return AwaitsRepair(until_s=since_s + policy.faulty_scale_down_timeout_in_seconds)
     return claimant.stop or claimant.limited_by
 
 

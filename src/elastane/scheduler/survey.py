@@ -1,7 +1,7 @@
 """From a snapshot to what the rules work on: pools and nodes by index, and a claimant for each job."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from elastane.api.cluster import JobState, Snapshot
@@ -23,6 +23,7 @@ class Ground(NamedTuple):
     Args:
         snapshot: as it came.
         pools: index of each pool, by name.
+        healthy: of each pool, devices that stay or may come back.
         reserved: of each pool, the reservations that will hold most of it, with when they begin.
         growable: of each pool, devices that something new may be put on.
         booked: of each pool, the reservations that leave no more than that, with when they begin.
@@ -32,6 +33,7 @@ class Ground(NamedTuple):
 
     snapshot: Snapshot
     pools: dict[str, int]
+    healthy: tuple[int, ...]
     reserved: tuple[tuple[tuple[Reservation, float], ...], ...]
     growable: tuple[int, ...]
     booked: tuple[tuple[tuple[Reservation, float], ...], ...]
@@ -39,13 +41,18 @@ class Ground(NamedTuple):
     claimants: tuple[Claimant, ...]
 
 
-def survey(snapshot: Snapshot) -> Ground:
-    """Index the snapshot; everything after this is arithmetic."""
+def survey(snapshot: Snapshot, excused: Container[int]) -> Ground:
+    """Index the snapshot; everything after this is arithmetic.
+
+    Args:
+        snapshot: as it came.
+        excused: numbers of jobs whose failed workers count as if their devices were there.
+    """
     pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}
     now_s, calendar = snapshot.now_s, snapshot.reservations
     soon = [peak(calendar, name, now_s) for name in pools]
     later = [peak(calendar, name, now_s, snapshot.rules.horizon_s) for name in pools]
-    healthy = [max(0, pool.devices - pool.leaving) for pool in snapshot.pools]
+    healthy = _healthy(snapshot, excused)
     capacity = [max(0, there - gone) for there, (gone, _) in zip(healthy, soon, strict=True)]
     growable = tuple(max(0, there - gone) for there, (gone, _) in zip(healthy, later, strict=True))
     known = {team.name for team in snapshot.teams}
@@ -60,12 +67,40 @@ def survey(snapshot: Snapshot) -> Ground:
     return Ground(
         snapshot,
         pools,
+        tuple(healthy),
         tuple(holders for _, holders in soon),
         growable,
         tuple(holders for _, holders in later),
         tree,
         tuple(desk.claimant(state) for state in ordered),
     )
+
+
+def lacking(snapshot: Snapshot) -> dict[str, int]:
+    """Devices that jobs hold or have yet to give back and that are not there, by pool."""
+    found = {pool.name: min(0, pool.leaving - pool.devices) for pool in snapshot.pools}
+    for state in snapshot.jobs:
+        devices = state.spec.resources_per_worker.devices
+        there = [(one.pool, one.workers - one.leaving) for one in state.holds]
+        there += [(one.pool, one.workers - one.leaving) for one in state.draining]
+        for pool, workers in there:
+            if pool in found:
+                found[pool] += workers * devices
+    return {pool: devices for pool, devices in found.items() if devices > 0}
+
+
+def _healthy(snapshot: Snapshot, excused: Container[int]) -> list[int]:
+    """Of each pool the devices that stay, and those that are gone with failed workers of excused jobs."""
+    failed: dict[str, int] = {}
+    for state in snapshot.jobs:
+        for holding in state.holds if state.number in excused else ():
+            devices = holding.failed * state.spec.resources_per_worker.devices
+            failed[holding.pool] = failed.get(holding.pool, 0) + devices
+    away = lacking(snapshot) if failed else {}
+    return [
+        max(0, pool.devices - pool.leaving) + min(failed.get(pool.name, 0), away.get(pool.name, 0))
+        for pool in snapshot.pools
+    ]
 
 
 class _Desk:
@@ -128,7 +163,6 @@ class _Desk:
                 pool = self.pools.get(gone.pool, -1)
                 draining[pool] = draining.get(pool, 0) + gone.workers - gone.leaving
         started_s = state.started_s if size and state.started_s is not None else None
-        faulty_s = policy.faulty_scale_down_timeout_in_seconds
         return Claimant(
             state=state,
             number=state.number,
@@ -151,7 +185,6 @@ class _Desk:
             # What a reservation leaves would be of no use to it before that is over.
             patient=not size and not reserved and now_s >= state.submitted_s + rules.patience_s,
             reserved=reserved,
-            excused=size > 0 and state.faulty_since_s is not None and now_s < state.faulty_since_s + faulty_s,
             needed=_needed(state, curve, now_s),
             resize_log=state.resize_s / rules.horizon_s,
         )

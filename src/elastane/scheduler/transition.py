@@ -60,7 +60,7 @@ def transition(ground: Ground) -> tuple[Change, ...]:
     for claimant in ground.claimants:
         change = changes[claimant.number]
         size = change.size
-        if not claimant.excused and not size == claimant.size == claimant.stays:
+        if not size == claimant.size == claimant.stays:
             # What it is entitled to and cannot have at a legal size is kept for it all the same. A job whose
             # policy was changed, and that loses nothing, goes on until it can have a legal size.
             _cut(change, size - largest(claimant.state.spec.elastic_policy, size))

@@ -116,7 +116,7 @@ def test_workers_that_nobody_has_counted_are_neither_missing_nor_back() -> None:
 
 
 def test_the_workers_of_the_next_life_are_expected_and_nothing_has_failed() -> None:
-    """What is excused for a fault gives way to nobody: a job that only begins again must."""
+    """Nobody is waited for twice: for a fault to be repaired, and for those who come after it."""
     killed = Observation(job="j", life=1)
     found = after(killed)
     assert (found.lives, found.crashes) == (1, 1)

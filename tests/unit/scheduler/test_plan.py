@@ -134,6 +134,16 @@ def test_jobs_shrink_before_the_hour_of_a_reservation_and_grow_after_it():
     assert decided(small, reservations=(inference,), now_s=NOW_S + 10 * 3600 + 1).workers == {"a": 8}
 
 
+@pytest.mark.parametrize(("before_s", "drain_s"), [(900.0, 600.0), (60.0, 60.0), (-60.0, 600.0)])
+def test_who_shrinks_for_a_reservation_is_gone_at_the_hour(before_s, drain_s):
+    policy = ElasticPolicy(min_replicas=1, max_replicas=8, graceful_shutdown_timeout_in_seconds=600.0)
+    hours = Weekly(start=time(9), end=time(18), zone="UTC")
+    inference = Reservation(name="inference", pool="a", devices=6, when=hours, announced_ahead_s=900)
+    grown, now_s = state(workers=8, elastic_policy=policy), NOW_S + 3600 - before_s
+    decision = decided(grown, reservations=(inference,), now_s=now_s)
+    assert (decision.drain, decision.drain_s) == ({"a": 6}, drain_s)
+
+
 def test_nothing_new_is_put_on_devices_that_a_reservation_needs_soon():
     start = datetime.fromtimestamp(NOW_S + 1200, UTC)
     soon = Reservation(name="r", pool="a", devices=6, when=Once(start=start, end=start + timedelta(hours=1)))
