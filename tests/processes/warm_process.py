@@ -4,7 +4,6 @@ Started with the path of a Unix socket. A client (``warm_client.py``) sends its 
 descriptors, gets the process id of its server, and lives as long as that does.
 """
 
-import contextlib
 import gc
 import importlib
 import json
@@ -41,18 +40,19 @@ def main() -> None:
 
 
 def serve(connection: socket.socket, listener: socket.socket) -> None:
+    """Answer in a forked process: only that one ever has a file of the run open, as its own servers do.
+
+    Whoever ends all that belongs to a run finds it by such files, and would end the whole session.
+    """
+    if os.fork():
+        return
+    listener.close()
     text, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, DESCRIPTORS)
-    pid = os.fork()
-    if pid == 0:
-        connection.close()
-        listener.close()
-        run_dir, environment = json.loads(text)
-        os.environ.update(environment)
-        become(Path(run_dir), *descriptors)
-    for descriptor in descriptors:
-        os.close(descriptor)
-    with contextlib.suppress(BrokenPipeError):
-        connection.sendall(str(pid).encode())
+    connection.sendall(str(os.getpid()).encode())
+    connection.close()
+    run_dir, environment = json.loads(text)
+    os.environ.update(environment)
+    become(Path(run_dir), *descriptors)
 
 
 def become(run_dir: Path, requests: int, answers: int, log: int, lifeline: int) -> None:
