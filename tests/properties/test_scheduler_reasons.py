@@ -12,7 +12,7 @@ from elastane.scheduler.calendar import times
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
-from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, replace
+from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, on_pool, replace
 from .scheduler_strategies import empty_cluster
 from .test_scheduler_rest import fits_beside
 from .test_scheduler_safety import happen, histories
@@ -58,6 +58,20 @@ class Truth:
             ),
             default=0,
         )
+
+    def nodes(self, pool):
+        """Quotas while so much of the pool is there, and as far as devices may come back that failed workers
+        were on."""
+        there = capacity(self.before, pool)
+        failed = sum(
+            one.failed * state.spec.resources_per_worker.devices
+            for state in self.before.jobs
+            for one in state.holds
+            if one.pool == pool
+        )
+        away = max(0, min(failed, on_pool(self.before, pool) - there))
+        reserved = self.taken_by_calendar(pool)
+        return [Nodes(self.before, pool, max(0, there + more - reserved)) for more in range(away + 1)]
 
     def granted(self, pool):
         return sum(
@@ -113,9 +127,13 @@ class Truth:
 
     def owned_above(self, winner, loser, pool):
         """What the winner's team and the cohorts it does not share with the loser own of the pool."""
-        nodes = Nodes(self.before, pool, max(0, capacity(self.before, pool) - self.taken_by_calendar(pool)))
         shared = self.above(loser.spec.team)
-        return max(nodes.quota(node) for node in self.above(winner.spec.team) if node not in shared)
+        return max(
+            nodes.quota(node)
+            for nodes in self.nodes(pool)
+            for node in self.above(winner.spec.team)
+            if node not in shared
+        )
 
     def nodes_leave(self, decision, state, why):
         assert {one.pool: one.leaving for one in state.holds}[why.pool] == why.workers > 0
@@ -146,11 +164,8 @@ class Truth:
         assert self.granted(why.pool) > capacity(self.before, why.pool) - self.taken_by_calendar(why.pool)
 
     def quota_reached(self, decision, state, why):
-        nodes = Nodes(
-            self.before, why.pool, max(0, capacity(self.before, why.pool) - self.taken_by_calendar(why.pool))
-        )
-        kept = nodes.quota(why.node) - nodes.lent(why.node)
-        assert kept + nodes.lent(why.node) + nodes.borrow[why.node] == why.limit
+        limits = {nodes.quota(why.node) + nodes.borrow[why.node] for nodes in self.nodes(why.pool)}
+        assert why.limit in limits
         assert why.node in self.above(state.spec.team)
 
     def size_not_legal(self, decision, state, why):

@@ -177,7 +177,7 @@ def test_every_job_has_a_legal_size_or_none_and_goes_one_way_at_a_time(history):
             held = {one.pool: one for one in state.holds}
             for pool, workers in decision.drain.items():
                 assert 0 < workers <= held[pool].workers
-                if workers > held[pool].leaving:
+                if workers > held[pool].leaving + held[pool].failed:
                     assert given_anew(before, made, state.name).get(pool, 0) <= 0
             for started in given_anew(before, made, state.name).values():
                 assert started >= 0

@@ -286,7 +286,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         drain_s: how long they may take.
         entitled: the size it is on its way to; larger than ``workers`` while others drain.
         why: of the action, never empty.
-        ceiling: why ``entitled`` is not larger; None for a job that is entitled to nothing.
+        ceiling: why ``entitled`` is not larger; None for a job that has no workers now.
     """
 
     job: str

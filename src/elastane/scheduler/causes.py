@@ -114,9 +114,9 @@ class Causes:
                 Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
                 for one, at_s in self.ground.reserved[pool]
             ]
-        if found:
-            return found
-        found += self._gainers(claimant, pool, name, devices, node if by_node else CLUSTER)
+        by_others = devices - max(self.gone[pool], self.over[pool]) if found else devices
+        if by_others > 0:
+            found += self._gainers(claimant, pool, name, by_others, node if by_node else CLUSTER)
         if found:
             return found
         limit = accounts.tree.local[node][pool] + accounts.tree.ceiling[node][pool]

@@ -51,7 +51,7 @@ def plan(snapshot: Snapshot) -> Plan:
 def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change) -> Decision:
     action = _action(claimant, change)
     names = tuple(ground.pools)
-    ceiling = _ceiling(claimant) if claimant.entitled else None
+    ceiling = _ceiling(claimant) if change.size else None
     match action:
         case "start" | "grow":
             why = _more(ground, claimant, change)
