@@ -264,11 +264,10 @@ class Run:
         self._prepared().checkpoint(metrics)
 
     def print(self, *values: object) -> None:
-        """Print once per run, not once per worker."""
+        """Print once per run, not once per worker; each worker's own log has it too."""
         text = " ".join(map(str, values))
-        if self._reporter.alone:
-            print(text, flush=True)  # noqa: T201 - that is its purpose
-            return
+        # The log of a worker would be hard to read without what the script says between its other lines.
+        print(text, flush=True)  # noqa: T201 - that is its purpose
         step = self._training.step if self._training else 0
         # All workers print the same things in the same order, so step and place name a line.
         place = self._printed[1] + 1 if self._printed[0] == step else 1
