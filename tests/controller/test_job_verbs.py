@@ -2,12 +2,17 @@
 
 import json
 import threading
+import time
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from elastane.api.job_checks import job_spec
+from elastane.api.records import EventLine
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.main import app
 from elastane.client.context import Context, Running, context, keep, keep_running
 
@@ -311,6 +316,68 @@ def test_events_of_a_job_are_followed_until_it_has_ended(elastane, cluster, subm
     page = elastane("events", "digits").stdout
     assert "job.running" in page
     assert "digits runs" in page
+
+
+@pytest.fixture
+def run_here(cluster, tmp_path):
+    """The run of a job of this machine's cluster, between two lives; what is said there is appended."""
+
+    def make(name="digits"):
+        directory = RunDir(cluster.world.where / name)
+        directory.logs.mkdir()
+        record = RunRecord(spec=RunSpec(name=name, script="train.py"), created="2026-01-01T00:00:00Z")
+        directory.run.write_bytes(msgspec.json.encode(record))
+        directory.life.write_text("{}")
+        home = tmp_path / "home" / "runs"
+        home.mkdir()
+        (home / name).symlink_to(directory.root)
+
+        def say(words):
+            with directory.events.open("ab") as events:
+                events.write(msgspec.json.encode(EventLine(time=0.0, kind="message", why=words)) + b"\n")
+            with directory.log("worker-0").open("a") as log:
+                log.write(words + "\n")
+
+        return say
+
+    return make
+
+
+@pytest.mark.parametrize("verb", ["events", "logs"])
+def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
+    elastane, cluster, submitted, run_here, verb
+):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    say = run_here()
+    say("first life")
+    elastane("pause", "digits")
+    cluster.until(lambda: cluster.job("digits").state == "paused")
+
+    def go_on():
+        time.sleep(0.5)
+        say("second life")
+        cluster.api.user().post("/jobs/digits/cancel")
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    answer = elastane(verb, "digits", "-f")
+    thread.join()
+    assert answer.exit_code == 0, answer.output
+    assert "first life" in answer.stdout
+    assert "second life" in answer.stdout
+    assert "digits is paused; its next life is awaited" in answer.stderr
+
+
+@pytest.mark.parametrize("verb", ["events", "logs"])
+def test_a_run_of_no_job_is_followed_until_its_processes_are_gone(
+    elastane, cluster, submitted, run_here, verb
+):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    run_here()("its only life")
+    (cluster.world.where / "digits" / "life.json").unlink()
+    assert "its only life" in elastane(verb, "digits", "-f").stdout
 
 
 def test_a_run_here_wins_over_a_job_of_the_same_name(elastane, submitted, tmp_path):

@@ -1,13 +1,10 @@
 """What happened in a run, told once or as it happens."""
 
-import time
-
 from elastane.api.rundir import RunDir
+from elastane.cli.runs.following import looks
 from elastane.cli.verb import print_json, talk
-from elastane.observability.run_files import decode_event_line, is_live, read_run
+from elastane.observability.run_files import decode_event_line, read_run
 from elastane.observability.tail import Tail
-
-LOOK_S = 0.2
 
 
 def run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
@@ -20,12 +17,7 @@ def run_events(run_dir: RunDir, *, follow: bool, as_json: bool) -> None:
             print_json(event) if as_json else console.print(event_text(event))
         return
     tail = Tail(run_dir.events)
-    while True:
-        # Asked before reading, so that what was written last is still read.
-        live = is_live(run_dir)
+    for _ in looks(run_dir, follow=True):
         for line in tail.new_lines():
             event = decode_event_line(line)
             print_json(event) if as_json else console.print(event_text(event))
-        if not live:
-            return
-        time.sleep(LOOK_S)

@@ -1,30 +1,21 @@
 """What the processes of a run printed."""
 
-import time
-
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
+from elastane.cli.runs.following import looks
 from elastane.cli.verb import print_json
-from elastane.observability.run_files import is_live
 from elastane.observability.tail import Tail
-
-LOOK_S = 0.2
 
 
 def run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json: bool) -> None:
     """The log of one process, or of all; followed until the run is over."""
     wanted = None if process is None else process_named(run_dir, process)
     tails: dict[str, Tail] = {}
-    while True:
-        # Asked before reading, so that what was written last is still read.
-        live = is_live(run_dir)
+    for more in looks(run_dir, follow=follow):
         for name in [wanted] if wanted else processes_of(run_dir):
             tail = tails.setdefault(name, Tail(run_dir.log(name)))
-            for line in tail.new_lines(at_end=not (follow and live)):
+            for line in tail.new_lines(at_end=not more):
                 show(name, line.decode(errors="replace"), prefix=wanted is None, as_json=as_json)
-        if not (follow and live):
-            return
-        time.sleep(LOOK_S)
 
 
 def processes_of(run_dir: RunDir) -> list[str]:
