@@ -288,6 +288,59 @@ def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwh
     assert elastane("pause", "digits").exit_code == 2
 
 
+def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
+    elastane, cluster, submitted, meanwhile
+):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    meanwhile(lambda: cluster.job("digits").state == "paused")
+    assert "pauses: it stops at its next commit" in elastane("pause", "digits", "--wait").stderr
+    submitted("wide", "--workers", "4:4")
+    cluster.until(lambda: cluster.workers("wide") == 4)
+
+    def make_room():
+        cluster.until(lambda: "It needs" in " ".join(cluster.job("digits").explained.sentences))
+        time.sleep(1.5)
+        cluster.api.user().post("/jobs/wide/cancel")
+        cluster.until(lambda: bool(cluster.job("digits").observed.held))
+
+    thread = threading.Thread(target=make_room)
+    thread.start()
+    answer = elastane("resume", "digits", "--wait")
+    thread.join()
+    assert answer.stdout == "digits runs with 2 workers\n"
+    first, *others = answer.stderr.splitlines()
+    assert first == "digits goes on as soon as its minimum fits"
+    assert others[0].startswith("digits waits. It needs 1 device of h100, and none is left for it")
+    assert len(others) == len(set(others))
+    assert "It is paused" not in answer.stderr
+
+
+def test_a_program_that_waits_hears_nothing_but_the_job(elastane, cluster, submitted, meanwhile):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    meanwhile(lambda: cluster.job("digits").state == "paused")
+    answer = elastane("pause", "digits", "--wait", "--json")
+    assert (json.loads(answer.stdout)["state"], answer.stderr) == ("paused", "")
+
+
+def test_who_follows_a_job_that_waits_is_told_for_what(elastane, cluster, submitted, script):
+    submitted("wide", "--workers", "4:4")
+    cluster.until(lambda: cluster.workers("wide") == 4)
+
+    def make_room():
+        cluster.until(lambda: bool(cluster.api.user().get("/jobs/late").json().get("explained")))
+        time.sleep(1.5)
+        cluster.api.user().post("/jobs/late/cancel")
+        cluster.pass_time(2)
+
+    thread = threading.Thread(target=make_room)
+    thread.start()
+    answer = elastane("submit", script, "--name", "late", "--wait")
+    thread.join()
+    assert answer.stdout.count("late waits. It needs 1 device of h100, and none is left for it") == 1
+
+
 def test_waiting_tells_what_happens_and_ends_as_the_job_does(elastane, cluster, script, meanwhile):
     cluster.world.habits["digits"] = {"steps": 20}
     meanwhile(lambda: cluster.api.user().get("/jobs/digits").json().get("state") == "finished")

@@ -1,6 +1,8 @@
 """``elastane pause``, ``resume`` and ``cancel``: a job is held, goes on, or is ended."""
 
-from typing import Annotated
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +10,13 @@ from elastane.api.wire import ENDED, Job
 from elastane.cli.jobs.waiting import until
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
+
+if TYPE_CHECKING:
+    from elastane.client.cluster import Cluster
+
+PAUSES = "pauses: it stops at its next commit and keeps its state"
+GOES_ON = "goes on as soon as its minimum fits"
+ENDS = "ends at its next commit"
 
 Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show_default=False)]
 
@@ -23,8 +32,8 @@ def pause(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
     with connect() as cluster:
         found = cluster.pause(job)
         if wait:
-            found = until(cluster, job, lambda now: now.state == "paused")
-    said(found, "pauses: it stops at its next commit and keeps its state", as_json=as_json)
+            found = waited(cluster, found, PAUSES, lambda now: now.state == "paused", as_json=as_json)
+    said(found, PAUSES, as_json=as_json)
 
 
 def resume(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -37,8 +46,8 @@ def resume(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
     with connect() as cluster:
         found = cluster.resume(job)
         if wait:
-            found = until(cluster, job, lambda now: now.state == "running" and bool(now.observed.held))
-    said(found, "goes on as soon as its minimum fits", as_json=as_json)
+            found = waited(cluster, found, GOES_ON, trains, as_json=as_json)
+    said(found, GOES_ON, as_json=as_json)
 
 
 def cancel(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -49,8 +58,26 @@ def cancel(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
     with connect() as cluster:
         found = cluster.cancel(job)
         if wait:
-            found = until(cluster, job, lambda now: now.state in ENDED)
-    said(found, "ends at its next commit", as_json=as_json)
+            found = waited(cluster, found, ENDS, lambda now: now.state in ENDED, as_json=as_json)
+    said(found, ENDS, as_json=as_json)
+
+
+def trains(job: Job) -> bool:
+    return job.state == "running" and bool(job.observed.held)
+
+
+def waited(
+    cluster: "Cluster", asked: Job, meanwhile: str, done: Callable[[Job], bool], *, as_json: bool
+) -> Job:
+    """The job once it is so; somebody who looks on is told what it waits for."""
+
+    def tell(words: str) -> None:
+        if not as_json:
+            print(words, file=sys.stderr, flush=True)
+
+    if not done(asked):
+        tell(f"{asked.name} {meanwhile}")
+    return until(cluster, asked, done, tell)
 
 
 def said(job: Job, meanwhile: str, *, as_json: bool) -> None:

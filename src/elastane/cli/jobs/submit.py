@@ -285,15 +285,22 @@ def check_script_of(spec: JobSpec, file: Path) -> None:
 
 def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
     """Tell what happens to a job, and how far it is, until it has ended."""
+    from rich.text import Text  # noqa: PLC0415
+
     from elastane.cli.jobs.words import event_text, progress_line  # noqa: PLC0415 - rich
 
     shown = 0
+    why: tuple[str, ...] = ()
     for job, events in looks_at(cluster, name):
         if job.step > shown:
             shown = job.step
             console.print(progress_line(job))
         for event in events:
             console.print(event_text(event, of_job=True))
+        # What becomes of a job that runs is told by its events; of one that waits there are none.
+        if job.state == "queued" and job.explained.sentences != why:
+            why = job.explained.sentences
+            console.print(Text("          " + " ".join(why)))
     return job
 
 

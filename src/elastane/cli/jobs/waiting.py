@@ -12,12 +12,23 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 
 
-def until(cluster: "Cluster", name: str, done: Callable[[Job], bool]) -> Job:
-    """The job once it is so, or has ended."""
+def until(cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Callable[[str], None]) -> Job:
+    """The job once it is so, or has ended; until then its reasons are told, each time they are others.
+
+    Args:
+        cluster: asked again and again.
+        asked: the job as it was when this was asked for; its reasons of then are no news.
+        done: whether it is so.
+        tell: takes what the job waits for, while it is to run; whoever stops it waits for a commit only.
+    """
+    told = asked.explained.sentences
     while True:
-        job = cluster.job(name)
+        job = cluster.job(asked.name)
         if done(job) or job.state in ENDED:
             return job
+        if job.wanted == "run" and job.explained.sentences != told:
+            told = job.explained.sentences
+            tell(" ".join(told))
         time.sleep(LOOK_S)
 
 
