@@ -231,6 +231,19 @@ def test_a_job_is_described_and_explained(elastane, cluster, submitted):
     assert json.loads(elastane("explain", "digits", "--json").stdout)["workers"] == 2
 
 
+def test_a_job_that_stops_by_its_own_limits_is_not_stopped_for_others(elastane, cluster, submitted):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    assert elastane("scale", "digits", "9:9").exit_code == 0
+    cluster.until(lambda: cluster.job("digits").state == "queued")
+    assert "stopped for others" not in elastane("describe", "digits").stdout
+    assert elastane("scale", "digits", "1:2").exit_code == 0
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    submitted("wide", "--workers", "4:4", "--priority", "high")
+    cluster.until(lambda: cluster.workers("wide") == 4)
+    assert "stopped for others once" in elastane("describe", "digits").stdout
+
+
 def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted):
     submitted()
     for words, limits in (

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import RunPolicy
-from elastane.api.plans import Decision, MinimumFits
+from elastane.api.plans import Decision, GivesWay, MinimumFits
 from elastane.api.wire import Held, Observed, Use
 from elastane.controller.first_token import first_token
 from elastane.controller.noting import Noted
@@ -35,6 +35,9 @@ from elastane.controller.store.tables import metadata
 NOW_S = 1_800_000_000.0
 
 
+TAKEN = GivesWay(job="other", pool="h100", devices=3, because="minimum")
+
+
 def decision(job, workers, drain=0):
     return Worded(
         decision=Decision(
@@ -43,7 +46,7 @@ def decision(job, workers, drain=0):
             workers={"h100": workers} if workers else {},
             drain={"h100": drain} if drain else {},
             drain_s=60.0,
-            why=(MinimumFits(node=""),),
+            why=(MinimumFits(node="") if workers else TAKEN,),
         ),
         sentences=("its minimum fits",),
     )

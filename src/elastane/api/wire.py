@@ -201,7 +201,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
         lives: that are over: it has crashed, was preempted or paused so often.
         crashes: of its own; these count against its retries.
         resizes: how often its grant changed while it ran.
-        preemptions: how often it was stopped for others.
+        preemptions: how often it was stopped for others; by its own budget or limits does not count.
         resized_s: when its grant last changed.
         retry_at_s: after a crash, not before this time.
         spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.

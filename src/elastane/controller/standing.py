@@ -2,13 +2,28 @@
 
 import msgspec
 
-from elastane.api.plans import AtMaximum, BudgetSpent, Decision, Ends, Suspended
+from elastane.api.plans import (
+    AtMaximum,
+    BudgetSpent,
+    CapacityGone,
+    Decision,
+    Ends,
+    GivesWay,
+    NodesLeave,
+    PoolChanged,
+    QuotaReached,
+    Reserved,
+    Suspended,
+)
 from elastane.api.rules import QUIET_S
 
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")
 WISHED = (AtMaximum, BudgetSpent, Ends, Suspended)
 """Reasons that are a user's own: whoever pauses a job or lowers its limits takes nothing from it."""
+
+TAKEN = (CapacityGone, GivesWay, NodesLeave, PoolChanged, QuotaReached, Reserved)
+"""Reasons that lie with others: with jobs of a better right, or with whoever looks after the cluster."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +48,8 @@ def standing_after(before: Standing, decision: Decision, now_s: float) -> Standi
         setbacks=setbacks,
         promised=decision.entitled,
     )
+
+
+def stopped_for_others(decision: Decision) -> bool:
+    """Whether a job loses all it has to others; a budget that is spent, say, is its own affair."""
+    return decision.action == "preempt" and any(isinstance(why, TAKEN) for why in decision.why)

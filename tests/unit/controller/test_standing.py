@@ -2,8 +2,19 @@
 
 import pytest
 
-from elastane.api.plans import AtMaximum, Decision, GivesWay, Suspended
-from elastane.controller.standing import Standing, standing_after
+from elastane.api.plans import (
+    AtMaximum,
+    BudgetSpent,
+    Decision,
+    DidNotReturn,
+    GivesWay,
+    NeverFits,
+    NodesLeave,
+    NoRoom,
+    SizeNotLegal,
+    Suspended,
+)
+from elastane.controller.standing import Standing, standing_after, stopped_for_others
 
 TAKEN = GivesWay(job="other", pool="a", devices=1, because="minimum")
 
@@ -28,3 +39,20 @@ def decision(action, *why):
 def test_only_what_others_take_is_a_setback(action, why, setbacks):
     before = Standing(started_s=0.0, resized_s=50.0, setbacks=3)
     assert standing_after(before, decision(action, *why), 100.0).setbacks == setbacks
+
+
+@pytest.mark.parametrize(
+    ("action", "why", "for_others"),
+    [
+        ("preempt", (TAKEN,), True),
+        ("preempt", (NodesLeave(pool="a", workers=1), NoRoom(pool="a", need=1, room=0, node=None)), True),
+        ("preempt", (BudgetSpent(spent=2.0, budget=1.0),), False),
+        ("preempt", (Suspended(),), False),
+        ("preempt", (NeverFits(need=9, most=4),), False),
+        ("preempt", (SizeNotLegal(workers=3),), False),
+        ("preempt", (DidNotReturn(workers=1),), False),
+        ("shrink", (TAKEN,), False),
+    ],
+)
+def test_stopped_for_others_is_who_loses_all_to_them(action, why, for_others):
+    assert stopped_for_others(decision(action, *why)) == for_others

@@ -15,7 +15,7 @@ from elastane.api.wire import ENDED, Explanation, Grant, Held, Job, JobSummary, 
 from elastane.controller.ending import Ending, forget_at_s
 from elastane.controller.noting import Noted
 from elastane.controller.placing import still_held
-from elastane.controller.standing import Standing, standing_after
+from elastane.controller.standing import Standing, standing_after, stopped_for_others
 from elastane.controller.store import rows
 from elastane.controller.store.database import changed
 from elastane.controller.store.tables import jobs, usage
@@ -303,7 +303,7 @@ def grant(tx: Connection, decision: Decision, given: Grant, explained: Explanati
         "setbacks": standing.setbacks,
         "promised": standing.promised,
         "resizes": row.resizes + (1 if row.workers and workers else 0),
-        "preemptions": row.preemptions + (1 if row.workers and not workers and row.wanted == "run" else 0),
+        "preemptions": row.preemptions + stopped_for_others(decision),
     }
     tx.execute(update(jobs).where(jobs.c.name == decision.job).values(values))
     return before
