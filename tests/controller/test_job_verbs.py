@@ -231,6 +231,28 @@ def test_a_job_is_described_and_explained(elastane, cluster, submitted):
     assert json.loads(elastane("explain", "digits", "--json").stdout)["workers"] == 2
 
 
+def test_a_job_that_has_crashed_shows_when_it_is_tried_again(elastane, cluster, submitted, monkeypatch):
+    monkeypatch.setattr("time.time", cluster.clock)
+    submitted()
+    for crashes in range(1, 4):
+        cluster.until(lambda: cluster.workers("digits") == 2)
+        assert "next try" not in elastane("jobs").stdout
+        cluster.world.running["digits"].end(None)
+        cluster.until(lambda crashes=crashes: cluster.job("digits").crashes == crashes)
+    at_s = cluster.job("digits").retry_at_s
+    assert at_s - cluster.clock() == 8
+    for verb in ("jobs", "top"):
+        assert "next try in 8 s" in elastane(verb).stdout
+    page = elastane("describe", "digits").stdout
+    assert "next try in 8 s" in page
+    assert f"{datetime.fromtimestamp(at_s).astimezone():%H:%M:%S}" in page
+    told = json.loads(elastane("jobs", "--json").stdout)
+    assert (told["state"], told["retryAtS"]) == ("running", at_s)
+    elastane("cancel", "digits")
+    assert "cancel" in elastane("jobs", "--all").stdout
+    assert "next try" not in elastane("jobs", "--all").stdout
+
+
 def test_a_job_that_stops_by_its_own_limits_is_not_stopped_for_others(elastane, cluster, submitted):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)

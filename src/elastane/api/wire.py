@@ -166,6 +166,7 @@ class JobSummary(Served, frozen=True, kw_only=True):
         submitted_s: when.
         started_s: when it was first granted its minimum.
         ended_s: when it finished, failed or was cancelled.
+        retry_at_s: after a crash, not before this time; one that is granted workers keeps them meanwhile.
     """
 
     number: int
@@ -186,6 +187,7 @@ class JobSummary(Served, frozen=True, kw_only=True):
     submitted_s: float
     started_s: float | None
     ended_s: float | None
+    retry_at_s: float
 
 
 class Job(JobSummary, frozen=True, kw_only=True):
@@ -203,7 +205,6 @@ class Job(JobSummary, frozen=True, kw_only=True):
         resizes: how often its grant changed while it ran.
         preemptions: how often it was stopped for others; by its own budget or limits does not count.
         resized_s: when its grant last changed.
-        retry_at_s: after a crash, not before this time.
         spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.
         active_s: seconds it has held devices, before ``active_since_s``.
         active_since_s: since when it holds some; None: it holds none.
@@ -222,7 +223,6 @@ class Job(JobSummary, frozen=True, kw_only=True):
     resizes: int
     preemptions: int
     resized_s: float | None
-    retry_at_s: float
     spent: float
     active_s: float
     active_since_s: float | None

@@ -62,6 +62,7 @@ def show(job: Job, events: list[Event]) -> None:
 def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Titles and values; what is not known is left out."""
     from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
+        awaits_next_try,
         loss_of,
         moment_text,
         speed_text,
@@ -75,7 +76,8 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     owner = f"{job.team}, submitted by {job.user}"
     pairs: list[tuple[str, str | Text]] = [
         ("name", job.name),
-        ("state", state_text(job)),
+        ("state", state_text(job, now_s)),
+        ("next try", moment_text(job.retry_at_s) if awaits_next_try(job, now_s) else ""),
         ("why" if job.state in ENDED else "last life", job.why),
         ("team", owner + (f", queue {job.queue}" if job.queue else "")),
         ("priority", job.priority_class),

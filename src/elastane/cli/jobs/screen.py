@@ -88,7 +88,7 @@ def _job_row(job: JobSummary, now_s: float, *, bars: bool) -> list[Text]:
     return [
         Text(job.name),
         Text(job.team),
-        state_text(job),
+        state_text(job, now_s),
         Text(workers_text(job)),
         bar(job.step / job.steps, "bright_blue") if job.steps and bars else Text(),
         Text(step_text(job)),

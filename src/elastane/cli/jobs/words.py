@@ -55,7 +55,14 @@ def state_of(job: JobSummary) -> str:
     return LEAVING.get(job.wanted, job.state) if job.state == "running" else job.state
 
 
-def state_text(job: JobSummary) -> Text:
+def awaits_next_try(job: JobSummary, now_s: float) -> bool:
+    """It has crashed: its devices stay its own, and nothing trains on them."""
+    return state_of(job) == "running" and job.retry_at_s > now_s
+
+
+def state_text(job: JobSummary, now_s: float) -> Text:
+    if awaits_next_try(job, now_s):
+        return Text(f"next try in {time_text(math.ceil(job.retry_at_s - now_s))}", style="red")
     state = state_of(job)
     return Text(state, style=COLOURS[state])
 
@@ -130,7 +137,7 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float, *, speeds: bool = False
             Text(job.name),
             Text(job.team),
             Text(job.priority_class),
-            state_text(job),
+            state_text(job, now_s),
             Text(workers_text(job)),
             Text(step_text(job)),
             Text(loss_of(job)),

@@ -111,7 +111,7 @@ def page(tx: Connection, filters: Filters, *, after: int | None, limit: int) -> 
         after: number of the last job that was already seen.
         limit: at most so many.
     """
-    columns = [jobs.c[name] for name in (*_SUMMARY, "submitted_s", "started_s", "ended_s")]
+    columns = [jobs.c[name] for name in (*_SUMMARY, "submitted_s", "started_s", "ended_s", "retry_at_s")]
     query = _filtered(select(*columns), filters).order_by(jobs.c.number.desc()).limit(limit + 1)
     if after is not None:
         query = query.where(jobs.c.number < after)

@@ -44,7 +44,6 @@ def job_of(row: Row[Any]) -> Job:
         resizes=row.resizes,
         preemptions=row.preemptions,
         resized_s=_moment(row.resized_s),
-        retry_at_s=float(row.retry_at_s),
         spent=float(row.spent),
         active_s=float(row.active_s),
         active_since_s=_moment(row.active_since_s),
@@ -79,6 +78,7 @@ def _summary(row: Row[Any], spec: JobSpec, observed: Observed) -> dict[str, Any]
         "submitted_s": float(row.submitted_s),
         "started_s": _moment(row.started_s),
         "ended_s": _moment(row.ended_s),
+        "retry_at_s": float(row.retry_at_s),
     }
 
 
