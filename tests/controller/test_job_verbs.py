@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from elastane.api.job_checks import job_spec
+from elastane.api.orders import Stop
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -315,6 +316,7 @@ def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwh
     assert "pausing" in elastane("jobs").stdout
     meanwhile(lambda: cluster.job("digits").state == "paused")
     assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
+    assert {order.why for order in cluster.world.orders if isinstance(order, Stop)} == {"It is paused."}
     assert cluster.uses() == {}
     meanwhile(lambda: bool(cluster.job("digits").observed.held))
     assert elastane("resume", "digits", "--wait").stdout == "digits runs with 2 workers\n"

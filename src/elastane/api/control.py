@@ -328,7 +328,15 @@ class AskDrain(Message, frozen=True, kw_only=True):
 
 
 class AskStop(Message, frozen=True, kw_only=True):
-    """Drain the whole run at the next commit."""
+    """Drain the whole run at the next commit.
+
+    Args:
+        who: asks.
+        why: in a sentence; empty: nobody said.
+    """
+
+    who: Literal["user", "controller"] = "user"
+    why: str = ""
 
 
 class AskEvict(Message, frozen=True, kw_only=True):

@@ -50,10 +50,11 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End the life at the next commit, with a checkpoint where the run keeps any."""
+    """End the life at the next commit, with a checkpoint where the run keeps any; ``why``: in a sentence."""
 
     job: str
     life: int
+    why: str = ""
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, tag=True):

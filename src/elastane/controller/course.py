@@ -29,6 +29,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         job: its name.
         spec: as submitted, or as changed since.
         granted: workers the plan has given it; 0: none, because it waits, is paused or was preempted.
+        reason: of that number, in a sentence.
         held: workers it was last seen to hold.
         ending: nobody wants it any more, and that is what it will be once it is gone, unless it finishes or
             fails by itself before; None: it goes on.
@@ -43,6 +44,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     spec: JobSpec
     granted: int = 0
+    reason: str = ""
     held: int = 0
     ending: Ended | None = None
     gone_by_s: float = 0.0
@@ -64,6 +66,8 @@ def course_of(job: Job) -> Course:
         job=job.name,
         spec=job.spec,
         granted=sum(job.grant.workers.values()),
+        # The first says what is so, the second why.
+        reason=" ".join(job.explained.sentences[1:2]),
         held=sum(held.workers for held in job.observed.held.values()),
         ending=_ending(job.wanted, job.why),
         gone_by_s=job.grant.drain_until_s,

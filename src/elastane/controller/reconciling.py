@@ -32,7 +32,7 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
         # Either it is about to begin, or it is about to be gone.
         return kill if seen.lingering_s > LINGER_S else None
     if course.ended is not None or course.granted == 0:
-        return kill if now_s >= course.gone_by_s else Stop(job=course.job, life=seen.life)
+        return kill if now_s >= course.gone_by_s else Stop(job=course.job, life=seen.life, why=course.reason)
     if seen.target is not None and seen.target != course.granted:
         limits = course.spec.elastic_policy.limits
         return Resize(job=course.job, life=seen.life, workers=course.granted, limits=limits)

@@ -81,8 +81,8 @@ def _do(turn: Turn, ask: Ask) -> None:
             _drain(turn, worker)
         case AskEvict():
             _evict(turn)
-        case AskStop():
-            request_stop(turn)
+        case AskStop(who=who, why=why):
+            request_stop(turn, who, why)
         case AskCheckpoint():
             want_one(turn)
         case _:
@@ -115,12 +115,19 @@ def _evict(turn: Turn) -> None:
         turn.tell_agent(Kill(worker=worker, why="it was to leave, and had not left in time"))
 
 
-def request_stop(turn: Turn) -> None:
-    """The end of the run at the next commit; members hear it now, and after each of their reports."""
+def request_stop(turn: Turn, who: str = "user", why: str = "") -> None:
+    """The end of the run at the next commit; members hear it now, and after each of their reports.
+
+    Args:
+        turn: of the coordinator.
+        who: has asked first.
+        why: in a sentence; empty: nobody said.
+    """
     roster = turn.roster
     if roster.stopping:
         return
-    turn.record("drain.requested", who="user", why="the run is to stop after the step it is in")
+    what = "the run is to stop after the step it is in"
+    turn.record("drain.requested", who=who, why=f"{what}. {why}" if why else what)
     turn.roster = replace(roster, stopping=True)
     for worker in sorted(roster.living(roster.needed)):
         turn.tell(worker, Stop())

@@ -532,6 +532,15 @@ def test_a_stop_reaches_the_members_until_they_have_finished(training) -> None:
     assert stage.kinds()[-1] == "run.stopped"
 
 
+def test_who_has_stopped_the_run_is_told_with_the_reason(training) -> None:
+    stage = training(1, step=5)
+    stage.ask(AskStop(who="controller", why="It is paused."))
+    stage.ask(AskStop())
+    (event,) = [one for one in stage.events if one.kind == "drain.requested"]
+    assert event.who == "controller"
+    assert event.why == "the run is to stop after the step it is in. It is paused."
+
+
 @pytest.mark.parametrize(("stopped", "kind"), [(True, "run.stopped"), (False, "run.finished")])
 def test_a_stop_in_the_last_step_of_a_stream_is_told_from_its_end_by_the_workers(
     training, stopped, kind

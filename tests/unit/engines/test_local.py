@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from elastane.agent import identity
-from elastane.api.control import Answer
+from elastane.api.control import Answer, AskStop
 from elastane.api.errors import BadInput
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.lives import Life, Outcome
@@ -151,6 +151,18 @@ def test_an_order_for_a_life_that_is_not_there_does_nothing(tmp_path, kind) -> N
     more = {Resize: {"workers": 2, "limits": (1, 4)}, Drain: {"worker": 0}}.get(kind, {})
     refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", life=1, **more)]))
     assert refused == {"j": "life 1 is not there"}
+
+
+def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    async def tell(self, order, question) -> str:
+        asked.append(question)
+        return ""
+
+    monkeypatch.setattr(LocalEngine, "_tell", tell)
+    asyncio.run(LocalEngine(tmp_path).carry_out([Stop(job="j", life=1, why="It is paused.")]))
+    assert asked == [AskStop(who="controller", why="It is paused.")]
 
 
 def test_a_life_reads_back_as_it_was_written(tmp_path) -> None:

@@ -132,8 +132,8 @@ class LocalEngine:
                 return await self._tell(order, AskDrain(worker=worker))
             case Evict():
                 return await self._tell(order, AskEvict())
-            case Stop():
-                return await self._tell(order, AskStop())
+            case Stop(why=why):
+                return await self._tell(order, AskStop(who="controller", why=why))
             case Kill():
                 return self._kill(order)
             case Settle(job=job):
