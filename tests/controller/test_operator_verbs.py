@@ -203,6 +203,22 @@ def test_nodes_are_listed_drained_failed_and_used(olga, cluster, terminal):
     assert node["goneAtS"] == cluster.clock() + 120
 
 
+def test_a_job_hears_which_node_it_loses_and_why(olga, cluster, make_spec):
+    olga(*H100)
+    cluster.world.seen_nodes.append(SeenNode(name="n1", pool="h100", devices=1))
+    cluster.world.seen_nodes.append(SeenNode(name="n2", pool="h100", devices=1))
+    cluster.pass_time(1)
+    cluster.api.user("operator", user="olga").post("/jobs", make_spec("digits"))
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    olga("node", "drain", "n1", "--why", "new disk")
+    cluster.until(lambda: cluster.workers("digits") == 1)
+    words = "h100 has 1 device fewer than jobs were granted there: node n1 is drained (new disk)."
+    assert words in olga.said("events", "digits", "--job")
+    olga("node", "fail", "n2")
+    cluster.until(lambda: cluster.workers("digits") == 0)
+    assert "node n2 has failed" in olga.said("events", "digits", "--job")
+
+
 def test_usage_is_in_hours_for_people_and_in_seconds_for_programs(olga, cluster, make_spec):
     olga(*H100)
     cluster.api.user().post("/jobs", make_spec())

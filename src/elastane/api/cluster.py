@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
-from elastane.api.pools import Pool
+from elastane.api.pools import Departure, Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reservations import Reservation
@@ -116,6 +116,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         reservations: the calendar.
         rules: how eager the scheduler is.
         jobs: with unique names and numbers, in any order.
+        departures: nodes that leave their pools, or have left a moment ago.
     """
 
     now_s: float
@@ -126,3 +127,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     reservations: tuple[Reservation, ...] = ()
     rules: Rules = Rules()
     jobs: tuple[JobState, ...] = ()
+    departures: tuple[Departure, ...] = ()

@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from elastane.api.pools import Departure
+
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
     """Base of every reason; the JSON key ``type`` names the class."""
@@ -71,10 +73,11 @@ class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
-    """The pool has ``devices`` fewer than jobs were granted there."""
+    """The pool has ``devices`` fewer than jobs were granted there; ``nodes`` are leaving it, or have left."""
 
     pool: str
     devices: int
+    nodes: tuple[Departure, ...] = ()
 
 
 class Reserved(Reason, frozen=True, kw_only=True, gc=False):

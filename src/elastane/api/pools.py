@@ -1,4 +1,6 @@
-"""Pools: devices that are alike in everything a job could care about."""
+"""Pools: devices that are alike in everything a job could care about; and the nodes that leave them."""
+
+from typing import Literal
 
 import msgspec
 
@@ -29,3 +31,19 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     price: float = 0.0
     site: str = ""
     labels: dict[str, str] = {}
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A node that takes its devices out of a pool.
+
+    Args:
+        node: its name.
+        pool: whose devices.
+        how: jobs are to leave it (``drain``), or it is gone already (``failed``).
+        why: as somebody said; empty: nobody did.
+    """
+
+    node: str
+    pool: str
+    how: Literal["drain", "failed"]
+    why: str = ""

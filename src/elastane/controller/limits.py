@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from elastane.api.pools import Pool
+from elastane.api.pools import Departure, Pool
 from elastane.api.wire import UNSEEN_S, Capacity, Metric, Node, Price, Trigger
 
 
@@ -64,6 +64,15 @@ def limited(
             )
         )
     return tuple(result)
+
+
+def departing(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:
+    """The nodes that take devices out of their pools; one that nobody sees any more has none to take."""
+    return tuple(
+        Departure(node=node.name, pool=node.pool, how=node.wanted, why=node.why)
+        for node in nodes
+        if node.wanted != "use" and node.devices and now_s - node.heard_s <= UNSEEN_S
+    )
 
 
 def priced(pools: Iterable[Pool], prices: Iterable[Price]) -> tuple[Pool, ...]:

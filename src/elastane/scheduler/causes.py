@@ -108,7 +108,8 @@ class Causes:
         by_node = room < accounts.free[pool] and node != CLUSTER
         found: list[Why] = []
         if not by_node and self.gone[pool]:
-            found.append(CapacityGone(pool=name, devices=self.fewer[name]))
+            nodes = tuple(one for one in self.ground.snapshot.departures if one.pool == name)
+            found.append(CapacityGone(pool=name, devices=self.fewer[name], nodes=nodes))
         if not by_node and self.over[pool] > self.gone[pool]:
             found += [
                 Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)

@@ -1,7 +1,7 @@
 """From a plan's reasons to sentences: why a job has its size, what it waits for, what would change that."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import assert_never
@@ -40,6 +40,7 @@ from elastane.api.plans import (
     Why,
     WorthMore,
 )
+from elastane.api.pools import Departure
 
 BECAUSE: dict[Because, str] = {
     "owner": "whose team or cohort owns them; they were borrowed",
@@ -54,6 +55,8 @@ ENDS: dict[Cause, str] = {
     "target": "Its loss has reached its target.",
     "time": "It has run for as long as activeDeadlineSeconds allows.",
 }
+DEPARTS = {"drain": "is drained", "failed": "has failed"}
+NODES_TOLD = 3
 SOMEBODY = "a job of another team"
 TIMEOUTS: dict[type[Why], str] = {
     DidNotArrive: "scalingTimeoutInSeconds",
@@ -129,8 +132,9 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
         case PoolChanged(pool=pool, workers=workers):
             there = f"{_count(workers, 'worker')} of it {_are(workers)} in {pool}"
             return f"{there}, which was removed or no longer has what one of them asks for."
-        case CapacityGone(pool=pool, devices=devices):
-            return f"{pool} has {_count(devices, 'device')} fewer than jobs were granted there."
+        case CapacityGone(pool=pool, devices=devices, nodes=nodes):
+            fewer = f"{pool} has {_count(devices, 'device')} fewer than jobs were granted there"
+            return f"{fewer}: {_departures(nodes)}." if nodes else f"{fewer}."
         case Reserved(reservation=name, pool=pool, devices=devices, at_s=at_s):
             wanted = _count(devices, "device")
             return f"From {_time(at_s)} on {wanted} of {pool} belong to the reservation {name}."
@@ -222,6 +226,15 @@ def remedy(why: Why) -> str:
             return f"It is tried again; if workers need longer, raise {TIMEOUTS[type(why)]}."
         case _:
             return ""
+
+
+def _departures(nodes: Sequence[Departure]) -> str:
+    """Who leaves, and what was said about it."""
+    told = [
+        f"node {one.node} {DEPARTS[one.how]}" + (f" ({one.why})" if one.why else "")
+        for one in nodes[:NODES_TOLD]
+    ]
+    return ", ".join(told) + (f", and {len(nodes) - NODES_TOLD} more" if len(nodes) > NODES_TOLD else "")
 
 
 def _count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from elastane.api import plans
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, Resources, RunPolicy, Target
-from elastane.api.pools import Pool
+from elastane.api.pools import Departure, Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
 from elastane.scheduler.explain import explain, sentence
@@ -360,9 +360,28 @@ def test_who_may_not_see_a_job_does_not_read_its_name(teams, who):
     assert ceiling.endswith(f"none is left for it; {who}, which is older, holds its place.")
 
 
+def test_devices_that_are_gone_are_told_with_the_nodes_that_took_them():
+    drained = Departure(node="n1", pool="a", how="drain", why="new disk")
+    elsewhere = Departure(node="n2", pool="b", how="failed")
+    found = plan(
+        Snapshot(
+            now_s=NOW_S,
+            pools=(Pool(name="a", device="h100", devices=8, leaving=4),),
+            jobs=(state(workers=8),),
+            departures=(drained, elsewhere),
+        )
+    )
+    (why,) = found.decisions[0].why
+    assert why == plans.CapacityGone(pool="a", devices=4, nodes=(drained,))
+    many = tuple(Departure(node=f"n{n}", pool="a", how="failed") for n in range(5))
+    said = sentence(plans.CapacityGone(pool="a", devices=4, nodes=many), str)
+    assert said.endswith("there: node n0 has failed, node n1 has failed, node n2 has failed, and 2 more.")
+
+
 @pytest.mark.parametrize("kind", plans.Why.__args__)
 def test_every_reason_has_a_sentence(kind):
-    values = {"str": "x", "int": 3, "float": 0.5, "str | None": "x"}
+    gone = (Departure(node="n1", pool="x", how="drain"),)
+    values = {"str": "x", "int": 3, "float": 0.5, "str | None": "x", "tuple": gone}
     hints = {name: str(getattr(hint, "__name__", hint)) for name, hint in kind.__annotations__.items()}
     enums = {get_args(plans.Because): "owner", get_args(plans.Cause): "time"}
     fields = {

@@ -7,7 +7,7 @@ from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.rules import Rules
 from elastane.api.wire import Config
-from elastane.controller.limits import limited, priced
+from elastane.controller.limits import departing, limited, priced
 from elastane.controller.store import documents, nodes, reports
 from elastane.controller.store.database import change
 from elastane.controller.store.rows import state_of
@@ -73,5 +73,6 @@ def snapshot(tx: Connection, now_s: float, config: Config | None = None, *, runn
             reservations=config.reservations or (),
             rules=config.rules or Rules(),
             jobs=tuple(state_of(row, now_s) for row in rows),
+            departures=departing(nodes.every(tx), now_s=now_s),
         ),
     )
