@@ -57,9 +57,19 @@ def test_what_others_stand_on_is_not_removed(operator):
     operator.put("/pools/h100", POOL)
     quota = {"pool": "h100", "nominalQuota": 8}
     assert operator.put("/teams/vision", {"name": "vision", "quotas": [quota]}).status_code == 201
+    when = {"type": "weekly", "days": ["mon"], "start": "20:00:00", "end": "08:00:00"}
+    night = {"name": "night", "pool": "h100", "devices": 1, "when": when}
+    assert operator.put("/reservations/night", night).status_code == 201
+    busy = {"name": "busy", "pool": "h100", "metric": "qps", "above": 1, "limit": 1}
+    assert operator.put("/triggers/busy", busy).status_code == 201
     refused = operator.delete("/pools/h100")
-    assert (refused.status_code, refused.json()["field"]) == (422, "teams.vision.quotas.h100.pool")
-    assert operator.delete("/teams/vision").status_code == 204
+    said = "pool h100 is in use: the quota of vision, reservation night, trigger busy are for it"
+    assert (refused.status_code, refused.json()["detail"]) == (409, said)
+    # Of a document that is applied as a whole it is more help to name the field that is wrong.
+    without = operator.post("/config/apply", {"pools": []})
+    assert (without.status_code, without.json()["field"]) == (422, "teams.vision.quotas.h100.pool")
+    for path in ("/teams/vision", "/reservations/night", "/triggers/busy"):
+        assert operator.delete(path).status_code == 204
     assert operator.delete("/pools/h100").status_code == 204
     assert operator.get("/pools/h100").status_code == 404
 

@@ -101,7 +101,11 @@ def test_a_team_its_cohort_and_their_quotas(olga):
     assert olga.rows("team", "list") == [["vision", "research", "1", "h100", "4"]]
     assert olga.json("team", "show", "vision")["quotas"][0]["nominalQuota"] == 4
     assert "stands on" in olga.said("team", "remove", "--help")
-    assert "there is no cohort 'research'" in olga.error("cohort", "remove", "research")
+    olga("cohort", "set", "sub", "--parent", "research")
+    refused = olga.error("cohort", "remove", "research")
+    assert "cohort research is in use: cohort sub, team vision are in it" in refused
+    assert "elastane team set TEAM --cohort OTHER" in refused
+    assert "the quota of research, the quota of vision are for it" in olga.error("pool", "remove", "h100")
     olga("quota", "remove", "vision", "--pool", "h100")
     assert "vision has no quota" in olga.error("quota", "remove", "vision", "--pool", "h100")
     assert "no team and no cohort 'nobody'" in olga.error("quota", "set", "nobody", "--pool", "h100")

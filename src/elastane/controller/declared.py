@@ -81,6 +81,21 @@ def lacking(standing: Config, kind: Kind, name: str) -> Config:
     return _replaced(standing, kind, name, ())
 
 
+def mentions(standing: Config, kind: Kind, name: str) -> tuple[str, ...]:
+    """Which other documents name this one, for people: ``the quota of vision``."""
+    if kind == "cohorts":
+        below = [f"cohort {one.name}" for one in standing.cohorts or () if one.parent == name]
+        return (*below, *(f"team {one.name}" for one in standing.teams or () if one.cohort == name))
+    if kind == "pools":
+        owners: tuple[Cohort | Team, ...] = (*(standing.cohorts or ()), *(standing.teams or ()))
+        return (
+            *(f"the quota of {one.name}" for one in owners for quota in one.quotas if quota.pool == name),
+            *(f"reservation {one.name}" for one in standing.reservations or () if one.pool == name),
+            *(f"trigger {one.name}" for one in standing.triggers or () if one.pool == name),
+        )
+    return ()
+
+
 def _replaced(standing: Config, kind: Kind, name: str, new: tuple[Document, ...]) -> Config:
     others = tuple(one for one in getattr(standing, kind) or () if name_of(one) != name)
     return msgspec.structs.replace(standing, **{kind: tuple(sorted((*others, *new), key=name_of))})

@@ -15,7 +15,7 @@ from elastane.controller.api.caller import Asking, Caller
 from elastane.controller.api.description import says
 from elastane.controller.api.parameters import Name
 from elastane.controller.api.problems import missing
-from elastane.controller.api.removing import check_removals
+from elastane.controller.api.removing import check_mentions, check_removals
 from elastane.controller.declared import (
     KINDS,
     NAMED,
@@ -112,6 +112,7 @@ def _install(kind: Kind) -> None:
                 raise missing(f"{noun} {name}")
             caller.expect(found.version)
             standing = documents.config(tx)
+            check_mentions(standing, kind, name)
             wanted = lacking(standing, kind, name)
             check(wanted)
             changes = diff(standing, wanted)

@@ -1,6 +1,7 @@
-"""What operators may not take away: pools that jobs hold devices of, and priority classes that jobs name.
+"""What operators may not take away: what others stand on.
 
-A team may go before its jobs: they then own nothing and borrow, and those that must not are drained.
+These are documents that others name, pools that jobs hold devices of, and priority classes that jobs name. A
+team may go before its jobs: they then own nothing and borrow, and those that must not are drained.
 """
 
 from collections.abc import Iterable
@@ -8,12 +9,37 @@ from http import HTTPStatus
 
 from sqlalchemy import Connection
 
-from elastane.api.wire import Change
+from elastane.api.wire import Change, Config
 from elastane.controller.api.problems import Refusal
+from elastane.controller.declared import Kind, mentions
 from elastane.controller.store import jobs
 
 SHOWN = 5
-"""Of the jobs that are in the way."""
+"""Of those who are in the way."""
+
+
+def check_mentions(standing: Config, kind: Kind, name: str) -> None:
+    """Goes on if no other document names this one, which is to go alone.
+
+    Raises:
+        Refusal: one does.
+    """
+    users = mentions(standing, kind, name)
+    if users and kind == "cohorts":
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"cohort {name} is in use: {_listed(users)} in it",
+            means="nobody could tell whom they lend to first; nothing was changed",
+            do="move them (elastane team set TEAM --cohort OTHER, elastane cohort set COHORT --parent OTHER; "
+            "'' is the cluster), or remove them first",
+        )
+    if users:
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"pool {name} is in use: {_listed(users)} for it",
+            means="they would speak of a pool that is not there; nothing was changed",
+            do=f"take them away first, such as: elastane quota remove OWNER --pool {name}",
+        )
 
 
 def check_removals(tx: Connection, changes: Iterable[Change]) -> None:
