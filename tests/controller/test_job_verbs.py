@@ -502,6 +502,14 @@ def test_logs_are_the_newest_workers_unless_one_is_named(elastane, cluster, subm
     assert "worker-2, worker-10, agent" in refused.stderr
 
 
+def test_what_a_name_may_hold_is_said_in_words(elastane):
+    answer = elastane("describe", "my job")
+    assert answer.exit_code == 2
+    assert "'my job' is not written as it must be" in answer.stderr
+    assert "write letters, digits, dots, dashes and underscores" in answer.stderr
+    assert "[A-Za-z" not in answer.output
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -4,6 +4,9 @@ import msgspec
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.wire import Explained, Job, JobSummary, Page
+from elastane.controller.api.app import description
+from elastane.controller.api.logs import PROCESS
+from elastane.controller.api.parameters import WORDS
 
 
 def job(answer):
@@ -245,3 +248,15 @@ def test_a_job_that_nobody_has_decided_about_explains_itself_with_nothing(api, m
     ada.post("/jobs", make_spec())
     explained = msgspec.json.decode(ada.get("/jobs/train/explain").content, type=Explained)
     assert (explained.workers, explained.decisions) == (0, ())
+
+
+def test_every_form_of_a_parameter_is_said_in_words():
+    forms = {
+        parameter["schema"]["pattern"]
+        for path in description()["paths"].values()
+        for operation in path.values()
+        for parameter in operation.get("parameters", ())
+        if "pattern" in parameter["schema"]
+    }
+    assert forms <= set(WORDS)
+    assert PROCESS in forms

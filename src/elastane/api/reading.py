@@ -12,6 +12,32 @@ from elastane.api.errors import BadField
 
 T = TypeVar("T")
 
+CALLED = {
+    "null": "null",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "array": "a list",
+    "object": "fields with values",
+    "datetime": "a moment with its time zone",
+    "time": "a time of day",
+}
+"""The types of JSON and YAML, as msgspec names them, for people."""
+WRITTEN = {
+    "null": "null",
+    "bool": "true or false",
+    "int": "a whole number, such as 4",
+    "float": "a number, such as 0.5",
+    "str": 'a text, such as "abc" (in quotes where it looks like a number)',
+    "array": "a list, such as [a, b]",
+    "object": "fields with values, such as {field: value}",
+    "datetime": "a moment with its time zone, such as 2026-12-01T18:00:00Z",
+    "time": "a time of day, such as 18:00:00",
+}
+PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
+"""Where the fields of documents are described; those of one type have a page of their own."""
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -72,29 +98,62 @@ def unique(field: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
+def called(value: object) -> str:
+    """What a value is, for whoever wrote it: ``a list``."""
+    for kind, word in ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (list, "array")):
+        if isinstance(value, kind):
+            return CALLED[word]
+    return CALLED["object"] if isinstance(value, dict) else "empty"
+
+
 def _translated(message: str, kind: type, what: str) -> BadField:
     wrong, _, path = message.partition(" - at `$")
     field = path.rstrip("`").lstrip(".")
     if unknown := re.search(r"unknown field `(.+?)`", wrong):
-        known = _fields(kind) if isinstance(kind, type) else []
-        near = get_close_matches(unknown[1], known, n=1)
         place = f"{field}.{unknown[1]}" if field else unknown[1]
-        write = f"write {near[0]}" if near else "remove it, or check docs/scheduling.md for its name"
-        return invalid(place, f"a {what} has no such field", write)
+        return invalid(place, f"a {what} has no such field", _instead(unknown[1], field, kind))
     if missing := re.search(r"missing required field `(.+?)`", wrong):
         place = f"{field}.{missing[1]}" if field else missing[1]
         return invalid(place, "is missing", f"add {missing[1]} to the {what}")
-    expected = re.search(r"Expected `(.+?)`", wrong)
+    words, kinds = _of_a_value(wrong)
     choices = _choices(kind, re.findall(r"[^.\[\]]+", field))
-    write = f"write a value of type {expected[1]}" if expected else "correct it"
-    if choices and not expected:
-        write = f"write {' or '.join(choices)}"
-    return invalid(field or what, wrong[0].lower() + wrong[1:].replace("`", ""), write)
+    if choices and (not kinds or "str" in kinds):
+        write = " or ".join(choices)
+    else:
+        write = ", or ".join(WRITTEN[one] for one in kinds if one in WRITTEN)
+    return invalid(field or what, words, f"write {write}" if write else "correct it")
+
+
+def _of_a_value(wrong: str) -> tuple[str, list[str]]:
+    """What msgspec finds wrong with a value, in words, and the types it might have had."""
+    if expected := re.fullmatch(r"Expected `(.+?)`, got `(.+?)`", wrong):
+        kinds = expected[1].split(" | ")
+        wanted = " or ".join(CALLED.get(one, one) for one in kinds if one != "null")
+        return f"is {CALLED.get(expected[2], expected[2])}, not {wanted}", kinds
+    if encoded := re.fullmatch(r"Invalid RFC3339 encoded (.+)", wrong):
+        return f"is not {CALLED.get(encoded[1], encoded[1])}", [encoded[1]]
+    if value := re.fullmatch(r"Invalid (?:enum )?value (.+)", wrong):
+        return f"{value[1]} is not one of its values", []
+    return wrong[0].lower() + wrong[1:].replace("`", ""), []
+
+
+def _instead(unknown: str, field: str, kind: object) -> str:
+    """What to write for a field that is not there: one of the same place, the same of another, or none."""
+    known = _fields(kind) if isinstance(kind, type) else []
+    here = re.sub(r"\[.*?\]", "", field)
+    beside = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == here]
+    if near := get_close_matches(unknown, beside, n=1):
+        return f"write {near[0]}"
+    elsewhere = [path for path in known if path.rpartition(".")[2] == unknown]
+    page = PAGES.get(getattr(kind, "__name__", ""), PAGE)
+    return f"write it as {elsewhere[0]}" if elsewhere else f"remove it, or look for its name in {page}"
 
 
 def _choices(kind: object, path: list[str]) -> list[str]:
     """What may be written at a path in a document of this type, where that is one of a few words."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if path == [kind.__struct_config__.tag_field]:
+            return [str(kind.__struct_config__.tag)]
         fields = msgspec.structs.fields(kind) if path else ()
         return [
             one for field in fields if field.encode_name == path[0] for one in _choices(field.type, path[1:])
@@ -107,14 +166,15 @@ def _choices(kind: object, path: list[str]) -> list[str]:
     return [one for part in get_args(kind) for one in _choices(part, inner)]
 
 
-def _fields(kind: type, seen: frozenset[type] = frozenset()) -> list[str]:
-    """Names of all fields of a struct and of the structs in it, as documents write them."""
+def _fields(kind: type, seen: frozenset[type] = frozenset(), above: str = "") -> list[str]:
+    """Paths of all fields of a struct and of the structs in it, as documents write them: ``data.site``."""
     found: list[str] = []
     for field in msgspec.structs.fields(kind):
-        found.append(field.encode_name)
+        path = f"{above}.{field.encode_name}" if above else field.encode_name
+        found.append(path)
         for inner in _structs(field.type):
             if inner not in seen:
-                found += _fields(inner, seen | {kind})
+                found += _fields(inner, seen | {kind}, path)
     return found
 
 

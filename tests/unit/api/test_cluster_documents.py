@@ -50,7 +50,7 @@ def test_discrete_values_are_limits_by_themselves():
     ("change", "field", "write"),
     [
         ({"elasticPolicy": {"minReplica": 2}}, "elasticPolicy.minReplica:", "write minReplicas"),
-        ({"elasticPolicy": {"minReplicas": "two"}}, "elasticPolicy.minReplicas:", "type int"),
+        ({"elasticPolicy": {"minReplicas": "two"}}, "elasticPolicy.minReplicas:", "a whole number"),
         ({"elasticPolicy": {"minReplicas": 0}}, "elasticPolicy.minReplicas:", "write 1 or more"),
         ({"elasticPolicy": {"minReplicas": 4, "maxReplicas": 2}}, "elasticPolicy.maxReplicas:", "4 or more"),
         (

@@ -8,6 +8,7 @@ import msgspec
 from elastane.api.errors import BadField, BadInput
 from elastane.api.job_checks import document_of, job_spec
 from elastane.api.jobs import JobSpec
+from elastane.api.reading import called
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -79,7 +80,7 @@ def _mapping(path: Path) -> dict[str, object]:
         raise BadInput(f"{path} is not {path.suffix[1:].upper()}: {where}", do="correct it") from error
     if not isinstance(document, dict):
         raise BadInput(
-            f"{path} holds no job, but a {type(document).__name__}",
+            f"{path} holds no job: it is {called(document)}",
             do="write fields, each with its value: name: train",
         )
     return document

@@ -15,7 +15,7 @@ import msgspec
 
 from elastane.api.differences import lean
 from elastane.api.errors import BadField, BadInput
-from elastane.api.reading import read
+from elastane.api.reading import called, read
 from elastane.api.wire import Config
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
@@ -62,7 +62,7 @@ def config_of(text: str) -> Config:
     if not isinstance(document, dict):
         raise BadInput(
             "holds no configuration",
-            means=f"it is a {type(document).__name__}, not kinds of documents",
+            means=f"it is {called(document)}, not kinds of documents",
             do="begin with what `elastane config show` prints",
         )
     if document.get("version", 1) != 1:

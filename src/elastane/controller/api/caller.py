@@ -15,6 +15,7 @@ from elastane.controller.access.roles import Action, Denied, Principal, Target, 
 from elastane.controller.access.secrets import PREFIX, digest_of
 from elastane.controller.api.bodies import response
 from elastane.controller.api.context import Controller
+from elastane.controller.api.parameters import PRINTABLE
 from elastane.controller.api.problems import Refusal, missing
 from elastane.controller.store import audit, replies, tokens
 from elastane.controller.store.replies import Reply
@@ -231,12 +232,12 @@ def _caller(
         str,
         Header(
             max_length=200,
-            pattern=r"^[!-~]*$",
+            pattern=PRINTABLE,
             description="Of your choice, such as a UUID. A repeated request with the same key is done once.",
         ),
     ] = "",
     if_match: Annotated[
-        str, Header(max_length=40, pattern=r"^[!-~]*$", description="Change it only if it has this ETag.")
+        str, Header(max_length=40, pattern=PRINTABLE, description="Change it only if it has this ETag.")
     ] = "",
 ) -> Caller:
     controller: Controller = request.app.state.controller

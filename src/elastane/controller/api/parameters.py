@@ -1,10 +1,11 @@
-"""Parameters that several endpoints have."""
+"""Parameters that several endpoints have, and in words how those are written that have a form."""
 
 from typing import Annotated
 
 from fastapi import Path, Query
 
 from elastane.api.reading import NAME as NAMES
+from elastane.controller.api.logs import PROCESS
 
 NAME = rf"^{NAMES.pattern}$"
 
@@ -13,7 +14,27 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many items."
 After = Annotated[
     int | None, Query(ge=0, le=2**62, description="Where the page begins: `after` of the page before.")
 ]
-NameFilter = Annotated[str, Query(pattern=rf"{NAME}|^$", max_length=100)]
-PrefixFilter = Annotated[str, Query(pattern=r"^[A-Za-z0-9._-]*$", max_length=100)]
+NAME_OR_NONE = rf"{NAME}|^$"
+NameFilter = Annotated[str, Query(pattern=NAME_OR_NONE, max_length=100)]
+PREFIX = r"^[A-Za-z0-9._-]*$"
+PrefixFilter = Annotated[str, Query(pattern=PREFIX, max_length=100)]
 USER = r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$"
-UserFilter = Annotated[str, Query(pattern=rf"{USER}|^$", max_length=100)]
+USER_OR_NONE = rf"{USER}|^$"
+UserFilter = Annotated[str, Query(pattern=USER_OR_NONE, max_length=100)]
+TOKENS = r"^tok-[0-9a-f]{12}$"
+EVENT = r"^\d{0,18}$"
+PRINTABLE = r"^[!-~]*$"
+
+_NAME = "letters, digits, dots, dashes and underscores, up to 100, the first a letter or digit: train-2"
+_USER = "letters, digits and any of ._@+-, up to 100, the first a letter or digit: ada@example.org"
+WORDS = {
+    NAME: _NAME,
+    NAME_OR_NONE: _NAME,
+    PREFIX: "letters, digits, dots, dashes and underscores: train-",
+    USER_OR_NONE: _USER,
+    TOKENS: "the token's id, as `elastane token list` shows it: tok-0123456789ab",
+    EVENT: "the number of an event: 42",
+    PRINTABLE: "letters, digits and signs without spaces: 1f0e-2",
+    PROCESS: "agent, coordinator, spares or worker-N: worker-0",
+}
+"""What may be written where a parameter must have this form, with an example."""

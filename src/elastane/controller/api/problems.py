@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from elastane.api.errors import BadField, BadInput, ElastaneError
 from elastane.api.wire import Problem
+from elastane.controller.api.parameters import WORDS
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull
 from elastane.controller.store.jobs import Ended, NameTaken
 
@@ -96,6 +97,14 @@ def of_parameters(error: RequestValidationError) -> Problem:
     """A path, query or header that is not as described."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
+    if words := WORDS.get(first.get("ctx", {}).get("pattern", "")):
+        return problem(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            f"{place}: {first['input']!r} is not written as it must be",
+            means="nothing was done",
+            do=f"write {words}",
+            field=place,
+        )
     return problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         f"{place}: {first['msg']}",

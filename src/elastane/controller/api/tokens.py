@@ -16,7 +16,7 @@ from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking
 from elastane.controller.api.description import says
-from elastane.controller.api.parameters import USER
+from elastane.controller.api.parameters import TOKENS, USER
 from elastane.controller.api.problems import missing
 from elastane.controller.store import tokens
 from elastane.controller.store.replies import Reply
@@ -59,7 +59,7 @@ def list_tokens(caller: Asking) -> Response:
 
 
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
-def revoke(caller: Asking, token: Annotated[str, Path(pattern=r"^tok-[0-9a-f]{12}$")]) -> Response:
+def revoke(caller: Asking, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
     """From now on the token counts no more."""
 
     def do(tx: Connection) -> Reply:

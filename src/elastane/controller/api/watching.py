@@ -16,7 +16,7 @@ from elastane.controller.api.caller import Asking, Caller, authenticated
 from elastane.controller.api.context import Controller
 from elastane.controller.api.description import says
 from elastane.controller.api.jobs import allowed_job
-from elastane.controller.api.parameters import NameFilter
+from elastane.controller.api.parameters import EVENT, NameFilter
 from elastane.controller.api.problems import Refusal
 from elastane.controller.store import events
 
@@ -36,7 +36,7 @@ async def watch(
         int | None, Query(ge=0, le=2**62, description="Begin after this event; by default with the next one.")
     ] = None,
     last_event_id: Annotated[
-        str, Header(pattern=r"^\d{0,18}$", description="As browsers send it; wins over `after`.")
+        str, Header(pattern=EVENT, description="As browsers send it; wins over `after`.")
     ] = "",
 ) -> StreamingResponse:
     """Events from now on, or from one that was seen; with `job`, its own only. A comment every 15 seconds."""
