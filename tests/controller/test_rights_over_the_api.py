@@ -10,6 +10,35 @@ JOB_READS = ("", "/explain", "/events", "/logs")
 JOB_CHANGES = ("/pause", "/resume", "/cancel")
 
 
+def test_a_refusal_is_a_sentence_that_people_understand(api, make_spec):
+    said = {
+        ("reporter", "GET", "/jobs"): "a reporter may not look at jobs: its token may only report",
+        ("viewer", "POST", "/jobs/train/cancel"): "a viewer of team vision may not change jobs",
+        ("submitter", "GET", "/audit"): "a submitter of team vision may not look at the audit log",
+        ("submitter", "GET", "/nodes"): "only an operator may look at nodes",
+        ("submitter", "DELETE", "/pools/h100"): "only an operator may change what is declared",
+        (
+            "team-admin",
+            "POST",
+            "/reports",
+        ): "only an operator or a reporter may report what happens to devices",
+    }
+    api.user().post("/jobs", make_spec())
+    body = {"kind": "metric", "metric": "qps", "value": 1}
+    for (role, method, path), words in said.items():
+        refused = api.user(role).ask(method, path, body if path == "/reports" else None)
+        assert (refused.status_code, refused.json()["detail"]) == (403, words)
+
+
+def test_whether_another_teams_job_exists_is_not_told(api, make_spec):
+    api.user().post("/jobs", make_spec())
+    bob = api.user(team="speech", user="bob")
+    for path in ("", "/events", "/logs", "/explanation"):
+        there, not_there = bob.get(f"/jobs/train{path}"), bob.get(f"/jobs/other{path}")
+        assert there.status_code == not_there.status_code == 404
+        assert there.text.replace("train", "other") == not_there.text
+
+
 def test_without_a_token_that_counts_nothing_is_told(api):
     for token in ("", "nonsense", "ela_" + "x" * 43):
         from_nowhere = api.with_secret(token)

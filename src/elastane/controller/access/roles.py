@@ -24,6 +24,23 @@ Action: TypeAlias = Literal[
     "reports.write",
 ]
 
+DEEDS: dict[Action, str] = {
+    "job.read": "look at jobs",
+    "job.submit": "submit jobs",
+    "job.change": "change jobs",
+    "usage.read": "look at usage",
+    "documents.read": "look at what is declared",
+    "documents.write": "change what is declared",
+    "nodes.read": "look at nodes",
+    "nodes.write": "change nodes",
+    "events.read": "look at events",
+    "tokens.read": "look at tokens",
+    "tokens.write": "make or revoke tokens",
+    "audit.read": "look at the audit log",
+    "reports.write": "report what happens to devices",
+}
+"""For people: what may not be done."""
+
 READS: frozenset[Action] = frozenset({"job.read", "usage.read", "documents.read", "events.read"})
 IN_TEAM: dict[Role, frozenset[Action]] = {
     "viewer": READS,
@@ -118,15 +135,18 @@ def may(principal: Principal, action: Action, target: Target) -> Allowed | Denie
     if principal.role == "operator":
         if action in EVERYWHERE["operator"]:
             return Allowed()
-        return Denied(f"no role may do {action}", visible=True)
+        return Denied(f"nobody may {DEEDS[action]}", visible=True)
     if not target.team:
         if action in EVERYWHERE[principal.role]:
             return Allowed()
-        return Denied(f"only an operator may do {action} with {target.name}", visible=True)
+        return Denied(_everywhere(principal.role, action), visible=True)
     if not within(principal, target.team):
         return Denied(f"{target.name} belongs to another team", visible=False)
     if action not in IN_TEAM[principal.role]:
-        return Denied(f"a {principal.role} of team {target.team} may not do {action}", visible=True)
+        return Denied(
+            f"a {principal.role} of team {target.team} may not {DEEDS[action]}",
+            visible=True,
+        )
     if action == "job.change" and principal.role == "submitter" and target.user != principal.user:
         return Denied(
             f"{target.name} is {target.user}'s; only they and an admin of team {target.team} change it",
@@ -138,6 +158,14 @@ def may(principal: Principal, action: Action, target: Target) -> Allowed | Denie
             visible=True,
         )
     return Allowed()
+
+
+def _everywhere(role: Role, action: Action) -> str:
+    """Why this role may not do it with what belongs to no team."""
+    if role == "reporter":
+        return f"a reporter may not {DEEDS[action]}: its token may only report"
+    others = [f"a {one}" for one in EVERYWHERE if one != "operator" and action in EVERYWHERE[one]]
+    return f"only {' or '.join(['an operator', *others])} may {DEEDS[action]}"
 
 
 def within(principal: Principal, team: str) -> bool:
