@@ -238,6 +238,16 @@ def test_usage_is_in_hours_for_people_and_in_seconds_for_programs(olga, cluster,
     table = list(csv.DictReader(io.StringIO(olga.said("usage", "--from", "2020-01-01", "--csv"))))
     assert [(one["team"], float(one["borrowed_device_s"])) for one in table] == [("vision", seconds)]
     assert "nothing was used" in olga.said("usage", "--from", "2019-01-01", "--until", "2019-02-01")
+    assert olga.said("usage", "--by", "job", "--by", "job") == olga.said("usage", "--by", "job")
+
+
+def test_a_span_of_usage_that_ends_before_it_begins_is_refused(olga, cluster):
+    refused = olga.error("usage", "--from", "2019-02-01", "--until", "2019-01-01")
+    assert "--from 2019-02-01 00:00 is after --until 2019-01-01 00:00" in refused
+    assert "is after now" in olga.error("usage", "--from", "2099-01-01")
+    refused = cluster.api.user().get("/usage?from=20&until=10")
+    assert (refused.status_code, refused.json()["detail"]) == (422, "from: 20 is after until, 10")
+    assert cluster.api.user().get("/usage?from=9e10").json()["field"] == "from"
     assert "choose one" in olga.error("usage", "--csv", "--json")
 
 

@@ -52,9 +52,10 @@ def usage(
     if as_csv and as_json:
         raise BadInput("--csv and --json are two formats", do="choose one")
     now = datetime.now().astimezone()
-    columns: tuple[Column, ...] = tuple(COLUMNS[one] for one in by or [By.TEAM])
+    columns: tuple[Column, ...] = tuple(dict.fromkeys(COLUMNS[one] for one in by or [By.TEAM]))
     from_s = moment("--from", begin, now).timestamp() if begin else None
     until_s = moment("--until", until, now).timestamp() if until else None
+    check_span(from_s, until_s, now.timestamp())
     with connect() as cluster:
         if as_csv:
             print(cluster.usage_csv(*columns, from_s=from_s, until_s=until_s), end="")
@@ -64,6 +65,18 @@ def usage(
         print_json(found)
         return
     show(columns, found)
+
+
+def check_span(from_s: float | None, until_s: float | None, now_s: float) -> None:
+    """Goes on if the span begins before it ends.
+
+    Raises:
+        BadInput: it does not; an empty answer would look as if nobody had used anything.
+    """
+    end_s = now_s if until_s is None else until_s
+    if from_s is not None and from_s > end_s:
+        end = "now" if until_s is None else f"--until {local(until_s)}"
+        raise BadInput(f"--from {local(from_s)} is after {end}", do="write the earlier moment with --from")
 
 
 def show(by: tuple[str, ...], found: Usage) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from fastapi import APIRouter, Query, Response
 
+from elastane.api.errors import BadField
 from elastane.api.wire import Usage, UsageRow
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import reply, response
@@ -33,6 +34,9 @@ def usage(
     caller.must("usage.read", Target(name="usage", team=caller.principal.team))
     until_s = caller.now_s if until is None else min(until, caller.now_s)
     from_s = until_s - MONTH_S if begin is None else begin
+    if from_s > until_s:
+        end = "now" if until is None or until > caller.now_s else "until"
+        raise BadField("from", f"{from_s:.10g} is after {end}, {until_s:.10g}", do="write an earlier one")
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
     with caller.reading() as tx:
         found = Usage(from_s=from_s, until_s=until_s, rows=used(tx, columns, from_s, until_s, caller.teams))
