@@ -18,6 +18,7 @@ from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
+from elastane.cli.mistyped import Verbs
 from elastane.cli.operators.audit import audit
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.config import config, policy
@@ -97,6 +98,7 @@ OPERATE = "Operate: what the cluster has, and who may use it"
 
 app = typer.Typer(
     name="elastane",
+    cls=Verbs,
     help=HELP,
     epilog=EPILOG,
     rich_markup_mode="rich",

@@ -246,3 +246,30 @@ def test_ps_without_a_run_shows_live_ones_only(elastane, finished_run) -> None:
     finished_run()
     assert "no run is live" in elastane("ps").stdout
     assert json.loads(elastane("ps", "--json").stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("jobs", "--json", "--bad"), "No such option: --bad"),
+        (("top", "--every", "often", "--json"), "--every"),
+        (("pool", "set", "--json"), "Missing argument"),
+        (("verbatim", "--json"), "No such command"),
+        (("--bad", "--json"), "No such option: --bad"),
+        (("submit", "t.py", "--lr", "1", "--json"), "--lr is no option of elastane submit"),
+    ],
+)
+def test_what_was_mistyped_is_told_to_programs_too(elastane, words, what):
+    answer = elastane(*words)
+    assert answer.exit_code == 2
+    (line,) = answer.stdout.splitlines()
+    told = json.loads(line)
+    assert told["exit_code"] == 2
+    assert what in told["error"]["what"]
+    assert "--help" in told["error"]["do"]
+    assert answer.stderr
+
+
+def test_what_was_mistyped_for_a_script_is_no_wish_for_json(elastane):
+    answer = elastane("submit", "t.py", "--bad", "--", "--json")
+    assert (answer.exit_code, answer.stdout) == (2, "")
