@@ -10,6 +10,7 @@ from elastane.api.errors import BadInput, NoSuchFile
 from elastane.cli.checkpoints.export import export
 from elastane.cli.checkpoints.now import now
 from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen, origin_of
+from elastane.cli.moments import in_local_time
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.observability.quantities import size_text
 
@@ -57,7 +58,7 @@ def listing(run: Checkpoints, as_json: AsJson = False) -> None:
             str(summary.step),
             size_text(summary.bytes) if summary.bytes else "",
             Text(summary.state),
-            Text(summary.created),
+            Text(in_local_time(summary.created)),
             Text(metric_words(summary)),
         )
     talk().print(table)
@@ -177,7 +178,7 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     console = talk()
     tensors = manifest.tensors
     console.print(
-        f"{url}/{manifest.name}: step {manifest.step}, written {manifest.created}, "
+        f"{url}/{manifest.name}: step {manifest.step}, written {in_local_time(manifest.created)}, "
         f"{len(tensors)} tensors, {size_text(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
         markup=False,
     )

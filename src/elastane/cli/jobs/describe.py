@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.wire import ENDED, Event, Job
+from elastane.cli.moments import moment_text
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
 
@@ -64,7 +65,6 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
         awaits_next_try,
         loss_of,
-        moment_text,
         speed_text,
         state_text,
         step_text,

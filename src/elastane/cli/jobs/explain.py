@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elastane.api.wire import Decided
+from elastane.cli.moments import in_local_time, moment_text
 from elastane.cli.verb import print_json, talk
 from elastane.client.context import connect
 
@@ -40,11 +41,10 @@ def show_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
     """Each with its first reason."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
-    from elastane.cli.jobs.words import moment_text  # noqa: PLC0415
-
     if decisions:
         console.print("\n[dim]decisions, newest first[/dim]")
     for decided in decisions:
         size = sum(decided.workers.values())
         at = (f"{moment_text(decided.time_s)}  ", "dim")
-        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", " ".join(decided.sentences[1:2])))
+        why = in_local_time(" ".join(decided.sentences[1:2]))
+        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", why))

@@ -17,6 +17,7 @@ from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
 from elastane.cli.jobs.login import own_team
 from elastane.cli.jobs.submission import Here, Wishes, wished
 from elastane.cli.jobs.waiting import looks_at
+from elastane.cli.moments import in_local_time
 from elastane.cli.runs.run_spec import check_script
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.context import connect, context, running
@@ -300,7 +301,7 @@ def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
         # What becomes of a job that runs is told by its events; of one that waits there are none.
         if job.state == "queued" and job.explained.sentences != why:
             why = job.explained.sentences
-            console.print(Text("          " + " ".join(why)))
+            console.print(Text("          " + in_local_time(" ".join(why))))
     return job
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.wire import ENDED, Event, Job
+from elastane.cli.moments import in_local_time
 
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
@@ -28,7 +29,7 @@ def until(cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Cal
             return job
         if job.wanted == "run" and job.explained.sentences != told:
             told = job.explained.sentences
-            tell(" ".join(told))
+            tell(in_local_time(" ".join(told)))
         time.sleep(LOOK_S)
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elastane.api.wire import Event, Explanation, JobSummary, Wanted
+from elastane.cli.moments import in_local_time
 from elastane.cli.words import loss_text
 
 COLOURS = {
@@ -95,11 +96,6 @@ def time_text(seconds: float) -> str:
     return f"{max(0, math.floor(seconds))} s"
 
 
-def moment_text(at_s: float | None) -> str:
-    """A moment in the terminal's own time zone; empty: never."""
-    return "" if at_s is None else f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
 def event_text(event: Event, *, of_job: bool) -> Text:
     """One event on one line.
 
@@ -111,7 +107,7 @@ def event_text(event: Event, *, of_job: bool) -> Text:
     return Text.assemble(
         (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
         (f"{event.kind:<14}", EVENT_COLOURS.get(event.kind, "")),
-        f"  {who}{event.message}",
+        f"  {who}{in_local_time(event.message)}",
     )
 
 
@@ -126,7 +122,10 @@ def progress_line(job: JobSummary) -> Text:
 
 
 def explanation_lines(explanation: Explanation) -> Sequence[str]:
-    return explanation.sentences or ("No plan has been made since it was submitted.",)
+    """Why a job has the size it has, for the terminal."""
+    if not explanation.sentences:
+        return ("No plan has been made since it was submitted.",)
+    return [in_local_time(sentence) for sentence in explanation.sentences]
 
 
 def jobs_table(jobs: Iterable[JobSummary], now_s: float, *, speeds: bool = False) -> Table:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.wire import Foreseen
+from elastane.cli.moments import in_local_time
 from elastane.cli.operators.config_file import read_config, yaml_of
 from elastane.cli.operators.differences import change_lines
 from elastane.cli.operators.documents import group
@@ -83,7 +84,7 @@ def show_foreseen(foreseen: Foreseen) -> None:
     print_table(
         ("job", "team", "workers", "because"),
         [
-            (one.job, one.team, f"{one.before} -> {one.after}", " ".join(one.sentences))
+            (one.job, one.team, f"{one.before} -> {one.after}", in_local_time(" ".join(one.sentences)))
             for one in foreseen.jobs
         ],
         numbers=("workers",),

@@ -2,6 +2,7 @@
 
 from elastane.api.rundir import RunDir
 from elastane.cli.home import known_runs
+from elastane.cli.moments import in_local_time
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.resolve import runs_home
 from elastane.observability.facts import outcome_of
@@ -40,7 +41,7 @@ def listing(as_json: AsJson = False) -> None:
             Text(str(row["state"])),
             f"{row['step']}" + (f"/{steps}" if steps else ""),
             f"{loss:.4f}" if isinstance(loss, float) else "",
-            Text(str(row["created"])),
+            Text(in_local_time(str(row["created"]))),
             Text(str(row["directory"])),
         )
     console.print(table)

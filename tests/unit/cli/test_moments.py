@@ -1,0 +1,61 @@
+"""Every time that the command line shows is in the terminal's own zone."""
+
+import io
+import time
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from elastane.api.wire import Decided, Event, Explanation
+from elastane.cli.jobs.explain import show_decisions
+from elastane.cli.jobs.words import event_text, explanation_lines
+from elastane.cli.moments import in_local_time
+
+AT_S = 1795338000.0  # 2026-11-22 09:00 UTC
+SENTENCE = "It crashed and is tried again at 2026-11-22 09:00:00 UTC."
+
+
+@pytest.fixture(autouse=True)
+def in_tokyo(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("2026-11-22 09:00:00 UTC", "2026-11-22 18:00:00"),
+        ("2026-11-22T09:00:00Z", "2026-11-22 18:00:00"),
+        ("from 2026-11-22 20:00:00 UTC on", "from 2026-11-23 05:00:00 on"),
+        ("the job of 2026-11-22", "the job of 2026-11-22"),
+    ],
+)
+def test_what_is_written_in_utc_is_shown_in_the_terminals_zone(written, shown):
+    assert in_local_time(written) == shown
+
+
+def test_the_controllers_sentences_and_the_times_beside_them_are_in_one_zone():
+    event = Event(id=1, time_s=AT_S, kind="job.crashed", job="j", message=f"j crashed. {SENTENCE}")
+    assert "18:00:00" in event_text(event, of_job=True).plain
+    decided = Decided(id=1, time_s=AT_S, action="wait", workers={}, sentences=("j waits.", SENTENCE))
+    console = Console(width=200, record=True, file=io.StringIO())
+    show_decisions(console, [decided])
+    lines = [
+        event_text(event, of_job=True).plain,
+        *explanation_lines(Explanation(sentences=(SENTENCE,))),
+        console.export_text(),
+    ]
+    for line in lines:
+        assert "2026-11-22 18:00:00" in line
+        assert "UTC" not in line
+
+
+def test_runs_are_listed_with_when_they_were_started_here(elastane, finished_run):
+    finished_run()
+    assert "2026-01-01 09:00:00" in elastane("list").stdout
+    (row,) = msgspec.json.decode(elastane("list", "--json").stdout)
+    assert row["created"] == "2026-01-01T00:00:00Z"
