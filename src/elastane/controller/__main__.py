@@ -20,6 +20,8 @@ from elastane.controller.serving import serve
 
 COMPANION_S = 0.5
 
+logger = logging.getLogger("elastane.controller")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m elastane.controller", description=__doc__)
@@ -39,7 +41,8 @@ def main() -> None:
     try:
         serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), ready, time.time)
     except ElastaneError as error:
-        sys.stderr.write(f"error: {error}\n")
+        # `elastane up` tells its user what comes after "error: ".
+        logger.error("error: %s", error)  # noqa: TRY400 - it is in words
         sys.exit(error.exit_code)
 
 

@@ -137,6 +137,8 @@ def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
+        # Its lines are written as all others of this process, with their time.
+        log_config=None,
         log_level="warning",
         access_log=False,
         # Whoever asks from this machine could otherwise say that they are somebody else each time, and try
