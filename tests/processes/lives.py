@@ -62,20 +62,31 @@ class Lives:
     # -- lives ---------------------------------------------------------------------------------------------
 
     def begin(
-        self, *options: str, script: str = "training.py", args: tuple[str, ...] = (), sized: bool = True
+        self,
+        *options: str,
+        script: str = "training.py",
+        module: str = "",
+        args: tuple[str, ...] = (),
+        sized: bool = True,
     ) -> None:
-        """``elastane run``; unless it is sized, its own controller decides on the number of workers."""
+        """``elastane run``; unless it is sized, its own controller decides on the number of workers.
+
+        A module is one among the scripts; only where these are it has its name.
+        """
         start = ("--start=1",) if sized else ()
         given = ("--workers=1:8", *start, "--digest-every=5", f"--name={self._logs.name}")
-        self._start("run", f"--run-dir={self.run_dir.root}", *given, *options, str(SCRIPTS / script), *args)
+        program = ("-m", module) if module else (str(SCRIPTS / script),)
+        folder = SCRIPTS if module else None
+        self._start("run", f"--run-dir={self.run_dir.root}", *given, *options, *program, *args, folder=folder)
 
     def resume(self, *options: str) -> None:
         self._start("run", f"--resume={self.run_dir.root}", *options)
 
-    def _start(self, *command: str) -> None:
+    def _start(self, *command: str, folder: Path | None = None) -> None:
         with self._log(len(self._lives)).open("wb") as log:
             life = subprocess.Popen(
                 [*self._elastane, *command],
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -107,6 +107,15 @@ def test_everything_dies_again_and_again(lives, assert_as_if_nothing_happened, s
     assert_as_if_nothing_happened(lives.ended())
 
 
+def test_a_module_is_trained_as_its_script_is_and_resumed_from_anywhere(lives, assert_as_if_nothing_happened):
+    lives.begin("--start=2", EVERY_FOUR, module="training", args=("--paced-from=10",))
+    lives.until_event("checkpoint.saved", 2)
+    lives.kill_everything()
+    lives.open("gates")
+    lives.resume("--start=2")
+    assert_as_if_nothing_happened(lives.ended())
+
+
 def test_a_run_is_resumed_the_moment_its_agent_was_killed(lives, assert_as_if_nothing_happened):
     """The others end by themselves, and until they have, nobody writes beside them."""
     lives.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))

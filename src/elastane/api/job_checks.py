@@ -35,11 +35,7 @@ def checked(spec: JobSpec) -> JobSpec:
     """
     check_name("name", spec.name)
     check_name("team", spec.team)
-    if bool(spec.command) == bool(spec.script):
-        wrong = "is there beside script" if spec.command else "and script are both missing"
-        raise invalid("command", wrong, "write either command or script")
-    if spec.command and spec.args:
-        raise invalid("args", "belongs to script, and there is none", "put the arguments into command")
+    _check_program(spec)
     at_least("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_training(spec.training, spec.elastic_policy)
@@ -66,6 +62,19 @@ def checked(spec: JobSpec) -> JobSpec:
 def retries_left(spec: JobSpec, crashes: int) -> int:
     """Restarts that are left after so many crashes; resizes, drains and preemptions are none."""
     return max(0, spec.run_policy.job_max_retry_count - crashes)
+
+
+def _check_program(spec: JobSpec) -> None:
+    fields = {"script": spec.script, "module": spec.module, "command": spec.command}
+    there = [name for name, value in fields.items() if value]
+    if len(there) != 1:
+        wrong = f"is there beside {there[0]}" if there else "is missing, and so are module and command"
+        raise invalid(there[1] if there else "script", wrong, f"write one of {', '.join(fields)}")
+    if spec.module and not all(name.isidentifier() for name in spec.module.split(".")):
+        wrong = f"{spec.module!r} is no name of a Python module"
+        raise invalid("module", wrong, "write it as python -m takes it: package.train")
+    if spec.command and spec.args:
+        raise invalid("args", "belongs to script or module", "put the arguments into command")
 
 
 def _check_policy(policy: ElasticPolicy) -> None:

@@ -163,10 +163,13 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     Args:
         version: of this schema.
         name: unique in the cluster.
-        command: program and arguments, nothing of which reaches a shell; instead of ``script``.
         script: a Python training script; a path that is not absolute begins in ``working_dir``.
-        args: its arguments.
-        working_dir: absolute path of the directory in which its processes begin; empty: the script's own.
+        module: instead, the name of a Python module that trains, as ``python -m`` takes it: installed, as
+            recipes are, or in ``working_dir``.
+        command: instead of either, a program and its arguments, nothing of which reaches a shell.
+        args: of the script or the module.
+        working_dir: absolute path of the directory in which its processes begin; empty: that of the script's
+            or the module's file.
         env: variables of its environment.
         team: whose quota it runs on.
         queue: of the team, for humans to sort by.
@@ -187,6 +190,7 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     name: str
     command: tuple[str, ...] = ()
     script: str = ""
+    module: str = ""
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: dict[str, str] = {}
@@ -203,3 +207,8 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     deadline: datetime | None = None
     target: Target = Target()
     budget: float | None = None
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What each worker runs, as one would write it."""
+        return self.command or (*(("-m", self.module) if self.module else (self.script,)), *self.args)

@@ -46,7 +46,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Args:
         name: what other terminals call the run.
-        script: path of the training script.
+        script: path of the training script; of a module, of its file.
+        module: what ``python -m`` would be told; empty: it is a script.
         args: its arguments.
         min_workers: nobody may ask for fewer; deaths and drains can bring the run below it.
         max_workers: never more workers than this.
@@ -66,6 +67,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: str
     script: str
+    module: str = ""
     args: tuple[str, ...] = ()
     min_workers: int = 1
     max_workers: int = 8
@@ -81,6 +83,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What to write after ``python``, or after the options of ``elastane run``."""
+        return (*(("-m", self.module) if self.module else (self.script,)), *self.args)
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):

@@ -168,7 +168,8 @@ def job_of(spec: RunSpec, life: int, *, kind: str) -> JobSpec:
     return JobSpec(
         name=spec.name if life == 1 else f"{spec.name}.{life}",
         team=TEAM,
-        script=spec.script,
+        script="" if spec.module else spec.script,
+        module=spec.module,
         args=spec.args,
         resources_per_worker=Resources(devices=spec.threads if kind == "cpu" else 1),
         elastic_policy=ElasticPolicy(min_replicas=spec.min_workers, max_replicas=spec.max_workers),

@@ -91,8 +91,8 @@ def ending(facts: Facts) -> str:
 
 def training_rows(run: Recorded, metrics: Metrics) -> Iterable[tuple[str, str]]:
     spec, pinned, facts = run.record.spec, run.record.pinned, metrics.facts
-    script = re.split(r"[/\\]", spec.script)[-1]
-    yield "script", code(" ".join([script, *spec.args]))
+    program = spec.program if spec.module else (re.split(r"[/\\]", spec.script)[-1], *spec.args)
+    yield "script", code(" ".join(program))
     if pinned:
         yield "its SHA-256", code(pinned.script_digest)
         cut = f"in {pinned.virtual_ranks:,} virtual ranks of {pinned.microbatch:,}"

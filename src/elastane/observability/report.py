@@ -115,7 +115,7 @@ def command_of(spec: RunSpec) -> str:
     shard_bytes = spec.max_shard_bytes
     options += [f"--max-shard-size {shard_bytes}"] if shard_bytes != MAX_SHARD_BYTES else []
     options += checkpoint_options(spec.checkpoints)
-    return " ".join(["elastane run", *options, spec.script, *spec.args])
+    return " ".join(["elastane run", *options, *spec.program])
 
 
 def checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[str]:
@@ -317,7 +317,7 @@ def proof(verdict: Verdict | None) -> Iterable[str]:
 
 def choices(run: Recorded) -> Iterable[str]:
     spec, pinned = run.record.spec, run.record.pinned
-    rows: list[tuple[str, str]] = [("script", " ".join([spec.script, *spec.args]))]
+    rows: list[tuple[str, str]] = [("script", " ".join(spec.program))]
     rows.append(("workers asked for", f"{spec.min_workers} to {spec.max_workers}, {spec.start} at the start"))
     if pinned:
         rows += [

@@ -14,6 +14,7 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.lives.modules import root_of
 from elastane.runtime import reporting, settings
 from elastane.runtime.finished.write import write_finished
 from elastane.runtime.rounds import Left
@@ -43,9 +44,11 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     settings.take_part(run_dir, worker, spec, record.resumed)
     devices.assign(worker)
     sys.argv = [spec.script, *spec.args]
-    sys.path.insert(0, str(Path(spec.script).resolve().parent))
+    begins = str(_beside(spec))
+    if not spec.module or begins not in sys.path:
+        sys.path.insert(0, begins)
     try:
-        _run_script(spec.script)
+        _run_script(spec)
     except Left:
         return _wait_for_dismissal(files, spec)
     except SystemExit as ended:
@@ -65,13 +68,22 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     return _wait_for_dismissal(files, spec)
 
 
-def _run_script(script: str) -> None:
+def _beside(spec: RunSpec) -> Path:
+    """Where the script looks first for what it imports, as under plain Python."""
+    script = Path(spec.script)
+    return root_of(spec.module, script) if spec.module else script.resolve().parent
+
+
+def _run_script(spec: RunSpec) -> None:
     """To its end, and to that of the run if the script has left its loop between two steps.
 
     Only here, and not where the loop is left, is it known that no error was the reason.
     """
     try:
-        runpy.run_path(script, run_name="__main__")
+        if spec.module:
+            runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(spec.script, run_name="__main__")
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise

@@ -77,8 +77,14 @@ def test_discrete_values_are_limits_by_themselves():
             )
             for beyond in (3600.5, 1e300)
         ),
-        ({"command": ["python", "train.py"]}, "command:", "write either command or script"),
-        ({"script": ""}, "command:", "write either command or script"),
+        ({"command": ["python", "train.py"]}, "command:", "write one of script, module, command"),
+        ({"script": ""}, "script:", "write one of script, module, command"),
+        ({"module": "train"}, "module:", "write one of script, module, command"),
+        (
+            {"script": "", "module": "pkg/train.py"},
+            "module:",
+            "write it as python -m takes it: package.train",
+        ),
         ({"name": "a/b"}, "name:", "write letters"),
         ({"version": 2}, "version:", "write 1"),
         ({"budget": 0}, "budget:", "write a number above 0"),

@@ -84,7 +84,9 @@ def test_a_command_may_be_a_python_with_a_script(program) -> None:
         (("bash", "-c", "python train.py"), "wants to start bash"),
         (("/usr/bin/python3", "/train.py"), "wants to start /usr/bin/python3"),
         (("pythonx", "/train.py"), "wants to start pythonx"),
-        (("python", "-m", "train"), "gives python the option -m"),
+        (("python", "-u", "train.py"), "gives python the option -u"),
+        (("python", "-m"), "gives python the option -m"),
+        (("python", "-m", "no.such.module"), "there is no Python module no.such.module installed"),
         (("python",), "names no script"),
     ],
 )
@@ -93,6 +95,20 @@ def test_a_command_that_is_none_is_refused_in_words(command, said) -> None:
     with pytest.raises(BadInput, match=said) as refused:
         run_spec_of("j", spec, PYTHON)
     assert refused.value.do
+
+
+def test_a_job_may_be_a_module(tmp_path) -> None:
+    package = tmp_path / "recipes"
+    package.mkdir()
+    (package / "train.py").touch()
+    bare = msgspec.structs.replace(SPEC, script="", args=(), working_dir=str(tmp_path))
+    for spec in (
+        msgspec.structs.replace(bare, module="recipes.train", args=("--lr",)),
+        msgspec.structs.replace(bare, command=("python", "-m", "recipes.train", "--lr")),
+    ):
+        run = run_spec_of("j", spec, PYTHON)
+        assert (run.script, run.module) == (str(package / "train.py"), "recipes.train")
+        assert run.program == ("-m", "recipes.train", "--lr")
 
 
 def test_a_script_without_a_place_is_refused_in_words() -> None:

@@ -88,7 +88,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("loss", loss_of(job)),
         ("samples/s", speed_text(job)),
         ("speeds", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
-        ("runs", " ".join(spec.command or (spec.script, *spec.args))),
+        ("runs", " ".join(spec.program)),
         ("begins in", spec.working_dir),
         ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
         ("cost", cost_text(job)),

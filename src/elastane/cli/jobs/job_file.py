@@ -50,7 +50,7 @@ def anchored(spec: JobSpec, folder: Path) -> JobSpec:
     return msgspec.structs.replace(
         spec,
         script=_below(folder, spec.script) if spec.script else "",
-        working_dir=working_dir or (str(folder) if spec.command else ""),
+        working_dir=working_dir or (str(folder) if spec.command or spec.module else ""),
         training=training,
     )
 

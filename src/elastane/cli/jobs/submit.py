@@ -18,9 +18,10 @@ from elastane.cli.jobs.login import own_team
 from elastane.cli.jobs.submission import Here, Wishes, wished
 from elastane.cli.jobs.waiting import looks_at
 from elastane.cli.moments import in_local_time
-from elastane.cli.runs.run_spec import check_script
+from elastane.cli.runs.run_spec import check_script, script_of
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.context import connect, context, running
+from elastane.lives.modules import file_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +65,10 @@ def submit(
         typer.Argument(metavar="ARGS", help="After --: the script's own.", show_default=False),
     ] = None,
     *,
+    module: Annotated[
+        bool,
+        typer.Option("--module", "-m", help="SCRIPT is the name of a module, as for python -m."),
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="Unique in the cluster. Default: made up.", rich_help_panel=WHOSE)
     ] = None,
@@ -187,6 +192,7 @@ def submit(
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
       $ elastane submit train.py --workers 1:8 --dry-run > job.yaml
+      $ elastane submit -m recipes.pretrain --workers 1:8 -- --lr 3e-4
 
     With --json, the job as the cluster has it, with --wait as it ended.
     With --wait, exit code 0 if it finished, 1 if it failed, 130 if it was
@@ -194,7 +200,11 @@ def submit(
     """
     here = Path.cwd()
     kept_team = team or _usual_team(needed=not dry_run)
-    spec = job_of(what, tuple(args or ()), here, team=kept_team)
+    of_file = not module and is_job_file(what)
+    if of_file:
+        spec = job_in(what, tuple(args or ()), team=kept_team)
+    else:
+        spec = job_of(what, tuple(args or ()), here, team=kept_team, module=module)
     wishes = Wishes(
         name=name,
         team=team,
@@ -223,8 +233,8 @@ def submit(
     )
     typed = Here(environment=os.environ, now=datetime.now().astimezone())
     spec = anchored(wished(spec, wishes, typed), here)
-    if is_job_file(what) and _controller_is_here():
-        check_script_of(spec, what)
+    if of_file and _controller_is_here():
+        check_program_of(spec, what)
     if dry_run:
         print_json(spec) if as_json else sys.stdout.write(yaml_of(spec))
         return
@@ -249,38 +259,50 @@ def submit(
         raise typer.Exit(concluded(job, console))
 
 
-def job_of(what: Path, args: tuple[str, ...], here: Path, *, team: str) -> JobSpec:
-    """The job that a file describes or that a script is, before any option.
+def job_in(file: Path, args: tuple[str, ...], *, team: str) -> JobSpec:
+    """The job that a file describes, before any option.
 
     Raises:
         BadInput: there is none.
     """
-    if is_job_file(what):
-        if args:
-            raise BadInput(
-                f"{what} and arguments for a script",
-                do=f"write args: into {what}, or submit the script itself",
-            )
-        return read_job(what, name=fresh_name(what.stem), team=team)
-    check_script(what)
+    if args:
+        raise BadInput(
+            f"{file} and arguments for a script",
+            do=f"write args: into {file}, or submit the script itself",
+        )
+    return read_job(file, name=fresh_name(file.stem), team=team)
+
+
+def job_of(named: Path, args: tuple[str, ...], here: Path, *, team: str, module: bool) -> JobSpec:
+    """The job that a script or a module is, before any option.
+
+    Raises:
+        BadInput: there is none.
+    """
+    script_of(named, module=module)
+    if module:
+        name = fresh_name(named.name.rpartition(".")[2])
+        return JobSpec(name=name, team=team, module=str(named), args=args, working_dir=str(here))
     return JobSpec(
-        name=fresh_name(what.stem), team=team, script=str(what.absolute()), args=args, working_dir=str(here)
+        name=fresh_name(named.stem), team=team, script=str(named.absolute()), args=args, working_dir=str(here)
     )
 
 
-def check_script_of(spec: JobSpec, file: Path) -> None:
-    """Goes on if the script that a job's file names, if it names one, is on this machine.
+def check_program_of(spec: JobSpec, file: Path) -> None:
+    """Goes on if the script or the module that a job's file names, if it names one, is on this machine.
 
     Raises:
         BadInput: it is not.
     """
-    if not spec.script:
-        return
     try:
-        check_script(Path(spec.script))
+        if spec.script:
+            check_script(Path(spec.script))
+        elif spec.module:
+            file_of(spec.module, Path(spec.working_dir))
     except BadInput as error:
+        field = "script" if spec.script else "module"
         raise BadInput(
-            f"{file}: {error.what}", do="correct script: in it; a relative one begins where the file is"
+            f"{file}: {error.what}", do=f"correct {field}: in it; a relative path begins where the file is"
         ) from error
 
 

@@ -24,6 +24,7 @@ from elastane.cli.runs.run_spec import (
     check_name,
     check_script,
     remarks,
+    script_of,
     spec_of,
 )
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
@@ -53,6 +54,10 @@ def run(
         typer.Argument(metavar="ARGS", help="Everything after SCRIPT is the script's own."),
     ] = None,
     *,
+    module: Annotated[
+        bool,
+        typer.Option("--module", "-m", help="SCRIPT is the name of a module, as for python -m."),
+    ] = False,
     workers: Annotated[
         str | None,
         typer.Option(
@@ -202,6 +207,7 @@ def run(
     Options of elastane come before SCRIPT; all after it is the script's own.
 
       $ elastane run --workers 1:4 --name demo train.py --lr 3e-4
+      $ elastane run -m recipes.pretrain --lr 3e-4
 
     The state is kept as it goes. After a power cut, go on from there, with any
     number of workers, to the same trained bytes:
@@ -236,6 +242,7 @@ def run(
                 "--digest-every": digest_every != DIGEST_EVERY,
                 "--save-optimizer": save_optimizer,
                 "--max-shard-size": max_shard_size != SHARD_SIZE,
+                "--module": module,
             }
         )
         checkpoints = CheckpointOptions(**kept) if kept else None
@@ -254,12 +261,14 @@ def run(
             raise BadInput("--accept-changes is about a run that goes on", do="use it with --resume RUN")
         if script is None:
             raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
-        check_script(script)
-        chosen = fresh_name(script.stem) if name is None else name
+        script_of(script, module=module)
+        stem = script.name.rpartition(".")[2] if module else script.stem
+        chosen = fresh_name(stem) if name is None else name
         check_name(chosen)
         check_name_is_free(chosen, run_dir)
         options = Options(
             script=script,
+            module=module,
             args=tuple(args or ()),
             workers=workers,
             start=start,

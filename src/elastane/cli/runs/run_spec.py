@@ -9,6 +9,7 @@ import msgspec
 from elastane.api.errors import BadInput
 from elastane.api.spec import RunSpec
 from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
+from elastane.lives.modules import file_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LARGEST_SEED = 2**63 - 1
@@ -18,6 +19,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options as they were typed; see ``elastane run --help``."""
 
     script: Path
+    module: bool = False
     args: tuple[str, ...]
     workers: str | None
     start: int | None
@@ -45,7 +47,7 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         BadInput: with the option to change.
     """
     check_name(name)
-    check_script(options.script)
+    script = script_of(options.script, module=options.module)
     at_least("--threads", options.threads, 1)
     at_least("--digest-every", options.digest_every, 1)
     at_least("--seed", options.seed, 0)
@@ -69,8 +71,8 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         )
     return RunSpec(
         name=name,
-        # Absolute, so that a worker started later finds it from any directory.
-        script=str(options.script.resolve()),
+        script=str(script),
+        module=str(options.script) if options.module else "",
         args=options.args,
         min_workers=low,
         max_workers=high,
@@ -182,6 +184,22 @@ def check_name(name: str) -> None:
             f"--name {name!r} cannot name a run",
             means="a name is a directory too: letters, digits, dots, dashes and underscores, up to 100",
         )
+
+
+def script_of(named: Path, *, module: bool) -> Path:
+    """The file to run; absolute, so that a worker started later finds it from any directory.
+
+    Args:
+        named: a path; with ``-m`` the name of a module.
+        module: it is one.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if module:
+        return file_of(str(named), Path.cwd())
+    check_script(named)
+    return named.resolve()
 
 
 def check_script(script: Path) -> None:

@@ -10,6 +10,7 @@ from elastane.api.checkpoint_policy import policy_of
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.spec import RunSpec
+from elastane.lives.modules import file_of
 
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
@@ -18,11 +19,13 @@ class Program(msgspec.Struct, frozen=True):
     """What each worker runs.
 
     Args:
-        script: absolute path of a Python script.
+        script: absolute path of a Python script, or of a module's file.
+        module: its name; empty: it is a script.
         args: its arguments.
     """
 
     script: str
+    module: str
     args: tuple[str, ...]
 
 
@@ -42,6 +45,7 @@ def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
     return RunSpec(
         name=job,
         script=program.script,
+        module=program.module,
         args=program.args,
         min_workers=low,
         max_workers=high,
@@ -57,14 +61,17 @@ def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
 
 
 def program_of(job: str, spec: JobSpec, python: str) -> Program:
-    """The script of a job, and its arguments, also if they are written as ``command: [python, train.py]``.
+    """What a job runs, also if that is written as ``command: [python, train.py]`` or ``[python, -m, train]``.
 
     Raises:
         BadInput: it is something that this engine cannot run.
     """
-    script, args = spec.script, spec.args
+    script, module, args = spec.script, spec.module, spec.args
     if spec.command:
-        script, args = _of_command(job, spec.command, python)
+        script, module, args = _of_command(job, spec.command, python)
+    if module:
+        folder = Path(spec.working_dir) if spec.working_dir else None
+        return Program(str(file_of(module, folder)), module, args)
     path = os.path.normpath(Path(spec.working_dir, script))
     if not Path(path).is_absolute():
         raise BadInput(
@@ -72,10 +79,11 @@ def program_of(job: str, spec: JobSpec, python: str) -> Program:
             means="the engine works in no directory of the user's",
             do="elastane submit makes it absolute; through the API, write the whole path, or workingDir",
         )
-    return Program(path, args)
+    return Program(path, "", args)
 
 
-def _of_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, tuple[str, ...]]:
+def _of_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, str, tuple[str, ...]]:
+    """Script, module and arguments; of the first two one is empty."""
     program, *words = command
     if program != python and not PYTHON.fullmatch(program):
         raise BadInput(
@@ -83,12 +91,15 @@ def _of_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, t
             means=f"the local engine starts Python scripts, each worker a process of {python}",
             do="write command: [python, SCRIPT, ...], or script: and args:",
         )
+    if words[:1] == ["-m"] and len(words) > 1:
+        return "", words[1], tuple(words[2:])
     if not words or words[0].startswith("-"):
         option = f"gives python the option {words[0]}" if words else "names no script"
         raise BadInput(
             f"job {job} {option}",
-            means="the engine starts python itself, and runs a script in it",
-            do="write the script right after python; variables such as PYTHONUNBUFFERED go into env:",
+            means="the engine starts python itself, and runs a script or a module in it",
+            do="write the script, or -m and the module, right after python; variables such as "
+            "PYTHONUNBUFFERED go into env:",
         )
     script, *args = words
-    return script, tuple(args)
+    return script, "", tuple(args)

@@ -1,0 +1,64 @@
+"""``python -m``: the file that a module's name stands for, found without importing anything of it."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from elastane.api.errors import BadInput
+
+MAIN = "__main__"
+
+
+def file_of(module: str, folder: Path | None) -> Path:
+    """The file that ``python -m module`` would run in this folder.
+
+    Args:
+        module: its name, with those of the packages it is in.
+        folder: absolute, looked into before what is installed; None: only that is.
+
+    Raises:
+        BadInput: there is no such module, or nothing of it to run.
+    """
+    outermost, *inner = module.split(".")
+    if outermost != MAIN and all(name.isidentifier() for name in (outermost, *inner)):
+        for place in _places(outermost, folder):
+            path = place.joinpath(*inner)
+            source, package = path.with_name(path.name + ".py"), path / "__init__.py"
+            if source.is_file() and not package.is_file():
+                return source
+            if (path / f"{MAIN}.py").is_file():
+                return path / f"{MAIN}.py"
+            if path.is_dir():
+                raise BadInput(
+                    f"{module} is a package without a {MAIN}.py",
+                    do=f"name the module in it that trains, such as {module}.train",
+                )
+    where = f"in {folder}, nor is it installed" if folder is not None else "installed"
+    raise BadInput(
+        f"there is no Python module {module} {where}",
+        means="it is looked for as python -m does it, first in the directory that it is started in",
+        do="correct its name, start it where its outermost package is, or install that",
+    )
+
+
+def root_of(module: str, file: Path) -> Path:
+    """The directory in which the outermost package of a module is, or the module itself."""
+    return file.parents[module.removesuffix(f".{MAIN}").count(".") + (file.stem == MAIN)]
+
+
+def _places(outermost: str, folder: Path | None) -> Iterator[Path]:
+    """Where the outermost package may be, or the module, without its suffix; the first first.
+
+    A folder without ``__init__.py`` is a package too, but hides none that is installed (PEP 420).
+    """
+    here = None if folder is None else folder / outermost
+    if here is not None and ((here / "__init__.py").is_file() or here.with_name(f"{outermost}.py").is_file()):
+        yield here
+    # What has no package above it is found without an import.
+    found = find_spec(outermost)
+    if found is not None and found.submodule_search_locations is not None:
+        yield from (Path(place) for place in found.submodule_search_locations)
+    elif found is not None and found.has_location and found.origin is not None:
+        yield Path(found.origin).with_suffix("")
+    if here is not None:
+        yield here
