@@ -481,7 +481,7 @@ def test_a_run_here_wins_over_a_job_of_the_same_name(elastane, submitted, tmp_pa
     assert "job.submitted" in elastane("events", "digits", "--job").stdout
 
 
-def test_logs_are_the_newest_workers_unless_one_is_named(elastane, cluster, submitted):
+def test_logs_are_those_of_all_processes_unless_one_is_named(elastane, cluster, submitted):
     submitted()
     answer = elastane("logs", "digits")
     assert answer.exit_code == 2
@@ -491,7 +491,9 @@ def test_logs_are_the_newest_workers_unless_one_is_named(elastane, cluster, subm
     logs.mkdir()
     for name in ("worker-2", "worker-10", "agent", "strange"):
         (logs / f"{name}.log").write_text(f"from {name}\nno end")
-    assert elastane("logs", "digits").stdout == "from worker-10\nno end\n"
+    shown = elastane("logs", "digits").stdout.splitlines()
+    assert shown[:2] == ["worker-2 | from worker-2", "worker-2 | no end"]
+    assert [line.split()[0] for line in shown[2:]] == ["worker-10", "worker-10", "agent", "agent"]
     assert elastane("logs", "digits", "2").stdout == "from worker-2\nno end\n"
     assert json.loads(elastane("logs", "digits", "agent", "--json").stdout.splitlines()[0]) == {
         "process": "agent",

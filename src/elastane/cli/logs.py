@@ -21,8 +21,7 @@ def logs(
         str | None,
         typer.Argument(
             metavar="PROCESS",
-            help="A worker's number, or agent, coordinator, spares. Default: all of a run, the newest "
-            "worker of a job.",
+            help="A worker's number, or agent, coordinator, spares. Default: all.",
             show_default=False,
         ),
     ] = None,

@@ -1,12 +1,12 @@
 """What the processes of a job printed, read through the controller."""
 
-import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.errors import BadInput
 from elastane.api.wire import ENDED
-from elastane.cli.verb import print_json
+from elastane.cli.runs.logs import show
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
@@ -32,60 +32,49 @@ class Lines:
 class Log:
     """One process's log, read on."""
 
-    def __init__(self, job: str, process: str, *, as_json: bool) -> None:
-        self.process = process
-        self._job = job
-        self._as_json = as_json
+    def __init__(self, job: str, process: str) -> None:
+        self._job, self._process = job, process
         self._offset = 0
         self._lines = Lines()
 
-    def show(self, cluster: "Cluster", *, at_end: bool) -> None:
-        """Print what is new; ``at_end``: nothing will follow, so a last line may have no end."""
+    def new_lines(self, cluster: "Cluster", *, at_end: bool) -> Iterator[str]:
+        """What is new; ``at_end``: nothing will follow, so a last line may have no end."""
         while True:
-            part, following = cluster.logs(self._job, self.process, offset=self._offset)
-            for line in self._lines.of(part, at_end=at_end and not part):
-                if self._as_json:
-                    print_json({"process": self.process, "line": line})
-                else:
-                    print(line, flush=True)
+            part, following = cluster.logs(self._job, self._process, offset=self._offset)
+            yield from self._lines.of(part, at_end=at_end and not part)
             if not part:
                 return
             self._offset = following
 
 
 def job_logs(name: str, process: str | None, *, follow: bool, as_json: bool) -> None:
-    """The log of one process; of the newest worker unless one is named. Followed until the job has ended.
+    """The log of one process, or of all; followed until the job has ended.
 
     Raises:
         BadInput: there is no such log yet.
     """
-    log: Log | None = None
+    logs: dict[str, Log] = {}
     with connect() as cluster:
         while True:
             # Asked before reading, so that what was written last is still read.
-            ended = cluster.job(name).state in ENDED
-            wanted = _chosen(name, process, cluster.processes(name), follow=follow and not ended)
-            if wanted and (log is None or wanted != log.process):
-                if log is not None:
-                    log.show(cluster, at_end=True)
-                    print(f"now {wanted}", file=sys.stderr)
-                log = Log(name, wanted, as_json=as_json)
-            if log is not None:
-                log.show(cluster, at_end=ended or not follow)
-            if ended or not follow:
+            more = follow and cluster.job(name).state not in ENDED
+            for one in _wanted(name, process, cluster.processes(name), may_come=more):
+                log = logs.setdefault(one, Log(name, one))
+                for line in log.new_lines(cluster, at_end=not more):
+                    show(one, line, prefix=process is None, as_json=as_json)
+            if not more:
                 return
             time.sleep(LOOK_S)
 
 
-def _chosen(name: str, process: str | None, known: tuple[str, ...], *, follow: bool) -> str:
-    """Which log; empty: none yet, and there may come one."""
+def _wanted(name: str, process: str | None, known: tuple[str, ...], *, may_come: bool) -> tuple[str, ...]:
+    """Which logs; none only if they may still come."""
     if process is None:
-        workers = [one for one in known if one.startswith("worker-")]
-        found = workers[-1] if workers else known[0] if known else ""
+        found = known
     else:
-        found = f"worker-{process}" if process.isdigit() else process
-        found = found if found in known else ""
-    if found or follow:
+        asked = f"worker-{process}" if process.isdigit() else process
+        found = tuple(one for one in known if one == asked)
+    if found or may_come:
         return found
     what = "any of its processes" if process is None else process
     raise BadInput(
