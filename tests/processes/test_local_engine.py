@@ -340,8 +340,8 @@ def test_what_cannot_be_started_is_a_life_that_failed(engine, tmp_path):
         return loop.course
 
     course = asyncio.run(story(job("a", script=str(tmp_path / "none.py"))))
-    assert (course.ended, course.crashes) == (None, 1)
-    assert "there is no script" in course.why
+    assert (course.ended.how, course.crashes) == ("failed", 0)
+    assert "there is no script" in course.ended.why
     course = asyncio.run(story(msgspec.structs.replace(job("b"), script="", command=("sh", "-c", "x"))))
     assert course.ended.how == "failed"
     assert "wants to start sh" in course.ended.why

@@ -162,6 +162,52 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
     assert "another name" in outcome.why
 
 
+def begun_and_seen(home, spec, *, life=1):
+    """What an engine says of a life that it was told to begin."""
+    engine = LocalEngine(home)
+    asyncio.run(engine.carry_out([Start(job="j", life=life, workers=1, spec=spec)]))
+    return asyncio.run(engine.observe(["j"]))["j"]
+
+
+@pytest.mark.parametrize(
+    ("script", "working_dir", "said"),
+    [
+        ("none.py", "", "there is no script"),
+        ("train.py/none.py", "", "there is no script"),
+        ("pipe", "", "is not a file"),
+        (".", "", "is not a file"),
+        ("x" * 300, "", "File name too long"),
+        ("train.py", "none", "there is no working directory"),
+        ("train.py", "train.py", "is not a directory"),
+    ],
+)
+@pytest.mark.parametrize("life", [1, 2])
+def test_what_no_life_could_begin_with_fails_at_once(tmp_path, script, working_dir, said, life) -> None:
+    (tmp_path / "train.py").touch()
+    os.mkfifo(tmp_path / "pipe")
+    where = str(tmp_path / working_dir) if working_dir else ""
+    spec = msgspec.structs.replace(SPEC, script=str(tmp_path / script), working_dir=where)
+    seen = begun_and_seen(tmp_path / "home", spec, life=life)
+    assert (seen.life, seen.present) == (life, False)
+    assert is_permanent(seen.outcome)
+    assert said in seen.outcome.why
+    assert "do:" in seen.outcome.why
+
+
+@pytest.mark.parametrize("shut", ["train.py", "here"])
+def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, shut) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "here").mkdir()
+    # To root, whom tests may run as, nothing is forbidden.
+    monkeypatch.setattr(os, "access", lambda path, _right: path.name != shut)
+    spec = msgspec.structs.replace(
+        SPEC, script=str(tmp_path / "train.py"), working_dir=str(tmp_path / "here")
+    )
+    outcome = begun_and_seen(tmp_path / "home", spec).outcome
+    assert is_permanent(outcome)
+    assert "by the user of its engine" in outcome.why
+
+
 @pytest.mark.parametrize("kind", [Resize, Drain, Stop, Kill])
 def test_an_order_for_a_life_that_is_not_there_does_nothing(tmp_path, kind) -> None:
     more = {Resize: {"workers": 2, "limits": (1, 4)}, Drain: {"worker": 0}}.get(kind, {})

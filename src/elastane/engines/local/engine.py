@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
+import stat
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -13,7 +15,7 @@ from elastane.agent import identity
 from elastane.agent.presence import those_present
 from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.lives import NOBODYS_FAULT, Outcome
+from elastane.api.lives import Outcome
 from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.rundir import RunDir
@@ -29,6 +31,8 @@ ANSWER_S = 1.0
 ASKED_AT_ONCE = 64
 """A thousand at once would not all be heard within a second, however soon they answer."""
 NOT_FOR_THIS_ENGINE = 2
+NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+"""What is asked of a path fails so until somebody mends it, not until later."""
 AGENT = (sys.executable, "-P", "-m", "elastane.lives")
 
 
@@ -154,15 +158,14 @@ class LocalEngine:
             return ""
         try:
             spec = run_spec_of(job, order.spec, sys.executable)
+            script = Path(spec.script)
+            working_dir = Path(order.spec.working_dir or script.parent)
+            _check_there(job, script, working_dir)
         except BadInput as error:
             self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=str(error)))
             return str(error)
-        script = Path(spec.script)
-        working_dir = Path(order.spec.working_dir or script.parent)
-        if missing := _missing(script, working_dir):
-            why = f"there is no {missing} on this machine"
-            self._started[job] = Impossible(order.life, Outcome(code=NOBODYS_FAULT, why=why))
-            return why
+        except OSError as error:
+            return str(error)
         run_dir = self._places.run_dir(job)
         if run_dir.run.exists() and not run_dir.life.exists() and not self._places.noted(job):
             # Its end would be taken for the job's, and its checkpoints for the job's state.
@@ -215,11 +218,42 @@ class LocalEngine:
         await self._forget(self._watched)
 
 
-def _missing(script: Path, working_dir: Path) -> str:
-    """What of these is not there; empty: both are."""
-    if not script.is_file():
-        return f"script {script}"
-    return "" if working_dir.is_dir() else f"working directory {working_dir}"
+def _check_there(job: str, script: Path, working_dir: Path) -> None:
+    """Goes on if a worker could read its script and work in its directory.
+
+    Raises:
+        BadInput: it could not, nor could any other life.
+        OSError: nobody can tell now.
+    """
+    wrong = _wrong(script, "script", stat.S_ISREG, "a file", os.R_OK, "be read")
+    wrong = wrong or _wrong(
+        working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, "be entered"
+    )
+    if wrong:
+        raise BadInput(
+            f"job {job} cannot begin: {wrong}",
+            means="another try would end alike, so there is none; what the job has saved stays where it is",
+            do="mend that on the machine of its engine, and submit the job again under another name",
+        )
+
+
+def _wrong(  # noqa: PLR0917 - one row of a table
+    path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
+) -> str:
+    """What is wrong with a path of the job's; empty: nothing.
+
+    It is not opened for that: whoever opens a pipe waits for ever.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno not in NEVER:
+            raise
+        missing = error.errno in {errno.ENOENT, errno.ENOTDIR}
+        return f"there is no {what} {path}" if missing else f"its {what} {path}: {error.strerror}"
+    if not is_one(mode):
+        return f"its {what} {path} is not {noun}"
+    return "" if os.access(path, right) else f"its {what} {path} may not {use} by the user of its engine"
 
 
 def _kill_agent(pid: int, start: int) -> None:
