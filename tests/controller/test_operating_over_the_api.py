@@ -93,13 +93,39 @@ def test_a_priority_class_stays_while_jobs_name_it(operator, api, make_spec):
     assert operator.post("/config/apply", left_out).status_code == 200
 
 
-def test_a_team_may_go_before_its_jobs(operator, api, make_spec):
+def test_a_team_stays_while_it_has_jobs_or_tokens(operator, api, make_spec):
     operator.put("/teams/vision", {"name": "vision"})
-    ada = api.user()
-    ada.post("/jobs", make_spec())
+    operator.put("/teams/speech", {"name": "speech"})
+    made = operator.post(
+        "/tokens", {"user": "ada", "role": "submitter", "team": "vision", "validS": 3600}
+    ).json()["token"]["id"]
+    operator.post("/jobs", make_spec())
+    left_out = {"teams": [{"name": "speech"}]}
+
+    def refused():
+        answers = (
+            operator.delete("/teams/vision"),
+            operator.post("/config/apply", left_out),
+            operator.post("/policy/check", left_out),
+        )
+        (said,) = {(answer.status_code, answer.json()["detail"]) for answer in answers}
+        return said
+
+    assert refused() == (409, "team vision is in use: train is of it")
+    operator.post("/jobs/train/cancel")
+    assert refused() == (409, f"team vision is in use: {made} is valid in it")
+    api.token(team="*")
+    operator.delete(f"/tokens/{made}")
+    assert operator.post("/config/apply", left_out).status_code == 200
+    assert operator.delete("/teams/speech").status_code == 204
+
+
+def test_a_token_that_has_run_out_keeps_no_team(operator, api):
+    operator.put("/teams/vision", {"name": "vision"})
+    operator.post("/tokens", {"user": "ada", "role": "viewer", "team": "vision", "validS": 60})
+    assert operator.delete("/teams/vision").status_code == 409
+    api.clock.now_s += 61
     assert operator.delete("/teams/vision").status_code == 204
-    for change, body in (("pause", None), ("scale", {"maxReplicas": 2}), ("bounds", {"budget": 5})):
-        assert ada.post(f"/jobs/train/{change}", body).status_code == 200
 
 
 def test_a_document_is_called_what_its_path_says(operator):

@@ -48,7 +48,7 @@ def config_apply(caller: Asking, config: Wanted) -> Response:
         standing = documents.config(tx)
         check(merged(standing, config))
         changes = diff(standing, config)
-        check_removals(tx, changes)
+        check_removals(tx, changes, caller.now_s)
         documents.write(tx, changes, caller.now_s)
         said = []
         for one in changes:
@@ -81,7 +81,7 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
 
     Raises:
         BadField: it could not be applied.
-        Refusal: nor now, because of jobs that stand on what it removes.
+        Refusal: nor now, because of what stands on what it removes.
     """
     caller.must("documents.write", ALL)
     with caller.reading() as tx:
@@ -89,7 +89,7 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
         wanted = merged(standing, config)
         check(wanted)
         changes = diff(standing, config)
-        check_removals(tx, changes)
+        check_removals(tx, changes, caller.now_s)
     return changes, wanted
 
 

@@ -116,7 +116,7 @@ def _install(kind: Kind) -> None:
             wanted = lacking(standing, kind, name)
             check(wanted)
             changes = diff(standing, wanted)
-            check_removals(tx, changes)
+            check_removals(tx, changes, caller.now_s)
             documents.write(tx, changes, caller.now_s)
             _tell(tx, caller, kind, name, "removed")
             return Reply(status=HTTPStatus.NO_CONTENT)

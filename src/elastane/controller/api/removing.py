@@ -1,7 +1,7 @@
 """What operators may not take away: what others stand on.
 
-These are documents that others name, pools that jobs hold devices of, and priority classes that jobs name. A
-team may go before its jobs: they then own nothing and borrow, and those that must not are drained.
+These are documents that others name, pools that jobs hold devices of, priority classes that jobs name, and
+teams that have jobs or tokens.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from elastane.api.wire import Change, Config
 from elastane.controller.api.problems import Refusal
 from elastane.controller.declared import Kind, mentions
-from elastane.controller.store import jobs
+from elastane.controller.store import jobs, tokens
 
 SHOWN = 5
 """Of those who are in the way."""
@@ -42,10 +42,10 @@ def check_mentions(standing: Config, kind: Kind, name: str) -> None:
         )
 
 
-def check_removals(tx: Connection, changes: Iterable[Change]) -> None:
-    """Goes on if no job stands on what these changes remove.
+def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> None:
+    """Goes on if no job and no token stands on what these changes remove.
 
-    Jobs are named, whosever they are: who may declare may see them all.
+    They are named, whosever they are: who may declare may see them all.
 
     Raises:
         Refusal: one does.
@@ -68,6 +68,33 @@ def check_removals(tx: Connection, changes: Iterable[Change]) -> None:
                 "nothing was changed",
                 do="give them another (elastane reprioritise JOB CLASS), or wait until they have ended",
             )
+        if one.kind == "teams":
+            _check_team(tx, one.name, now_s)
+
+
+def _check_team(tx: Connection, team: str, now_s: float) -> None:
+    """Goes on if the team has nothing left.
+
+    Raises:
+        Refusal: it has.
+    """
+    if users := jobs.of_team(tx, team):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"team {team} is in use: {_listed(users)} of it",
+            means="they would own nothing from then on, and those that may not borrow would stop; "
+            "nothing was changed",
+            do="cancel them, or wait until they have ended; to take only what the team owns: "
+            f"elastane quota remove {team} --pool POOL",
+        )
+    if keys := tokens.of_team(tx, team, now_s):
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"team {team} is in use: {_listed(keys)} valid in it",
+            means="whoever has such a token could go on submitting jobs for a team that is not there; "
+            "nothing was changed",
+            do="revoke them (elastane token revoke TOKEN); elastane token list says whose they are",
+        )
 
 
 def _listed(names: tuple[str, ...]) -> str:

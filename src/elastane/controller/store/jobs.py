@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from elastane.api.errors import BadInput
@@ -217,8 +217,17 @@ def in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
 
 def of_class(tx: Connection, priority_class: str) -> tuple[str, ...]:
     """Names of jobs that name this priority class and have not ended; oldest first."""
-    here = (jobs.c.priority_class == priority_class) & jobs.c.ended_s.is_(None)
-    return tuple(tx.execute(select(jobs.c.name).where(here).order_by(jobs.c.number)).scalars())
+    return _living_names(tx, jobs.c.priority_class == priority_class)
+
+
+def of_team(tx: Connection, team: str) -> tuple[str, ...]:
+    """Names of the team's jobs that have not ended; oldest first."""
+    return _living_names(tx, jobs.c.team == team)
+
+
+def _living_names(tx: Connection, here: ColumnElement[bool]) -> tuple[str, ...]:
+    query = select(jobs.c.name).where(here, jobs.c.ended_s.is_(None)).order_by(jobs.c.number)
+    return tuple(tx.execute(query).scalars())
 
 
 def waiting_and_running(tx: Connection) -> int:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from elastane.api.wire import NewToken, Token
 from elastane.controller.store.tables import tokens
@@ -65,12 +65,19 @@ def revoke(tx: Connection, id_: str, now_s: float) -> None:
 
 def operators(tx: Connection, now_s: float) -> int:
     """How many tokens of operators count."""
-    query = select(func.count()).where(
-        tokens.c.role == "operator",
-        tokens.c.revoked_s.is_(None),
-        tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s),
-    )
+    query = select(func.count()).where(tokens.c.role == "operator", *_counts(now_s))
     return tx.execute(query).scalar_one()
+
+
+def of_team(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
+    """What the tokens that count in this team, and not in every one, are called; oldest first."""
+    query = select(tokens.c.id).where(tokens.c.team == team, *_counts(now_s))
+    return tuple(tx.execute(query.order_by(tokens.c.created_s, tokens.c.id)).scalars())
+
+
+def _counts(now_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Neither revoked nor at its end."""
+    return tokens.c.revoked_s.is_(None), tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)
 
 
 def _token(row: Row[Any]) -> Token:
