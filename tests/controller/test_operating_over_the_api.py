@@ -30,17 +30,24 @@ def test_a_document_has_a_version_that_guards_it(operator):
     assert same.headers["ETag"] == '"2"'
 
 
-def test_the_headers_of_a_change_are_described_of_no_request_that_only_reads():
+def test_headers_are_described_of_those_requests_that_understand_them():
     paths = description()["paths"]
     headers = {
         (method, path): {one["name"] for one in operation.get("parameters", ()) if one["in"] == "header"}
         for path, operations in paths.items()
         for method, operation in operations.items()
     }
-    of_changes = {"idempotency-key", "if-match"}
-    assert not any(names & of_changes for (method, _), names in headers.items() if method == "get")
-    assert headers["put", "/v1/pools/{name}"] == of_changes
-    assert headers["get", "/v1/watch"] == {"last-event-id"}
+    once, of_a_version = {"Idempotency-Key"}, {"Idempotency-Key", "If-Match"}
+    reading = {("post", "/v1/config/diff"), ("post", "/v1/policy/check")}
+    adding = {("post", path) for path in ("/v1/jobs", "/v1/config/apply", "/v1/reports", "/v1/tokens")}
+    adding.add(("delete", "/v1/tokens/{token}"))
+    for (method, path), names in headers.items():
+        if path == "/v1/watch":
+            assert names == {"last-event-id"}
+        elif method == "get" or (method, path) in reading:
+            assert names == set(), path
+        else:
+            assert names == (once if (method, path) in adding else of_a_version), path
 
 
 def test_the_audit_log_tells_what_a_document_was_and_is(operator):

@@ -1,4 +1,8 @@
-"""Who asks, and what they may have done: authentication, rights, and the one way to change anything."""
+"""Who asks, and what they may have done: authentication, rights, and the one way to change anything.
+
+A route that takes a `Caller` only reads; one that takes a `Changer` or an `Editor` understands their headers,
+and is described with them.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -46,28 +50,16 @@ class Caller:
         controller: what they ask of.
         request: of HTTP.
         now_s: when.
-        key: idempotency key; empty: none.
-        if_match: version that the change is meant for, as an ``ETag``; empty: any.
     """
 
     def __init__(
-        self,
-        *,
-        principal: Principal,
-        controller: Controller,
-        request: Request,
-        now_s: float,
-        key: str,
-        if_match: str,
+        self, *, principal: Principal, controller: Controller, request: Request, now_s: float
     ) -> None:
         self.principal = principal
         self.controller = controller
         self.request = request
         self.now_s = now_s
-        self._key = key
-        self._if_match = if_match
         self._about = Target(name="")
-        self._detail = ""
 
     @property
     def teams(self) -> tuple[str, ...] | None:
@@ -86,24 +78,6 @@ class Caller:
             case _:
                 self._about = target
 
-    def tells(self, detail: str) -> None:
-        """What the change changes, for its line in the audit log."""
-        self._detail = detail
-
-    def expect(self, version: int) -> None:
-        """Goes on if the caller means this version.
-
-        Raises:
-            Refusal: they mean another one: somebody was quicker.
-        """
-        if self._if_match not in {"", "*", f'"{version}"'}:
-            raise Refusal(
-                HTTPStatus.PRECONDITION_FAILED,
-                f"it is at version {version}, you mean {self._if_match}",
-                means="somebody else has changed it meanwhile; nothing was done",
-                do="read it again, then decide again",
-            )
-
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one moment; what is not allowed in it is written into the audit log."""
@@ -113,6 +87,49 @@ class Caller:
         except NotAllowed as refusal:
             self._tell(refusal)
             raise
+
+    def _tell(self, refusal: NotAllowed) -> None:
+        with self.controller.store.writing() as tx:
+            target = refusal.target
+            self._audit(tx, refusal.action, target.name, target.team, allowed=False, detail=refusal.reason)
+
+    def _audit(
+        self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
+    ) -> None:
+        audit.append(
+            tx,
+            token=self.principal.token,
+            user=self.principal.user,
+            action=action,
+            target=target,
+            team=team,
+            allowed=allowed,
+            detail=detail,
+            now_s=self.now_s,
+        )
+
+
+class Changer(Caller):
+    """One request that may change something.
+
+    Args:
+        caller: who asks.
+        key: idempotency key; empty: none.
+    """
+
+    def __init__(self, caller: Caller, key: str) -> None:
+        super().__init__(
+            principal=caller.principal,
+            controller=caller.controller,
+            request=caller.request,
+            now_s=caller.now_s,
+        )
+        self._key = key
+        self._detail = ""
+
+    def tells(self, detail: str) -> None:
+        """What the change changes, for its line in the audit log."""
+        self._detail = detail
 
     def change(self, action: str, target: str, do: Callable[[Connection], Reply]) -> Response:
         """Does something once, with its line in the audit log, in one transaction.
@@ -157,25 +174,33 @@ class Caller:
             msgspec.json.encode((self.request.method, url.path, url.query, hashlib.sha256(raw).hexdigest()))
         ).digest()
 
-    def _tell(self, refusal: NotAllowed) -> None:
-        with self.controller.store.writing() as tx:
-            target = refusal.target
-            self._audit(tx, refusal.action, target.name, target.team, allowed=False, detail=refusal.reason)
 
-    def _audit(
-        self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
-    ) -> None:
-        audit.append(
-            tx,
-            token=self.principal.token,
-            user=self.principal.user,
-            action=action,
-            target=target,
-            team=team,
-            allowed=allowed,
-            detail=detail,
-            now_s=self.now_s,
-        )
+class Editor(Changer):
+    """One request that may change what has versions.
+
+    Args:
+        caller: who asks.
+        key: idempotency key; empty: none.
+        if_match: version that the change is meant for, as an ``ETag``; empty: any.
+    """
+
+    def __init__(self, caller: Caller, key: str, if_match: str) -> None:
+        super().__init__(caller, key)
+        self._if_match = if_match
+
+    def expect(self, version: int) -> None:
+        """Goes on if the caller means this version.
+
+        Raises:
+            Refusal: they mean another one: somebody was quicker.
+        """
+        if self._if_match not in {"", "*", f'"{version}"'}:
+            raise Refusal(
+                HTTPStatus.PRECONDITION_FAILED,
+                f"it is at version {version}, you mean {self._if_match}",
+                means="somebody else has changed it meanwhile; nothing was done",
+                do="read it again, then decide again",
+            )
 
 
 def authenticated(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:
@@ -225,34 +250,46 @@ def _paced(wait_s: float, who: str) -> None:
 _bearer = HTTPBearer(auto_error=False, description="A token: ela_...")
 
 
-def _caller(
-    request: Request,
-    _: Annotated[object, Depends(_bearer)],
-    idempotency_key: Annotated[
-        str,
-        Header(
-            max_length=200,
-            pattern=PRINTABLE,
-            description="Of your choice, such as a UUID. A repeated request with the same key is done once.",
-        ),
-    ] = "",
-    if_match: Annotated[
-        str, Header(max_length=40, pattern=PRINTABLE, description="Change it only if it has this ETag.")
-    ] = "",
-) -> Caller:
+def _caller(request: Request, _: Annotated[object, Depends(_bearer)]) -> Caller:
     controller: Controller = request.app.state.controller
     now_s = controller.clock()
     address = request.client.host if request.client else "unknown"
     principal = authenticated(controller, request.headers.get("authorization", ""), address, now_s)
-    return Caller(
-        principal=principal,
-        controller=controller,
-        request=request,
-        now_s=now_s,
-        key=idempotency_key,
-        if_match=if_match,
-    )
+    return Caller(principal=principal, controller=controller, request=request, now_s=now_s)
 
 
 Asking = Annotated[Caller, Depends(_caller)]
-"""A parameter of every endpoint that needs a token."""
+"""A parameter of every endpoint that needs a token and changes nothing."""
+
+Key = Annotated[
+    str,
+    Header(
+        alias="Idempotency-Key",
+        max_length=200,
+        pattern=PRINTABLE,
+        description="Of your choice, such as a UUID. A repeated request with the same key is done once.",
+    ),
+]
+Match = Annotated[
+    str,
+    Header(
+        alias="If-Match",
+        max_length=40,
+        pattern=PRINTABLE,
+        description="Change it only if it has this ETag.",
+    ),
+]
+
+
+def _changer(caller: Asking, key: Key = "") -> Changer:
+    return Changer(caller, key)
+
+
+def _editor(caller: Asking, key: Key = "", if_match: Match = "") -> Editor:
+    return Editor(caller, key, if_match)
+
+
+Changing = Annotated[Changer, Depends(_changer)]
+"""Of every endpoint that changes something."""
+Editing = Annotated[Editor, Depends(_editor)]
+"""Of every endpoint that changes what has an ``ETag``."""

@@ -9,7 +9,7 @@ from elastane.api.plans import Decision, Plan
 from elastane.api.wire import Change, Config, Foreseen, Moved, Page
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.caller import Asking, Caller, Changing
 from elastane.controller.api.context import Controller
 from elastane.controller.api.description import says
 from elastane.controller.api.removing import check_removals
@@ -40,7 +40,7 @@ def config_diff(caller: Asking, config: Wanted) -> Response:
 
 
 @router.post("/config/apply", **says(Page[Change], takes=Config))
-def config_apply(caller: Asking, config: Wanted) -> Response:
+def config_apply(caller: Changing, config: Wanted) -> Response:
     """Makes what is declared equal to this document, all at once; answers with what was changed."""
 
     def do(tx: Connection) -> Reply:

@@ -11,7 +11,6 @@ from fastapi.openapi.utils import get_openapi
 from elastane.api.wire import Problem
 
 MARK = "x-msgspec"
-OF_CHANGES = frozenset({"idempotency-key", "if-match"})
 REF = "#/components/schemas/{name}"
 PROBLEM = {
     "description": "It was not done; says why.",
@@ -76,21 +75,12 @@ def describe(app: FastAPI) -> dict[str, Any]:
         shapes, components = msgspec.json.schema_components([Problem, *_kinds.values()], ref_template=REF)
         _resolve(schema["paths"], dict(zip(_kinds, shapes[1:], strict=True)))
         for path in schema["paths"].values():
-            for method, operation in path.items():
-                if method == "get":
-                    _without_headers_of_changes(operation)
+            for operation in path.values():
                 # FastAPI's own shape of a wrong parameter, which is a Problem here.
                 operation["responses"].pop("422", None)
         schema.setdefault("components", {})["schemas"] = components
         app.openapi_schema = schema
     return app.openapi_schema
-
-
-def _without_headers_of_changes(operation: dict[str, Any]) -> None:
-    """Every caller is read in one way, but the headers of a change mean nothing to what only reads."""
-    stated = [one for one in operation.pop("parameters", ()) if one["name"].lower() not in OF_CHANGES]
-    if stated:
-        operation["parameters"] = stated
 
 
 _kinds: dict[str, Any] = {}

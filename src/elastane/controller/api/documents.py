@@ -11,7 +11,7 @@ from elastane.api.rules import Rules
 from elastane.api.wire import Change, Page
 from elastane.controller.access.roles import Target, within
 from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.caller import Asking, Editing, Editor
 from elastane.controller.api.description import says
 from elastane.controller.api.parameters import Name
 from elastane.controller.api.problems import missing
@@ -51,7 +51,7 @@ def _target(kind: Kind, name: str) -> Target:
     return Target(name=f"{SINGULAR[kind]} {name}", team=name if kind == "teams" else "")
 
 
-def _put(caller: Caller, kind: Kind, name: str, document: Document) -> Response:
+def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", _target(kind, name))
         found = documents.find(tx, kind, name)
@@ -69,7 +69,7 @@ def _put(caller: Caller, kind: Kind, name: str, document: Document) -> Response:
     return caller.change(f"{kind}.put", f"{SINGULAR[kind]} {name}", do)
 
 
-def _tell(tx: Connection, caller: Caller, kind: Kind, name: str, what: str, *, words: str = "") -> None:
+def _tell(tx: Connection, caller: Editor, kind: Kind, name: str, what: str, *, words: str = "") -> None:
     message = told(f"{caller.principal.user} {what} {SINGULAR[kind]} {name}", words)
     caller.tells(words)
     events.append(tx, f"{kind}.{what}", message, caller.now_s, team=name if kind == "teams" else "")
@@ -97,14 +97,14 @@ def _install(kind: Kind) -> None:
             raise missing(f"{noun} {name}")
         return response(reply(found.value, version=found.version))
 
-    def put(caller: Asking, name: Name, document: Annotated[Named, body(shape)]) -> Response:
+    def put(caller: Editing, name: Name, document: Annotated[Named, body(shape)]) -> Response:
         if document.name != name:
             raise BadField(
                 "name", f"it calls itself {document.name!r}, the path {name!r}", do="write the same twice"
             )
         return _put(caller, kind, name, document)
 
-    def delete(caller: Asking, name: Name) -> Response:
+    def delete(caller: Editing, name: Name) -> Response:
         def do(tx: Connection) -> Reply:
             caller.must("documents.write", _target(kind, name))
             found = documents.find(tx, kind, name)
@@ -161,6 +161,6 @@ def get_rules(caller: Asking) -> Response:
 
 
 @router.put("/rules", **says(Rules, takes=Rules, also=HTTPStatus.CREATED))
-def put_rules(caller: Asking, rules: Annotated[Rules, body(Rules)]) -> Response:
+def put_rules(caller: Editing, rules: Annotated[Rules, body(Rules)]) -> Response:
     """Sets how eager the scheduler is."""
     return _put(caller, "rules", ONE, rules)

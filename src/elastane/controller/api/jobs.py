@@ -24,7 +24,7 @@ from elastane.api.wire import (
 )
 from elastane.controller.access.roles import Action, Target
 from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.caller import Asking, Caller, Changing, Editing, Editor
 from elastane.controller.api.description import says
 from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
 from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
@@ -57,7 +57,7 @@ def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> Jo
 
 
 @router.post("", **says(Job, takes=JobSpec, status=HTTPStatus.CREATED))
-def submit(caller: Asking, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
+def submit(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
     """A new job. It starts as soon as its minimum fits."""
 
     def do(tx: Connection) -> Reply:
@@ -124,7 +124,7 @@ def _priorities(tx: Connection) -> set[str]:
 
 
 def _respecified(
-    caller: Caller, name: str, kind: str, message: str, changed: Callable[[JobSpec], JobSpec]
+    caller: Editor, name: str, kind: str, message: str, changed: Callable[[JobSpec], JobSpec]
 ) -> Response:
     def do(tx: Connection) -> Reply:
         before = allowed_job(tx, caller, name, "job.change")
@@ -145,7 +145,7 @@ def _respecified(
 
 
 @router.post("/{job}/scale", **says(Job, takes=Scale))
-def scale(caller: Asking, job: Name, wanted: Annotated[Scale, body(Scale)]) -> Response:
+def scale(caller: Editing, job: Name, wanted: Annotated[Scale, body(Scale)]) -> Response:
     """Other limits for a job's size, followed while it runs. Of listed sizes, those within them are left."""
     return _respecified(
         caller,
@@ -157,7 +157,7 @@ def scale(caller: Asking, job: Name, wanted: Annotated[Scale, body(Scale)]) -> R
 
 
 @router.post("/{job}/priority", **says(Job, takes=Reprioritise))
-def reprioritise(caller: Asking, job: Name, wanted: Annotated[Reprioritise, body(Reprioritise)]) -> Response:
+def reprioritise(caller: Editing, job: Name, wanted: Annotated[Reprioritise, body(Reprioritise)]) -> Response:
     """Another priority class."""
     return _respecified(
         caller,
@@ -169,7 +169,7 @@ def reprioritise(caller: Asking, job: Name, wanted: Annotated[Reprioritise, body
 
 
 @router.post("/{job}/bounds", **says(Job, takes=Bounds))
-def amend(caller: Asking, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -> Response:
+def amend(caller: Editing, job: Name, wanted: Annotated[Bounds, body(Bounds)]) -> Response:
     """Another budget, deadline or target, followed while it runs."""
 
     def changed(spec: JobSpec) -> JobSpec:
@@ -186,19 +186,19 @@ def _suspended(spec: JobSpec, suspend: bool) -> JobSpec:
 
 
 @router.post("/{job}/pause", **says(Job))
-def pause(caller: Asking, job: Name) -> Response:
+def pause(caller: Editing, job: Name) -> Response:
     """Stops a job with a checkpoint and gives its devices to others, until it is resumed."""
     return _respecified(caller, job, "paused", "paused", lambda spec: _suspended(spec, suspend=True))
 
 
 @router.post("/{job}/resume", **says(Job))
-def resume(caller: Asking, job: Name) -> Response:
+def resume(caller: Editing, job: Name) -> Response:
     """Lets a paused job go on from its checkpoint."""
     return _respecified(caller, job, "resumed", "resumed", lambda spec: _suspended(spec, suspend=False))
 
 
 @router.post("/{job}/cancel", **says(Job))
-def cancel(caller: Asking, job: Name) -> Response:
+def cancel(caller: Editing, job: Name) -> Response:
     """Ends a job for good. Its run directory stays."""
 
     def do(tx: Connection) -> Reply:

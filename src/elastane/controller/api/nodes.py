@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from elastane.api.wire import UNSEEN_S, Node, NodeChange, NodeWanted, Page
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.caller import Asking, Editing, Editor
 from elastane.controller.api.description import says
 from elastane.controller.api.parameters import Name
 from elastane.controller.api.problems import Refusal, missing
@@ -30,25 +30,25 @@ def list_nodes(caller: Asking) -> Response:
 
 
 @router.post("/{node}/drain", **says(Node, takes=NodeChange, optional=True))
-def drain(caller: Asking, node: Name, change: Why) -> Response:
+def drain(caller: Editing, node: Name, change: Why) -> Response:
     """Jobs leave the node without losing a step; nothing new is placed there."""
     return _want(caller, node, "drain", change.why)
 
 
 @router.post("/{node}/fail", **says(Node, takes=NodeChange, optional=True))
-def fail(caller: Asking, node: Name, change: Why) -> Response:
+def fail(caller: Editing, node: Name, change: Why) -> Response:
     """The node's devices count as gone at once."""
     return _want(caller, node, "failed", change.why)
 
 
 @router.post("/{node}/use", **says(Node))
-def use(caller: Asking, node: Name) -> Response:
+def use(caller: Editing, node: Name) -> Response:
     """The node may be used again."""
     return _want(caller, node, "use", "")
 
 
 @router.delete("/{node}", **says(None, status=HTTPStatus.NO_CONTENT))
-def forget(caller: Asking, node: Name) -> Response:
+def forget(caller: Editing, node: Name) -> Response:
     """Forget a node that no engine sees any more."""
 
     def do(tx: Connection) -> Reply:
@@ -81,7 +81,7 @@ def _known(tx: Connection, name: str) -> Node:
     return found
 
 
-def _want(caller: Caller, name: str, wanted: NodeWanted, why: str) -> Response:
+def _want(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("nodes.write", Target(name=f"node {name}"))
         before = _known(tx, name)

@@ -11,7 +11,7 @@ from elastane.api.reading import check_name
 from elastane.api.wire import Capacity, Metric, Notice, Price, Report
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body
-from elastane.controller.api.caller import Asking
+from elastane.controller.api.caller import Changing
 from elastane.controller.api.description import says
 from elastane.controller.api.problems import missing
 from elastane.controller.store import documents, events, nodes, reports
@@ -22,7 +22,7 @@ LONGEST_S = 366 * 24 * 3600.0
 
 
 @router.post("", **says(None, takes=Report, status=HTTPStatus.NO_CONTENT))
-def report(caller: Asking, said: Annotated[Report, body(Report)]) -> Response:
+def report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
     """A pool's capacity or price, a node's end, or a metric that triggers watch. The newest word counts."""
     about = _about(said)
 

@@ -14,7 +14,7 @@ from elastane.api.wire import MadeToken, NewToken, Page, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking
+from elastane.controller.api.caller import Asking, Changing
 from elastane.controller.api.description import says
 from elastane.controller.api.parameters import TOKENS, USER
 from elastane.controller.api.problems import missing
@@ -27,7 +27,7 @@ LONGEST_S = 10 * 366 * 24 * 3600.0
 
 
 @router.post("", **says(MadeToken, takes=NewToken, status=HTTPStatus.CREATED))
-def make(caller: Asking, new: Annotated[NewToken, body(NewToken)]) -> Response:
+def make(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response:
     """A new token. Its secret is in this answer and nowhere else; a repeated request is not told it again."""
     _check(new)
     secret = new_secret()
@@ -59,7 +59,7 @@ def list_tokens(caller: Asking) -> Response:
 
 
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
-def revoke(caller: Asking, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
+def revoke(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
     """From now on the token counts no more."""
 
     def do(tx: Connection) -> Reply:
