@@ -175,8 +175,25 @@ def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_
 
 def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):
     monkeypatch.setattr("elastane.controller.api.jobs.reply", lambda *_, **__: reply({"name": "train"}))
-    with pytest.raises(NotUnderstood, match="another version"):
+    with pytest.raises(NotUnderstood, match="another version") as caught:
         ada.submit(make_spec())
+    assert "it was done" in caught.value.means
+
+
+def test_a_question_whose_answer_is_of_another_version_was_not_done(ada, operator, make_spec, monkeypatch):
+    ada.submit(make_spec())
+    operator.declare(Team(name="speech"))
+    for module in ("jobs", "config", "documents"):
+        monkeypatch.setattr(f"elastane.controller.api.{module}.reply", lambda *_, **__: reply([], version=1))
+    for ask in (
+        lambda: ada.job("train"),
+        lambda: operator.diff(Config(teams=())),
+        lambda: operator.check_policy(Config(teams=())),
+        lambda: operator.amend(Team, "speech", lambda team: team or Team(name="speech")),
+    ):
+        with pytest.raises(NotUnderstood, match="another version") as caught:
+            ask()
+        assert "done" not in caught.value.means
 
 
 def test_who_one_is_and_what_is_in_use_can_be_asked(ada, operator):

@@ -68,8 +68,8 @@ PATHS: dict[type[Document], str] = {
 }
 NONE_YET = '"0"'
 """Version of a document that is not there."""
-READ = "GET"
-"""The method that changes nothing."""
+QUESTIONS = ("/config/diff", "/policy/check")
+"""Paths where also a POST changes nothing: what is asked about is its body."""
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
@@ -98,7 +98,7 @@ class Unreachable(ElastaneError):
 
 
 class NotUnderstood(ElastaneError):
-    """The controller did it, and said so in words of another version."""
+    """The controller answered in words of another version."""
 
 
 class Cluster:
@@ -223,8 +223,8 @@ class Cluster:
             except httpx.TransportError as error:
                 now = time.monotonic()
                 broken_since = now if broken_since is None else broken_since
-                if now - broken_since > self._patience_s(READ, error):
-                    raise self._unreachable(READ, error) from error
+                if now - broken_since > self._patience_s(error, changes=False):
+                    raise self._unreachable(error, changes=False) from error
             time.sleep(PAUSE_S)
 
     def _watched(self, job: str, after: int | None) -> Iterator[Event | None]:
@@ -240,7 +240,7 @@ class Cluster:
                 raise _refused(answer)
             for line in answer.iter_lines():
                 if line.startswith("data: "):
-                    yield msgspec.json.decode(line.removeprefix("data: "), type=Event)
+                    yield _understood(answer, line.removeprefix("data: "), Event)
                 elif line.startswith(":"):
                     yield None
 
@@ -289,7 +289,7 @@ class Cluster:
         except NotThere:
             pass
         else:
-            before, version = msgspec.json.decode(answer.content, type=kind), answer.headers["ETag"]
+            before, version = _understood(answer, answer.content, kind), answer.headers["ETag"]
         after = changed(before)
         if after != before:
             self._ask("PUT", path, body=after, if_match=version)
@@ -306,7 +306,7 @@ class Cluster:
         """
         path = f"/{PATHS[kind]}/{name}"
         answer = self._ask("GET", path)
-        before: Team | Cohort = msgspec.json.decode(answer.content, type=kind)
+        before: Team | Cohort = _understood(answer, answer.content, kind)
         others = tuple(one for one in before.quotas if one.pool != quota.pool)
         after = msgspec.structs.replace(before, quotas=(*others, quota))
         self._ask("PUT", path, body=after, if_match=answer.headers["ETag"])
@@ -423,14 +423,7 @@ class Cluster:
         key: str = "",
     ) -> T:
         answer = self._ask(method, path, params=params, body=body, key=key)
-        try:
-            return msgspec.json.decode(answer.content, type=kind)
-        except msgspec.DecodeError as error:
-            raise NotUnderstood(
-                f"{answer.url} gave an answer that is not understood here ({error})",
-                means="it was done; but the controller is of another version of elastane than this command",
-                do="install the same version here and there: elastane --version, and GET /v1/version",
-            ) from error
+        return _understood(answer, answer.content, kind)
 
     def _ask(
         self,
@@ -448,7 +441,8 @@ class Cluster:
             Refused: the controller will not.
             Unreachable: it has not answered in time, or is not who it should be.
         """
-        headers = {} if method == READ else {"Idempotency-Key": key or str(uuid.uuid4())}
+        changes = _changes(method, path)
+        headers = {"Idempotency-Key": key or str(uuid.uuid4())} if changes else {}
         headers |= {"If-Match": if_match} if if_match else {}
         content = None if body is None else msgspec.json.encode(body)
         headers |= {} if body is None else {"Content-Type": "application/json"}
@@ -462,8 +456,8 @@ class Cluster:
             except httpx.TransportError as error:
                 if _is_about_trust(error):
                     raise self._not_trusted(error) from error
-                if time.monotonic() + pause_s > begun + self._patience_s(method, error):
-                    raise self._unreachable(method, error) from error
+                if time.monotonic() + pause_s > begun + self._patience_s(error, changes=changes):
+                    raise self._unreachable(error, changes=changes) from error
             else:
                 self._answered = True
                 if not answer.is_error:
@@ -473,15 +467,15 @@ class Cluster:
                     raise _refused(answer)
             time.sleep(pause_s)
 
-    def _patience_s(self, method: str, error: httpx.TransportError) -> float:
+    def _patience_s(self, error: httpx.TransportError, *, changes: bool) -> float:
         """How long a request is repeated that fails so."""
         # A controller that has answered is being restarted; one that never has is not there, or not yet.
         # A change waits for it all the same: who asks for one would have to ask again.
-        nobody = method == READ and not self._answered and isinstance(error, httpx.ConnectError)
+        nobody = not changes and not self._answered and isinstance(error, httpx.ConnectError)
         return min(NOBODY_S, self._timeout_s) if nobody else self._timeout_s
 
-    def _unreachable(self, method: str, error: httpx.TransportError) -> Unreachable:
-        unsure = "" if method == READ else "; what you asked for may or may not have been done"
+    def _unreachable(self, error: httpx.TransportError, *, changes: bool) -> Unreachable:
+        unsure = "; what you asked for may or may not have been done" if changes else ""
         return Unreachable(
             f"the controller at {self._http.base_url} does not answer ({error})",
             means=f"jobs go on training without it{unsure}",
@@ -494,6 +488,28 @@ class Cluster:
             means="it may be another's: nothing was sent, your token neither",
             do="name its authority (`elastane login URL --ca FILE`), and the host as the certificate has it",
         )
+
+
+def _changes(method: str, path: str) -> bool:
+    """Whether such a request may change something; else it is a question."""
+    return method != "GET" and not path.endswith(QUESTIONS)
+
+
+def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> T:
+    """What the controller has said.
+
+    Raises:
+        NotUnderstood: it is of another version.
+    """
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        done = "it was done; but " if _changes(answer.request.method, answer.url.path) else ""
+        raise NotUnderstood(
+            f"{answer.url} gave an answer that is not understood here ({error})",
+            means=f"{done}the controller is of another version of elastane than this command",
+            do="install the same version here and there: elastane --version, and GET /v1/version",
+        ) from error
 
 
 def _is_about_trust(error: BaseException | None) -> bool:
