@@ -39,9 +39,11 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         pid: of the controller.
         store: its database.
         token: an operator's new one, told only this once; empty: there is one already.
+        narrowed: files and folders that others had rights to, which were taken from them.
     """
 
     url: str
     pid: int
     store: str
     token: str = ""
+    narrowed: tuple[str, ...] = ()

@@ -54,7 +54,7 @@ def home() -> Path:
 
 
 def make_home() -> None:
-    """The home, for nobody else to look into; one that is there stays as open as its owner has made it."""
+    """The home, for nobody else to look into; one that is there stays as it is."""
     home().parent.mkdir(parents=True, exist_ok=True)
     home().mkdir(mode=0o700, exist_ok=True)
 

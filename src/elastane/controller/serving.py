@@ -23,6 +23,7 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.serving import Ready, Serving
 from elastane.api.wire import Config
+from elastane.client.privacy import narrowed
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
 from elastane.controller.declared import diff
@@ -31,7 +32,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import documents
-from elastane.controller.store.database import Store
+from elastane.controller.store.database import Store, files_of
 from elastane.controller.store.lease import Lease
 from elastane.engines.local.engine import LocalEngine
 from elastane.scheduler.explain import explain
@@ -58,10 +59,12 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
     """Serves until SIGTERM or SIGINT.
 
     Raises:
-        BadInput: it cannot listen there, or another controller has the store.
+        BadInput: it cannot listen there, another controller has the store, or others may read the store and
+            it is not this user's to close.
         StoreError: the database cannot be used, or its lease was lost.
     """
     _many_files()
+    closed = tuple(str(path) for path in files_of(wish.store) if narrowed(path))
     sys.setswitchinterval(SWITCH_S)
     listener = _listening(wish)
     try:
@@ -69,7 +72,7 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
         with Lease(wish.store) as lease:
             store = Store(wish.store)
             try:
-                _serve(wish, store, lease, listener, ready, clock)
+                _serve(wish, store, lease, listener, ready, clock, closed)
             finally:
                 store.close()
     finally:
@@ -83,6 +86,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     listener: socket.socket,
     ready: Callable[[Ready], None],
     clock: Callable[[], float],
+    closed: tuple[str, ...],
 ) -> None:
     node = SeenNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
@@ -120,7 +124,15 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     shown = f"[{host}]" if ":" in host else host
     with store.writing() as tx:
         secret = first_token(tx, wish.user, clock(), another=wish.new_token)
-        ready(Ready(url=f"{scheme}://{shown}:{port}", pid=os.getpid(), store=store.where, token=secret or ""))
+        ready(
+            Ready(
+                url=f"{scheme}://{shown}:{port}",
+                pid=os.getpid(),
+                store=store.where,
+                token=secret or "",
+                narrowed=closed,
+            )
+        )
     thread.start()
     threading.Thread(target=watch_the_lease, name="lease", daemon=True).start()
     try:

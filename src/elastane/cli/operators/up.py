@@ -28,6 +28,7 @@ from elastane.client.context import (
     make_home,
     running,
 )
+from elastane.client.privacy import OF_OTHERS, OF_STRANGERS, narrowed
 
 PORT = 7425
 LAST_PORT = 65535
@@ -73,7 +74,11 @@ def up(
     )
     make_home()
     log = home() / "controller.log"
+    closed = [
+        str(path) for path, rights in ((home(), OF_STRANGERS), (log, OF_OTHERS)) if narrowed(path, rights)
+    ]
     process, ready = _started(wish, log, detach=detach)
+    ready = msgspec.structs.replace(ready, narrowed=(*closed, *ready.narrowed))
     before, kept = running(), kept_context()
     keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
     if ready.token:
@@ -91,6 +96,8 @@ def up(
         console.print(
             f"            an operator's, told only now; kept in {home() / 'cluster.json'}", markup=False
         )
+    if ready.narrowed:
+        console.print(f"rights      taken from others: {', '.join(ready.narrowed)}", markup=False)
     if detach:
         console.print(f"it goes on as process {process.pid}; its log is {log}; end it with: elastane down")
         return

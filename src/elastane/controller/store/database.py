@@ -35,6 +35,8 @@ POSTGRES = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
+LOCK = ".lock"
+"""Beside an SQLite database; see `elastane.controller.store.lease`."""
 ONLY = 1
 
 
@@ -151,6 +153,20 @@ def parsed(url: str) -> URL:
         f"{found.get_backend_name()} is not a database that a store can be in",
         do="sqlite:///PATH or postgresql://USER@HOST/NAME",
     )
+
+
+def files_of(url: str) -> tuple[Path, ...]:
+    """Where the store is and what is beside it, there or not; none if a server keeps it.
+
+    Raises:
+        BadInput: none that can be used.
+    """
+    found = parsed(url)
+    if found.get_backend_name() != "sqlite":
+        return ()
+    # Links to one database are one store.
+    path = os.path.realpath(found.database or "")
+    return tuple(Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm", LOCK))
 
 
 def connected(url: URL) -> Engine:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
-from elastane.controller.store.database import connected, parsed
+from elastane.controller.store.database import LOCK, connected, parsed
 from elastane.controller.store.failures import StoreError, translated
 
 KEY = 0x656C6173
@@ -54,7 +54,7 @@ class Lease:
         try:
             if engine.dialect.name == "sqlite":
                 # Links to one database are one store.
-                self._open_file(f"{os.path.realpath(found.database or '')}.lock")
+                self._open_file(f"{os.path.realpath(found.database or '')}{LOCK}")
             else:
                 self._engine, self._connection = engine, _connection_of(engine, self.where)
             self._take()

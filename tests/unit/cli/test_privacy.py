@@ -1,0 +1,56 @@
+"""What holds secrets is for its owner."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from elastane.api.errors import BadInput
+from elastane.client.privacy import OF_STRANGERS, narrowed
+from elastane.controller.store.database import files_of
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_rights_of_others_are_taken_away_once(tmp_path) -> None:
+    file = tmp_path / "controller.db"
+    assert not narrowed(file)
+    file.touch()
+    file.chmod(0o664)
+    assert narrowed(file)
+    assert mode(file) == 0o600
+    assert not narrowed(file)
+
+
+def test_a_group_that_may_look_into_a_folder_still_may(tmp_path) -> None:
+    tmp_path.chmod(0o775)
+    assert narrowed(tmp_path, OF_STRANGERS)
+    assert mode(tmp_path) == 0o750
+    assert not narrowed(tmp_path, OF_STRANGERS)
+
+
+def test_what_is_another_users_is_refused_and_stays_as_it_is(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "controller.db"
+    file.touch()
+    file.chmod(0o644)
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    with pytest.raises(BadInput, match="open to others") as refused:
+        narrowed(file)
+    assert "ELASTANE_HOME" in refused.value.do
+    assert mode(file) == 0o644
+
+
+def test_a_folder_for_everybody_is_nobodys_home(tmp_path) -> None:
+    tmp_path.chmod(0o1777)
+    with pytest.raises(BadInput, match="open to others"):
+        narrowed(tmp_path, OF_STRANGERS)
+    assert mode(tmp_path) == 0o1777
+
+
+def test_a_database_of_sqlite_has_files_beside_it(tmp_path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "store.db")
+    names = [path.name for path in files_of(f"sqlite:///{tmp_path}/link")]
+    assert names == ["store.db", "store.db-wal", "store.db-shm", "store.db.lock"]
+    assert files_of("postgresql://elastane@host/name") == ()
