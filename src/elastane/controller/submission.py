@@ -5,7 +5,7 @@ from collections.abc import Container
 from pathlib import PurePosixPath
 
 from elastane.api.job_checks import checked
-from elastane.api.jobs import JobSpec
+from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.reading import check_name, invalid
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -36,8 +36,7 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
             "write the whole path, from / on, or a workingDir that it begins in",
             means="the controller does not know in which directory you are",
         )
-    if spec.elastic_policy.max_replicas > MOST_WORKERS:
-        raise invalid("elasticPolicy.maxReplicas", f"is more than {MOST_WORKERS}", "write a smaller number")
+    _check_most_workers(spec.elastic_policy)
     for name in spec.env:
         if not VARIABLE.fullmatch(name):
             raise invalid(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
@@ -46,4 +45,14 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
             "priorityClass",
             f"there is no class {spec.priority_class!r}",
             "write one that `elastane priority list` shows, or leave it out",
+        )
+
+
+def _check_most_workers(policy: ElasticPolicy) -> None:
+    """Whatever says it, a range or a list; the fewest workers are never more than the most."""
+    _, most = policy.limits
+    if most > MOST_WORKERS:
+        field = "replicaDiscreteValues" if policy.replica_discrete_values else "maxReplicas"
+        raise invalid(
+            f"elasticPolicy.{field}", f"{most} is more than {MOST_WORKERS}", "write a smaller number"
         )

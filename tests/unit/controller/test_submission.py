@@ -1,0 +1,38 @@
+"""Which jobs are taken in."""
+
+import pytest
+
+from elastane.api.errors import BadField
+from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.wire import Scale
+from elastane.controller.scaling import scaled
+from elastane.controller.submission import MOST_WORKERS, check
+
+MORE = MOST_WORKERS + 1
+
+
+def job(policy: ElasticPolicy) -> JobSpec:
+    return JobSpec(name="train", team="vision", script="/train.py", elastic_policy=policy)
+
+
+RANGE = ElasticPolicy(min_replicas=1, max_replicas=4)
+TOO_MANY = {
+    "a range": ElasticPolicy(min_replicas=1, max_replicas=MORE),
+    "a claim": ElasticPolicy(min_replicas=MORE, max_replicas=MORE),
+    "a list": ElasticPolicy(replica_discrete_values=(1, MORE)),
+    "a range that was scaled": scaled(RANGE, Scale(max_replicas=MORE)),
+    "a claim that was scaled": scaled(RANGE, Scale(min_replicas=MORE, max_replicas=MORE)),
+    "a list that was scaled": scaled(RANGE, Scale(replica_discrete_values=(1, MORE))),
+}
+
+
+@pytest.mark.parametrize("how", TOO_MANY)
+def test_no_job_has_more_workers_than_can_be_counted_out(how: str) -> None:
+    with pytest.raises(BadField, match=f"{MORE} is more than {MOST_WORKERS}") as refused:
+        check(job(TOO_MANY[how]), ())
+    assert refused.value.field.endswith("replicaDiscreteValues" if "list" in how else "maxReplicas")
+
+
+def test_the_most_workers_are_allowed_however_they_are_written() -> None:
+    check(job(ElasticPolicy(max_replicas=MOST_WORKERS)), ())
+    check(job(ElasticPolicy(replica_discrete_values=(1, MOST_WORKERS))), ())
