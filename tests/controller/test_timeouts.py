@@ -133,6 +133,35 @@ def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) ->
     assert running.begun == [1]
 
 
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_death_while_others_are_waited_for_is_no_reason_to_stop_what_trains(
+    cluster, ada, running, successor
+) -> None:
+    running.most = 2
+    ada.post("/jobs/train/scale", {"maxReplicas": 8})
+    cluster.until(lambda: running.target == 8)
+    cluster.pass_time(TIMEOUT_S - 10)
+    running.workers, running.most, running.hang = 1, 1, successor
+    cluster.until(lambda: granted(cluster) < 8, SOON_S)
+    action, size, words = decided(ada)[-1]
+    assert (action, size) == ("shrink", 2)
+    assert "6 workers that it was granted did not arrive in time." in words
+    cluster.pass_time(4 * TIMEOUT_S)
+    assert (running.begun, cluster.job("train").preemptions) == ([1], 0)
+    assert min(size for _, size, _ in decided(ada)) == 2
+    if not successor:
+        words = " ".join(cluster.job("train").explained.sentences)
+        assert "1 worker of it failed and did not come back in time." in words
+
+
+def test_a_successor_that_never_joins_does_not_stop_a_job_at_its_minimum(cluster, ada, running) -> None:
+    running.workers, running.most, running.hang = 1, 1, True
+    cluster.pass_time(5 * TIMEOUT_S)
+    assert (granted(cluster), running.target, running.begun) == (2, 2, [1])
+    running.most = 2
+    cluster.until(lambda: cluster.workers("train") == 2)
+
+
 @pytest.fixture
 def four(cluster, ada):
     """A job on four workers, of which one is dead, and nobody comes in its place."""

@@ -66,6 +66,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         starting_since_s: since when some of ``holds`` have not arrived, of a job that crashed from its next
             try on; None: all have.
         faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
+        successors: of those of ``holds`` that have not arrived, how many take the place of one that had.
         retry_at_s: after a crash, not before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.
         resize_s: what a resize costs, in seconds of the whole job's time.
@@ -87,6 +88,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     promised: int = 0
     starting_since_s: float | None = None
     faulty_since_s: float | None = None
+    successors: int = 0
     retry_at_s: float = 0.0
     speeds: tuple[tuple[int, float], ...] = ()
     resize_s: float = 1.0

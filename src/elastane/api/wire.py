@@ -93,11 +93,13 @@ class Held(Served, frozen=True, kw_only=True, omit_defaults=True):
         leaving: how many of them are on nodes that are drained or will be taken away.
         absent: how many of them are not there: their devices are in use, or soon will be, and they do not
             train yet, or any more.
+        lost: how many had been there, died, and are missed there: nobody has come in their place yet.
     """
 
     workers: int
     leaving: int = 0
     absent: int = 0
+    lost: int = 0
 
 
 class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):

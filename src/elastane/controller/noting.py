@@ -123,14 +123,21 @@ def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Obser
     held = placed(after.held, job.grant.workers, here)
     arrived = {pool: one.workers - one.absent for pool, one in before.held.items()}
     there = placed(min(after.held, _there(before, seen)), held, arrived)
-    starting_since_s, faulty_since_s = _missing(before, after, seen, now_s)
+    lost = _lost(before, after, seen, there)
+    starting_since_s, faulty_since_s = _missing(before, after, seen, sum(lost.values()), now_s)
     progress = seen.progress
     known = before if progress is None or not progress.step else _progressed(before, progress, now_s)
     return msgspec.structs.replace(
         known,
         seen_s=now_s,
+        # An agent that aims lower since a death holds nothing there, and is missed there all the same.
         held={
-            pool: Held(workers=workers, absent=workers - there.get(pool, 0)) for pool, workers in held.items()
+            pool: Held(
+                workers=(workers := held.get(pool, 0)),
+                absent=workers - there.get(pool, 0),
+                lost=lost.get(pool, 0),
+            )
+            for pool in held | lost
         },
         starting_since_s=starting_since_s,
         faulty_since_s=faulty_since_s,
@@ -148,26 +155,50 @@ def _arrived(observed: Observed) -> int:
     return sum(one.workers - one.absent for one in observed.held.values())
 
 
+def _lost(before: Observed, after: Course, seen: Observation, there: dict[str, int]) -> dict[str, int]:
+    """Workers that had been there and are gone, by pool; whoever arrives comes in place of one of them."""
+    if not seen.present or seen.fixed or sum(there.values()) >= after.granted:
+        return {}
+    came = {pool: one.workers - one.absent + one.lost for pool, one in before.held.items()}
+    return {pool: gone for pool, workers in came.items() if (gone := workers - there.get(pool, 0)) > 0}
+
+
 def _missing(
-    before: Observed, after: Course, seen: Observation, now_s: float
+    before: Observed, after: Course, seen: Observation, lost: int, now_s: float
 ) -> tuple[float | None, float | None]:
     """Since when granted workers have not arrived, and since when some that had are gone.
 
     Whoever grants more says that they are expected, and so does the end of a life that another will follow,
-    from when that may begin; fewer at any other time are a fault, until those who take their places are on
-    their way. Where the number is not the controller's to change, nothing is missing.
+    from when that may begin. Those that had been there are a fault, until those who take their places are on
+    their way, and then expected since the death. Where the number is not the controller's to change, nothing
+    is missing.
+
+    Args:
+        before: what was seen before.
+        after: the job's course after this observation.
+        seen: by its engine.
+        lost: workers that had been there and are gone.
+        now_s: seconds since 1970.
     """
+    starting_s, faulty_s = before.starting_since_s, before.faulty_since_s
     if seen.present and seen.arrived is None:
-        return before.starting_since_s, before.faulty_since_s
-    if seen.fixed or _there(before, seen) >= after.granted:
+        return starting_s, faulty_s
+    there = _there(before, seen)
+    if seen.fixed or there >= after.granted:
         return None, None
-    if before.starting_since_s is not None or not seen.present:
-        since_s = now_s if before.starting_since_s is None else before.starting_since_s
+    since_s = starting_s if starting_s is not None else now_s
+    if not seen.present:
         # While the controller itself lets a job wait that has crashed, nobody can arrive.
         return max(since_s, after.retry_at_s), None
-    since_s = now_s if before.faulty_since_s is None else before.faulty_since_s
-    replaced = (seen.workers or 0) >= after.granted
-    return (since_s, None) if replaced else (None, since_s)
+    awaited = there + lost < after.granted
+    had_successors = faulty_s is None and any(one.lost for one in before.held.values())
+    if not lost or had_successors:
+        # A successor that dies in its turn has no time of its own: else one after the other would have.
+        return since_s, None
+    died_s = faulty_s if faulty_s is not None else now_s
+    if (seen.workers or 0) >= after.granted:
+        return (since_s if awaited else died_s), None
+    return (since_s if awaited else None), died_s
 
 
 def _progressed(before: Observed, progress: Progress, now_s: float) -> Observed:

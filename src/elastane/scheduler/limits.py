@@ -92,8 +92,13 @@ def given_up(state: JobState, now_s: float) -> GivenUp | None:
     starting_s, faulty_s = state.starting_since_s, state.faulty_since_s
     if starting_s is not None and now_s >= starting_s + policy.scaling_timeout_in_seconds:
         starting = sum(holding.starting for holding in state.holds)
-        # Fewer than its minimum do not begin to train: those who have arrived hold their devices for nothing.
-        return GivenUp(largest(policy, size - starting), DidNotArrive(workers=starting)) if starting else None
+        if new := starting - state.successors:
+            # Fewer than its minimum do not begin to train: who has arrived holds devices for nothing. Where
+            # some had arrived and died, their successors are not late yet.
+            return GivenUp(largest(policy, size - new), DidNotArrive(workers=new))
+        if starting:
+            left = max(smallest(policy), largest(policy, size - starting))
+            return GivenUp(min(size, left), DidNotArrive(workers=starting))
     if faulty_s is not None and now_s >= repaired_by_s(state):
         failed = sum(holding.failed for holding in state.holds)
         # What trains is not stopped for it: others take the places of the dead, or the life ends by itself.

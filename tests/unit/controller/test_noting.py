@@ -97,6 +97,32 @@ def test_a_dead_worker_that_has_a_successor_is_expected_from_its_death_on() -> N
     assert missing_since(after(growing(3, 2), job, 11.0)) == (10.0, None)
 
 
+def then(found: Noted, seen: Observation, now_s: float, job: Job = GROWN) -> Noted:
+    """What is noted next."""
+    return after(seen, msgspec.structs.replace(job, observed=found.observed), now_s)
+
+
+def test_a_death_while_others_are_expected_is_a_fault_of_its_own() -> None:
+    waits = after(growing(8, 3), GROWN)
+    dead = then(waits, msgspec.structs.replace(growing(8, 2), workers=7), 11.0)
+    assert missing_since(dead) == (4.0, 11.0)
+    assert dead.observed.held == {"p": Held(workers=3, absent=1, lost=1), "q": Held(workers=5, absent=5)}
+    again = then(dead, msgspec.structs.replace(growing(8, 2), workers=7), 12.0)
+    assert missing_since(again) == (4.0, 11.0)
+    succeeded = then(again, growing(8, 2), 13.0)
+    assert missing_since(succeeded) == (4.0, None)
+    assert sum(one.lost for one in succeeded.observed.held.values()) == 1
+    back = then(succeeded, growing(8, 3), 14.0)
+    assert missing_since(back) == (4.0, None)
+    assert back.observed.held == waits.observed.held
+
+
+def test_successors_that_die_one_after_the_other_are_late_since_the_first_death() -> None:
+    dead = after(growing(2, 2))
+    succeeded = then(dead, growing(3, 2), 11.0, JOB)
+    assert missing_since(then(succeeded, growing(2, 2), 12.0, JOB)) == (10.0, None)
+
+
 def test_an_engine_that_can_only_count_processes_believes_them() -> None:
     found = after(growing(8, None), GROWN)
     assert found.observed.held == {"p": Held(workers=3), "q": Held(workers=5)}

@@ -325,12 +325,15 @@ def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
         {pool: one.workers for pool, one in seen.items()}, before.grant.workers, given.workers
     )
     held = {pool: _counting(seen.get(pool, Held(workers=0)), workers) for pool, workers in counts.items()}
-    grows = sum(given.workers.values()) > sum(one.workers for one in held.values())
+    total, granted = sum(given.workers.values()), sum(before.grant.workers.values())
+    came = sum(one.workers - one.absent + one.lost for one in seen.values())
+    grows = total > sum(one.workers for one in held.values())
+    # Whoever never arrived is given back; who takes the place of a dead one is given time of its own.
+    anew = grows or (before.observed.starting_since_s is not None and total <= came < granted)
     return msgspec.structs.replace(
         before.observed,
         held=held,
-        starting_since_s=now_s if grows else before.observed.starting_since_s,
-        faulty_since_s=None if grows else before.observed.faulty_since_s,
+        starting_since_s=now_s if anew else before.observed.starting_since_s,
     )
 
 

@@ -114,11 +114,13 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
     devices until they have been seen gone.
     """
     grant, observed = _grant.decode(row.granted), _observed.decode(row.observed)
-    holds, draining = [], []
+    holds, draining, successors = [], [], 0
     for pool in sorted(grant.workers.keys() | observed.held.keys()):
         granted = grant.workers.get(pool, 0)
         held = observed.held.get(pool)
-        seen, leaving, absent = (held.workers, held.leaving, held.absent) if held else (0, 0, 0)
+        seen, leaving, absent, lost = (
+            (held.workers, held.leaving, held.absent, held.lost) if held else (0, 0, 0, 0)
+        )
         beyond = max(0, seen - granted)
         if beyond:
             # Those on nodes that go away are asked to leave first.
@@ -131,7 +133,9 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
                 )
             )
         missing = max(0, granted - (seen - absent))
-        failed = missing if observed.faulty_since_s is not None else 0
+        gone = min(missing, lost)
+        failed = gone if observed.faulty_since_s is not None else 0
+        successors += gone - failed
         if granted:
             holds.append(
                 Holding(
@@ -154,6 +158,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         promised=row.promised,
         starting_since_s=observed.starting_since_s,
         faulty_since_s=observed.faulty_since_s,
+        successors=successors,
         retry_at_s=float(row.retry_at_s),
         speeds=observed.speeds,
         resize_s=observed.resize_s,
