@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastane.api.jobs import ElasticPolicy, Target
+from elastane.api.jobs import ElasticPolicy, Resources, Target
 from elastane.api.observations import SeenNode
 from elastane.api.orders import Kill
 from elastane.controller.store.database import Store
@@ -182,6 +182,34 @@ def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
     assert cluster.world.running["train"].begun == [1]
     operator.post("/nodes/n1/use")
     cluster.until(lambda: cluster.workers("train") == 8)
+
+
+def test_a_worker_of_eight_devices_counts_as_eight_everywhere(cluster, operator, everybody):
+    cluster.world.seen_nodes = [SeenNode(name=f"n{n}", pool="h100", devices=16) for n in (1, 2)]
+    operator.put("/pools/h100", pool(0, price=3.6))
+    operator.put("/teams/vision", team("vision", h100=20))
+    everybody.post("/jobs", job(most=100, resources_per_worker=Resources(devices=8)))
+
+    def used():
+        (row,) = everybody.get("/occupancy").json()["items"]
+        return row["devices"] - row["leaving"], row["used"]
+
+    cluster.until(lambda: used() == (32, 32))
+    cluster.until(lambda: cluster.workers("train") == 4)
+    operator.post("/nodes/n2/drain", {})
+    cluster.until(lambda: used() == (16, 16))
+    operator.post("/nodes/n2/use")
+    cluster.until(lambda: used() == (32, 32))
+    operator.post("/reports", {"kind": "capacity", "pool": "h100", "devices": 31, "validS": 30})
+    cluster.until(lambda: used() == (31, 24))
+    cluster.until(lambda: used() == (32, 32))
+    operator.post("/nodes/n1/fail", {})
+    cluster.until(lambda: used() == (16, 16))
+    (row,) = cluster.usage("job")
+    assert row.owned_device_s + row.borrowed_device_s == cluster.held["train", "h100"]
+    assert row.cost == pytest.approx(cluster.held["train", "h100"] * 3.6 / 3600)
+    assert cluster.job("train").spent == pytest.approx(row.cost, rel=0.01)
+    assert row.owned_device_s > row.borrowed_device_s > 0
 
 
 def test_a_job_stops_when_its_budget_is_spent_and_says_so(cluster, operator, everybody):
