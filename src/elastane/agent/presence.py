@@ -5,11 +5,15 @@ free before it has ended, and no other sign of that is as sure: the kernel gives
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
 
 from elastane.api.rundir import RunDir
+
+NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""No run's directory is there, or none any more."""
 
 
 def be_present(run_dir: RunDir) -> int:
@@ -27,10 +31,16 @@ def be_present(run_dir: RunDir) -> int:
 
 
 def anyone_present(run_dir: RunDir) -> bool:
-    """Whether some process holds the lock. Two who ask at once may take each other for one."""
+    """Whether some process holds the lock. Two who ask at once may take each other for one.
+
+    Raises:
+        OSError: nobody can tell.
+    """
     try:
         descriptor = os.open(run_dir.presence, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,7 +54,7 @@ def anyone_present(run_dir: RunDir) -> bool:
 
 def those_present(run_dir: RunDir) -> tuple[int, ...]:
     """Process ids of all who hold it, found by looking at every process of this user."""
-    name = str(run_dir.presence.resolve())
+    name = os.path.realpath(run_dir.presence)
     return tuple(int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _has_open(entry, name))
 
 

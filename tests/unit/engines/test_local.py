@@ -1,17 +1,24 @@
 """The parts of the local engine that need no run."""
 
 import asyncio
+import errno
 import os
+import shutil
+import signal
+import subprocess
+import time
 
 import msgspec
 import pytest
 
 from elastane.agent import identity
+from elastane.agent.presence import be_present
 from elastane.api.control import Answer, AskStop
 from elastane.api.errors import BadInput
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.lives import Life, Outcome
 from elastane.api.orders import Drain, Kill, Resize, Settle, Start, Stop
+from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.controller.observing import is_permanent
 from elastane.engines.local.engine import ASKED_AT_ONCE, LocalEngine
@@ -30,6 +37,12 @@ SPEC = JobSpec(
 )
 PYTHON = "/opt/python/bin/python3"
 OVER = Life(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
+
+
+@pytest.fixture(autouse=True)
+def known_here(tmp_path, monkeypatch) -> None:
+    """Names of runs lead to them from a home of this test's own."""
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
 
 
 def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
@@ -144,6 +157,106 @@ def test_a_damaged_job_hides_no_other(tmp_path) -> None:
     places.run_dir("bad").life.write_bytes(b"{")
     seen = asyncio.run(LocalEngine(tmp_path).observe(["good", "bad"]))
     assert (seen["good"].life, seen["bad"].life) == (3, 0)
+
+
+def damaged(how: str, run_dir: RunDir) -> None:
+    match how:
+        case "ledger" | "events" | "life" | "presence" | "run":
+            path = getattr(run_dir, how)
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        case "gone":
+            shutil.rmtree(run_dir.root)
+        case "a file":
+            shutil.rmtree(run_dir.root)
+            run_dir.root.touch()
+        case "a loop":
+            shutil.rmtree(run_dir.root)
+            run_dir.root.symlink_to(run_dir.root)
+
+
+@pytest.mark.parametrize("how", ["ledger", "events", "life", "presence", "run", "gone", "a file", "a loop"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, known) -> None:
+    places = Places(tmp_path / "home")
+    for job in ("good", "bad"):
+        places.run_dir(job).logs.mkdir(parents=True)
+        places.run_dir(job).presence.touch()
+        write_life(places.run_dir(job), OVER)
+    (tmp_path / "train.py").touch()
+    spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
+    engine = LocalEngine(tmp_path / "home", agent=("/no/such/agent",))
+
+    async def story():
+        if known:
+            await engine.observe(["good", "bad"])
+        damaged(how, places.run_dir("bad"))
+        seen = await engine.observe(["good", "bad"])
+        orders = (Start(job="bad", life=4, workers=1, spec=spec), Kill(job="bad", life=seen["bad"].life))
+        for order in orders:
+            await engine.carry_out([order, Settle(job="good")])
+        return seen
+
+    seen = asyncio.run(story())
+    assert (seen["good"].life, seen["good"].present) == (3, False)
+    # Whoever cannot be seen gone still has the devices.
+    assert seen["bad"].present == (how in {"presence", "life"})
+
+
+def test_a_life_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, monkeypatch) -> None:
+    run_dir = Places(tmp_path).run_dir("j")
+    run_dir.logs.mkdir(parents=True)
+    run_dir.presence.touch()
+    write_life(run_dir, msgspec.structs.replace(OVER, outcome=None))
+    engine = LocalEngine(tmp_path)
+
+    def seen():
+        return asyncio.run(engine.observe(["j"]))["j"]
+
+    assert (seen().life, seen().present) == (3, False)
+    write_life(run_dir, OVER)
+    with monkeypatch.context() as patched:
+        patched.setattr("elastane.engines.local.watched.read_life", out_of_descriptors)
+        assert seen().present
+    assert (seen().present, seen().outcome) == (False, OVER.outcome)
+
+
+def out_of_descriptors(_run_dir: RunDir) -> Life:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp_path) -> None:
+    (tmp_path / "train.py").touch()
+    engine = LocalEngine(tmp_path / "home", agent=("false",), own=os.environ)
+    spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
+    asyncio.run(engine.carry_out([Start(job="j", life=1, workers=1, spec=spec)]))
+    shutil.rmtree(tmp_path / "home" / "runs" / "j")
+    give_up_s = time.monotonic() + 10
+    while (outcome := asyncio.run(engine.observe(["j"]))["j"].outcome) is None:
+        assert time.monotonic() < give_up_s
+    assert "exit code 1" in outcome.why
+
+
+def test_processes_of_a_life_that_nobody_can_read_are_killed(tmp_path) -> None:
+    """They are seen, and no life that they are of: they would keep their devices for ever."""
+    run_dir = Places(tmp_path).run_dir("j")
+    run_dir.logs.mkdir(parents=True)
+    presence = be_present(run_dir)
+    stuck = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
+    os.close(presence)
+    engine = LocalEngine(tmp_path)
+
+    async def story():
+        seen = (await engine.observe(["j"]))["j"]
+        assert (seen.life, seen.present, seen.agent) == (0, True, False)
+        return await engine.carry_out([Kill(job="j", life=seen.life)])
+
+    try:
+        assert asyncio.run(story()) == {}
+        assert stuck.wait(10) == -signal.SIGKILL
+    finally:
+        stuck.kill()
+        stuck.wait()
 
 
 def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path, monkeypatch) -> None:

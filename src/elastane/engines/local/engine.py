@@ -83,8 +83,10 @@ class LocalEngine:
         watched = self._watched.get(job)
         if watched is None:
             run_dir = self._places.run_dir(job)
-            if not run_dir.presence.exists():
-                return
+            # What cannot be looked at may be there.
+            with contextlib.suppress(OSError):
+                if not run_dir.presence.exists():
+                    return
             watched = self._watched[job] = Watched(run_dir)
         watched.look()
 
@@ -123,8 +125,15 @@ class LocalEngine:
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
         """Do what is ordered; see `elastane.engines.engine.Engine.carry_out`."""
-        refusals = await asyncio.gather(*map(self._carry_out, orders))
+        refusals = await asyncio.gather(*map(self._tried, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
+
+    async def _tried(self, order: Order) -> str:
+        try:
+            return await self._carry_out(order)
+        except OSError as error:
+            # One job's damage must not keep anybody from ordering the others.
+            return str(error)
 
     async def _carry_out(self, order: Order) -> str:
         match order:
@@ -164,8 +173,6 @@ class LocalEngine:
         except BadInput as error:
             self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=str(error)))
             return str(error)
-        except OSError as error:
-            return str(error)
         run_dir = self._places.run_dir(job)
         if run_dir.run.exists() and not run_dir.life.exists() and not self._places.noted(job):
             # Its end would be taken for the job's, and its checkpoints for the job's state.
@@ -179,7 +186,7 @@ class LocalEngine:
                     pass
             environment = environment_of(order.spec.env, self._own)
             self._started[job] = start_agent(run_dir, order, self._agent, environment, working_dir)
-        except (OSError, ElastaneError) as error:
+        except ElastaneError as error:
             return str(error)
         return ""
 
@@ -194,9 +201,10 @@ class LocalEngine:
 
     def _kill(self, order: Kill) -> str:
         watched = self._seen(order.job)
-        if watched is None or watched.life is None or watched.life.number != order.life:
+        number = 0 if watched is None or watched.life is None else watched.life.number
+        if watched is None or number != order.life:
             return f"life {order.life} is not there"
-        if watched.agent:
+        if watched.agent and watched.life is not None:
             # Those it has started end when it does.
             _kill_agent(watched.life.pid, watched.life.started)
         else:

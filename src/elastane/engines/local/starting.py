@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from elastane.agent.presence import be_present
@@ -33,7 +34,10 @@ class Starting:
         code = self._process.poll()
         if not code:
             return None
-        last = self._log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        last = ""
+        # Its directory may have been removed meanwhile.
+        with suppress(OSError):
+            last = self._log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         return Outcome(
             code=NOBODYS_FAULT, why=f"its agent ended with {how} before it began; {self._log}: {last}"

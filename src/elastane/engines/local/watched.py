@@ -7,7 +7,7 @@ from contextlib import suppress
 import msgspec
 
 from elastane.agent import identity
-from elastane.agent.presence import anyone_present
+from elastane.agent.presence import NO_DIRECTORY, anyone_present
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import Life
 from elastane.api.observations import Progress
@@ -34,6 +34,7 @@ class Watched:
         self.life: Life | None = None
         self.lingering_since: float | None = None
         self._stamp: tuple[int, int] | None = None
+        self._told = set[str]()
         self._ledger = Tail(run_dir.ledger, WITHIN_BYTES)
         self._events = Tail(run_dir.events, WITHIN_BYTES)
         self._pace = Pace()
@@ -42,9 +43,14 @@ class Watched:
 
     def look(self) -> None:
         """Who is there, and which life it is."""
-        # In this order: once nobody is present, nobody is left to write how the life ended.
-        present = anyone_present(self.run_dir)
-        self._read_life()
+        try:
+            # In this order: once nobody is present, nobody is left to write how the life ended.
+            present = anyone_present(self.run_dir)
+            self._read_life()
+        except OSError as error:
+            # Whoever was not seen gone still has the devices, and has not crashed.
+            self._tell(error)
+            present = True
         life = self.life
         self.agent = life is not None and life.outcome is None and identity.started(life.pid) == life.started
         self.present = present or self.agent
@@ -58,14 +64,11 @@ class Watched:
         return 0.0 if self.lingering_since is None else time.monotonic() - self.lingering_since
 
     def progress(self) -> Progress:
-        """Read on in what the job writes down."""
-        for line in self._ledger.new_lines():
-            # A ledger that was cut and has grown again may be entered in the middle of a line.
-            with suppress(msgspec.DecodeError):
-                self._pace = after_line(self._pace, decode_ledger_line(line))
-        for line in self._events.new_lines():
-            with suppress(msgspec.DecodeError):
-                self._pace = after_event(self._pace, decode_event_line(line))
+        """Read on in what the job writes down; what cannot be read is as it was."""
+        try:
+            self._read_on()
+        except OSError as error:
+            self._tell(error)
         if self._steps is None:
             self._learn_pinned()
         pace = self._pace
@@ -83,23 +86,40 @@ class Watched:
     def _read_life(self) -> None:
         try:
             stat = self.run_dir.life.stat()
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in NO_DIRECTORY:
+                raise
             self._stamp, self.life = None, None
             return
         # Replaced as a whole each time, so another content is another file.
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
-            self._stamp = stamp
             try:
                 self.life = read_life(self.run_dir)
             except BadInput as error:
-                # One job's damage must not keep anybody from seeing the others. Another life would say it.
-                logger.warning("%s", error)
+                # Another life would say it.
+                self._tell(error)
+            self._stamp = stamp
+
+    def _tell(self, error: Exception) -> None:
+        """One job's damage must not keep anybody from seeing the others. Told once."""
+        if str(error) not in self._told:
+            self._told.add(str(error))
+            logger.warning("%s", error)
+
+    def _read_on(self) -> None:
+        for line in self._ledger.new_lines():
+            # A ledger that was cut and has grown again may be entered in the middle of a line.
+            with suppress(msgspec.DecodeError):
+                self._pace = after_line(self._pace, decode_ledger_line(line))
+        for line in self._events.new_lines():
+            with suppress(msgspec.DecodeError):
+                self._pace = after_event(self._pace, decode_event_line(line))
 
     def _learn_pinned(self) -> None:
         try:
             pinned = read_record(self.run_dir).pinned
-        except ElastaneError:
+        except (ElastaneError, OSError):
             return
         if pinned is not None:
             self._steps, self._samples = pinned.steps, pinned.global_batch
