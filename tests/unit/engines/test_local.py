@@ -307,6 +307,14 @@ def test_what_no_life_could_begin_with_fails_at_once(tmp_path, script, working_d
     assert "do:" in seen.outcome.why
 
 
+def test_an_environment_that_no_process_can_have_fails_at_once(tmp_path) -> None:
+    (tmp_path / "train.py").touch()
+    spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"), env={"TABLE": "x" * 200_000})
+    outcome = begun_and_seen(tmp_path / "home", spec).outcome
+    assert is_permanent(outcome)
+    assert "its env is more than the kernel gives" in outcome.why
+
+
 @pytest.mark.parametrize("shut", ["train.py", "here"])
 def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, shut) -> None:
     (tmp_path / "train.py").touch()

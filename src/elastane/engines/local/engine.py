@@ -171,14 +171,12 @@ class LocalEngine:
             working_dir = Path(order.spec.working_dir or script.parent)
             _check_there(job, script, working_dir)
         except BadInput as error:
-            self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=str(error)))
-            return str(error)
+            return self._impossible(order, str(error))
         run_dir = self._places.run_dir(job)
         if run_dir.run.exists() and not run_dir.life.exists() and not self._places.noted(job):
             # Its end would be taken for the job's, and its checkpoints for the job's state.
             why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
-            self._started[job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
-            return why
+            return self._impossible(order, why)
         try:
             self._places.note(job)
             if not run_dir.run.exists():
@@ -188,7 +186,15 @@ class LocalEngine:
             self._started[job] = start_agent(run_dir, order, self._agent, environment, working_dir)
         except ElastaneError as error:
             return str(error)
+        except OSError as error:
+            if error.errno == errno.E2BIG:
+                return self._impossible(order, str(_too_large(job)))
+            raise
         return ""
+
+    def _impossible(self, order: Start, why: str) -> str:
+        self._started[order.job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
+        return why
 
     async def _tell(self, order: Resize | Drain | Evict | Stop, question: Ask) -> str:
         watched = self._seen(order.job)
@@ -243,6 +249,14 @@ def _check_there(job: str, script: Path, working_dir: Path) -> None:
             means="another try would end alike, so there is none; what the job has saved stays where it is",
             do="mend that on the machine of its engine, and submit the job again under another name",
         )
+
+
+def _too_large(job: str) -> BadInput:
+    return BadInput(
+        f"job {job} cannot begin: its env is more than the kernel gives to a process",
+        means="another try would end alike, so there is none",
+        do="keep each variable below 128 KiB, all together below 1 MiB, and put the rest into a file",
+    )
 
 
 def _wrong(  # noqa: PLR0917 - one row of a table
