@@ -124,6 +124,21 @@ def test_a_start_may_take_its_time_once_its_processes_are_there(cluster, ada) ->
     assert (cluster.workers("train"), cluster.world.running["train"].begun) == (2, [1])
 
 
+def test_no_job_is_scaled_to_workers_that_would_have_nothing_to_do(cluster, ada) -> None:
+    """Its run would refuse them: they never came, were given back and granted again."""
+    cluster.world.habits["train"] = {"virtual_ranks": 4}
+    ada.post("/jobs", job(most=2))
+    cluster.until(lambda: cluster.job("train").observed.virtual_ranks == 4)
+    for wanted in ({"maxReplicas": 5}, {"minReplicas": 5, "maxReplicas": 8}):
+        refused = ada.post("/jobs/train/scale", wanted)
+        assert (refused.status_code, refused.json()["field"]) == (422, "elasticPolicy.maxReplicas")
+        assert "more than the 4 virtual ranks of its run" in refused.json()["detail"]
+    refused = ada.post("/jobs/train/scale", {"replicaDiscreteValues": [2, 8]})
+    assert refused.json()["field"] == "elasticPolicy.replicaDiscreteValues"
+    assert ada.post("/jobs/train/scale", {"maxReplicas": 4}).is_success
+    cluster.until(lambda: cluster.workers("train") == 4)
+
+
 def test_nobody_tries_all_the_time_what_never_succeeds(cluster, ada, running) -> None:
     running.most = 2
     ada.post("/jobs/train/scale", {"maxReplicas": 8})

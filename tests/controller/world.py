@@ -31,6 +31,7 @@ class Running:
 
     Args:
         steps: it lasts; 0: for ever.
+        virtual_ranks: it has pinned; 0: nobody knows.
         speed: steps a second of one worker.
         serial: part of a step that is not divided among workers.
         first_loss: of the first step; each further one has ``decay`` of the one before.
@@ -44,6 +45,7 @@ class Running:
 
     name: str
     steps: int = 0
+    virtual_ranks: int = 0
     speed: float = 1.0
     serial: float = 0.0
     first_loss: float = 2.0
@@ -90,6 +92,7 @@ class Running:
                 recent_loss=sum(recent) / RECENT_STEPS if step >= RECENT_STEPS else None,
                 steps=self.steps,
                 samples_per_step=BATCH,
+                virtual_ranks=self.virtual_ranks,
                 speeds=tuple(sorted(self.speeds.items())),
                 saved_s=self.saved_s,
             ),

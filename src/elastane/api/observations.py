@@ -17,6 +17,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         recent_loss: mean over the last `RECENT_STEPS` steps; None: fewer were made, or some had none.
         steps: the job lasts; 0: nobody knows.
         samples_per_step: the global batch; 0: nobody knows yet.
+        virtual_ranks: pinned for its whole run, so that more workers would find nothing to do; 0: none yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
         resize_s: what a change of its workers lately cost: the longest wait of a healthy one, in seconds;
             None: there was no change.
@@ -28,6 +29,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     recent_loss: float | None = None
     steps: int = 0
     samples_per_step: int = 0
+    virtual_ranks: int = 0
     speeds: tuple[tuple[int, float], ...] = ()
     resize_s: float | None = None
     saved_s: float | None = None

@@ -110,6 +110,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         held: by pool. A job uses the larger of this and of its grant.
         step: last committed step.
         steps: the job lasts; 0: nobody knows.
+        virtual_ranks: pinned for its whole run, and the most workers that it may have; 0: none yet.
         loss: of that step; None: there was none.
         starting_since_s: since when granted workers have not arrived, of a job that crashed from its next try
             on; None: all have.
@@ -124,6 +125,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
     held: dict[str, Held] = {}
     step: int = 0
     steps: int = 0
+    virtual_ranks: int = 0
     loss: float | None = None
     starting_since_s: float | None = None
     faulty_since_s: float | None = None

@@ -207,6 +207,7 @@ def _progressed(before: Observed, progress: Progress, now_s: float) -> Observed:
         before,
         step=progress.step,
         steps=progress.steps,
+        virtual_ranks=progress.virtual_ranks,
         loss=progress.loss,
         speeds=progress.speeds,
         resize_s=before.resize_s if progress.resize_s is None else progress.resize_s,

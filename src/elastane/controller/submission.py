@@ -48,6 +48,27 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
         )
 
 
+def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
+    """Whether every worker of a run that has begun would have something to do.
+
+    Args:
+        policy: as it would be after a change.
+        virtual_ranks: that the run has pinned; 0: none yet.
+
+    Raises:
+        BadField: some would not.
+    """
+    _, most = policy.limits
+    if 0 < virtual_ranks < most:
+        field = "replicaDiscreteValues" if policy.replica_discrete_values else "maxReplicas"
+        raise invalid(
+            f"elasticPolicy.{field}",
+            f"{most} is more than the {virtual_ranks} virtual ranks of its run",
+            f"write {virtual_ranks} or fewer; for more, submit a job with training.virtualRanks",
+            means="a worker computes at least one, and their number is fixed once a run has begun",
+        )
+
+
 def _check_most_workers(policy: ElasticPolicy) -> None:
     """Whatever says it, a range or a list; the fewest workers are never more than the most."""
     _, most = policy.limits

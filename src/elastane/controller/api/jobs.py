@@ -33,7 +33,7 @@ from elastane.controller.differing import respecified, told
 from elastane.controller.scaling import scaled
 from elastane.controller.store import deciding, documents, events, forgetting, jobs
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import check
+from elastane.controller.submission import check, check_busy
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -134,6 +134,8 @@ def _respecified(
         if spec == before.spec:
             return reply(before, version=before.version)
         check(spec, _priorities(tx))
+        if spec.elastic_policy != before.spec.elastic_policy:
+            check_busy(spec.elastic_policy, before.observed.virtual_ranks)
         after = jobs.respecify(tx, name, spec)
         words = respecified(before.spec, spec)
         caller.tells(words)

@@ -39,7 +39,7 @@ class Watched:
         self._events = Tail(run_dir.events, WITHIN_BYTES)
         self._pace = Pace()
         self._steps: int | None = None
-        self._samples = 0
+        self._samples = self._ranks = 0
 
     def look(self) -> None:
         """Who is there, and which life it is."""
@@ -78,6 +78,7 @@ class Watched:
             recent_loss=pace.recent_loss,
             steps=self._steps or 0,
             samples_per_step=self._samples or pace.samples,
+            virtual_ranks=self._ranks,
             speeds=tuple((workers, speed.samples_per_s) for workers, speed in sorted(pace.speeds.items())),
             resize_s=pace.resize_s,
             saved_s=pace.saved_s,
@@ -122,4 +123,4 @@ class Watched:
         except (ElastaneError, OSError):
             return
         if pinned is not None:
-            self._steps, self._samples = pinned.steps, pinned.global_batch
+            self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks
