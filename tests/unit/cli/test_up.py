@@ -60,20 +60,18 @@ def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(ho
 
 def test_what_others_could_read_from_before_is_closed_and_named(home):
     home.mkdir(mode=0o755)
-    store = home / "controller.db"
-    for path in (store, home / "controller.log"):
+    secrets = [home / name for name in ("controller.db", "controller.log", "cluster.json")]
+    for path in secrets:
         path.touch()
         path.chmod(0o644)
+    (home / "cluster.json").write_text('{"url": "http://127.0.0.1:1", "token": "ela_x"}')
     home.chmod(0o755)
     started = elastane("up", "--detach", "--listen=127.0.0.1:0")
     assert started.returncode == 0, started.stderr
     said = next(line for line in started.stdout.splitlines() if "taken from others" in line)
-    assert all(str(path) in said for path in (home, store, home / "controller.log"))
-    assert [path.stat().st_mode & 0o777 for path in (home, store, home / "controller.log")] == [
-        0o750,
-        0o600,
-        0o600,
-    ]
+    assert all(str(path) in said for path in (home, *secrets))
+    assert home.stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in secrets} == {0o600}
     elastane("down")
     assert up().narrowed == ()
 

@@ -28,7 +28,7 @@ from elastane.client.context import (
     make_home,
     running,
 )
-from elastane.client.privacy import OF_OTHERS, OF_STRANGERS, narrowed
+from elastane.client.privacy import OF_STRANGERS, narrowed
 
 PORT = 7425
 LAST_PORT = 65535
@@ -74,9 +74,9 @@ def up(
     )
     make_home()
     log = home() / "controller.log"
-    closed = [
-        str(path) for path, rights in ((home(), OF_STRANGERS), (log, OF_OTHERS)) if narrowed(path, rights)
-    ]
+    secrets = (log, home() / "cluster.json")
+    closed = [str(home())] if narrowed(home(), OF_STRANGERS) else []
+    closed += [str(path) for path in secrets if narrowed(path)]
     process, ready = _started(wish, log, detach=detach)
     ready = msgspec.structs.replace(ready, narrowed=(*closed, *ready.narrowed))
     before, kept = running(), kept_context()
