@@ -18,22 +18,23 @@ from elastane.scheduler.limits import repaired_by_s
 from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground, lacking, survey
 
-ROUNDS = 3
-"""With excuses: that of a job that must give up something is gone, and this may cost another one its own."""
-
 
 def settle(snapshot: Snapshot) -> tuple[Ground, Books]:
     """What each claimant is entitled to, filled in, and the books of it."""
     excused = _awaiting_repair(snapshot)
-    for _ in range(ROUNDS):
+    while True:
         ground = survey(snapshot, excused)
         books = _entitle(ground)
-        losers = {one.number for one in ground.claimants if one.placed < one.stays} & excused
+        losers = {one.number for one in ground.claimants if one.placed < _wished(one)} & excused
         if not losers:
             return ground, books
+        # One that must give up something may cost another one what it has.
         excused -= losers
-    ground = survey(snapshot, ())
-    return ground, _entitle(ground)
+
+
+def _wished(claimant: Claimant) -> int:
+    """Workers that the job would keep if nobody else had a better right to them."""
+    return largest(claimant.state.spec.elastic_policy, min(claimant.stays, claimant.limit))
 
 
 def _awaiting_repair(snapshot: Snapshot) -> set[int]:

@@ -7,6 +7,7 @@ from elastane.api.plans import (
     Action,
     AwaitsArrival,
     AwaitsRepair,
+    CapacityGone,
     Decision,
     Drains,
     MinimumFits,
@@ -64,21 +65,29 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
         action=action,
         workers={names[pool]: workers for pool, workers in change.workers.items()},
         drain=change.drain,
-        drain_s=_drain_s(ground, claimant, change, why),
+        drain_s=_drain_s(ground, causes, claimant, change, why),
         entitled=claimant.entitled,
         why=why,
         ceiling=ceiling,
     )
 
 
-def _drain_s(ground: Ground, claimant: Claimant, change: Change, why: tuple[Why, ...]) -> float:
+def _drain_s(
+    ground: Ground, causes: Causes, claimant: Claimant, change: Change, why: tuple[Why, ...]
+) -> float:
     """As long as the job asks for, unless what it is on is taken away before, or belongs to a reservation."""
     graceful_s = claimant.state.spec.elastic_policy.graceful_shutdown_timeout_in_seconds
-    snapshot = ground.snapshot
-    notices = (pool.gone_at_s for pool in snapshot.pools if pool.name in change.drain)
-    left = [max(0.0, at_s - snapshot.now_s) for at_s in notices if at_s is not None]
-    hours = (one for one in why if isinstance(one, Reserved) and one.pool in change.drain)
-    left += [one.at_s - snapshot.now_s for one in hours if one.at_s > snapshot.now_s]
+    now_s = ground.snapshot.now_s
+    doomed = {one.pool for one in why if isinstance(one, NodesLeave | CapacityGone)}
+    left = [
+        max(0.0, pool.gone_at_s - now_s)
+        for pool in ground.snapshot.pools
+        if pool.name in doomed and pool.leaving and pool.gone_at_s is not None
+    ]
+    for name in change.drain:
+        pool = ground.pools.get(name, -1)
+        if pool >= 0 and causes.over[pool]:
+            left += [at_s - now_s for _, at_s in ground.reserved[pool] if at_s > now_s]
     return min([graceful_s, *left])
 
 

@@ -148,6 +148,9 @@ class _Desk:
             reserved = max(now for _, now in room) < minimum
             if fits < minimum:
                 most, why = 0, NeverFits(need=minimum * devices, most=fits * devices)
+            else:
+                # In the others it would wait, and hold what it can never use.
+                found = tuple(group for group, (ever, _) in zip(found, room, strict=True) if ever >= minimum)
         absent = given_up(state, now_s)
         excess = size - absent.left if absent is not None else 0
         held: dict[int, int] = {}

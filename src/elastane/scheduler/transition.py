@@ -99,11 +99,14 @@ def _grow(accounts: Accounts, claimant: Claimant, change: Change) -> None:
     now = change.size
     free = {pool: min(n, max(0, _free(accounts, claimant, pool))) for pool, n in missing.items()}
     _take(accounts, claimant, missing)
-    size = largest(claimant.state.spec.elastic_policy, now + sum(free.values()))
+    policy, stays = claimant.state.spec.elastic_policy, claimant.stays
+    size = largest(policy, now + sum(free.values()))
     pays = (
-        not 0 < claimant.stays == claimant.size
-        or size <= claimant.stays
-        or (claimant.curve.gain(claimant.stays, size) >= claimant.resize_log)
+        not 0 < stays == claimant.size
+        # A size that is not legal any more is left whatever that costs.
+        or largest(policy, stays) != stays
+        or size <= stays
+        or claimant.curve.gain(stays, size) >= claimant.resize_log
     )
     more = size - now if now and pays and not claimant.busy else 0
     for pool, workers in missing.items():
