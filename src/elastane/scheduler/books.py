@@ -1,6 +1,7 @@
 """Who is entitled to what so far: grants, on whose quota, and how to take one back."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from elastane.scheduler.accounts import Accounts, Path
 from elastane.scheduler.claimant import Claimant, Grant
@@ -8,6 +9,20 @@ from elastane.scheduler.eligibility import Group
 
 Parts = tuple[tuple[int, int], ...]
 """``(pool, workers)``; a pool may come twice."""
+
+
+class Hold(NamedTuple):
+    """What was kept for some from others who would have started.
+
+    Args:
+        node: on whose quota.
+        holders: who wait and have lost patience.
+        refused: who were not served there.
+    """
+
+    node: int
+    holders: list[Claimant]
+    refused: list[Claimant]
 
 
 class Books:
@@ -18,6 +33,7 @@ class Books:
         pools: names of the pools, for reasons.
 
     Attributes:
+        holds: what was kept, and from whom.
         returned: grants taken back for good.
     """
 
@@ -25,6 +41,7 @@ class Books:
         self.accounts, self.pools = accounts, pools
         self.on_quota: dict[int, list[Grant]] = {}
         self.gone: dict[int, int] = {}
+        self.holds: list[Hold] = []
         self.returned = 0
         self.rank = 0
 

@@ -48,6 +48,8 @@ class Claimant:
         minimum: its claim, in workers.
         limit: the most workers it may have, whatever is idle; 0 bars it.
         limited_by: why no more.
+        yields: while it waits, it keeps nothing from others but on the last quota it may use: what it kept
+            further down, others borrow.
         stop: why it is entitled to no more; a `NoRoom` for want of devices, else a reason of its own.
         given_up: why workers it has are waited for no longer; None: none are given up.
         held: workers by pool that may stay where they are.
@@ -55,6 +57,7 @@ class Claimant:
             under -1 those in pools that were removed.
         size: workers it has, wherever; 0 while it waits.
         stays: workers in ``held``.
+        lives: those of them that are not known to be dead.
         cooling: it was resized a moment ago.
         protected: it was started a moment ago, so that no better right but an owner's preempts it.
         patient: it has waited long enough to hold its place.
@@ -85,12 +88,14 @@ class Claimant:
     draining: dict[int, int]
     size: int
     stays: int
+    lives: int
     cooling: bool
     protected: bool
     patient: bool
     reserved: bool
     needed: float
     resize_log: float
+    yields: bool = False
     stop: Why | None = None
     waits: NoRoom | None = None
     grants: list[Grant] = field(default_factory=list)

@@ -4,8 +4,8 @@ On the quota of one node of the tree, the jobs below it come
 
 1. by priority, but whoever was started a moment ago before anybody who waits, because a start must be worth
    its cost;
-2. the running before the waiting, because fairness does not stop a job; of the running the one that was
-   started first;
+2. the running before the waiting, because fairness does not stop a job; of the running those that have all
+   they need, and of these the one that was started first;
 3. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
    and teams, then oldest first.
 
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from elastane.api.plans import NoRoom
-from elastane.scheduler.books import Books, Parts, groups_of
+from elastane.scheduler.books import Books, Hold, Parts, groups_of
 from elastane.scheduler.claimant import Claimant, Grant
 
 Fill = Callable[[int], None]
@@ -51,8 +51,10 @@ def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: 
             desk.start(starting, by_priority)
 
 
-def _running_order(claimant: Claimant) -> tuple[int, float, int]:
-    return -claimant.priority, claimant.state.started_s or 0.0, claimant.number
+def _running_order(claimant: Claimant) -> tuple[int, bool, float, int]:
+    """Whoever needs other places for its minimum takes them from nobody of its priority who runs."""
+    lacks = claimant.lives < claimant.minimum
+    return -claimant.priority, lacks, claimant.state.started_s or 0.0, claimant.number
 
 
 class _Desk:
@@ -96,25 +98,27 @@ class _Desk:
         if claimant.has_minimum:
             return
         level = claimant.path.index(self.node)
-        if claimant.running and level < claimant.level:
+        keeps, lacks = claimant.running and level < claimant.level, claimant.stays < claimant.minimum
+        if lacks or not keeps:
+            parts, taken = self.places(claimant, level)
+            if parts is not None:
+                self.books.grant(claimant, self.node, parts, growth=False)
+                claimant.waits = None
+                self.make_good(taken, later)
+                return
+        if keeps:
             if claimant.waits is None:
                 self.stay(claimant, level)
-            if claimant.entitled and not claimant.has_minimum:
+            if lacks and claimant.entitled and not claimant.has_minimum:
                 # The rest may yet come from quotas further up; until then nobody starts on what it may need.
                 self.hold(claimant)
-            return
-        parts, taken = self.places(claimant, level)
-        if parts is not None:
-            self.books.grant(claimant, self.node, parts, growth=False)
-            claimant.waits = None
-            self.make_good(taken, later)
             return
         self.refuse(claimant, level)
         if claimant.patient:
             self.hold(claimant)
 
     def stay(self, claimant: Claimant, level: int) -> None:
-        """A running job keeps its places; only on the last quota it may use does it look for others.
+        """A running job keeps its places; if these are enough, it looks for others only on the last quota.
 
         So it never moves from what it borrows to what its team owns, or back, for nothing.
         """
@@ -195,7 +199,8 @@ class _Desk:
 
     def hold(self, claimant: Claimant) -> None:
         """Keep what there is of the claimant's minimum from who would start later; growth may use it."""
-        if claimant.number in self.holders:
+        last = self.node == claimant.path[claimant.level]
+        if claimant.number in self.holders or (claimant.yields and not last):
             return
         self.holders[claimant.number] = claimant
         if claimant.path[0] != self.node:
@@ -220,6 +225,10 @@ class _Desk:
             self.keep(claimant)
         for claimant in self.in_turn(waiting):
             self.serve(claimant, later)
+        if self.held:
+            holders = [claimant for claimant, _ in self.held if not claimant.running]
+            refused = [claimant for claimant in waiting if not claimant.has_minimum]
+            self.books.holds.append(Hold(self.node, holders, refused))
         for claimant, parts in self.held:
             self.books.charge(claimant.path, parts, -claimant.devices)
         self.held, self.held_for, self.starting = [], {}, False

@@ -8,6 +8,8 @@ What has failed and may come back counts as if it were there, but only for a job
 nobody waits for what is really there because others wait for a repair.
 """
 
+from collections.abc import Container, Sequence
+
 from elastane.api.cluster import Snapshot
 from elastane.scheduler.accounts import Accounts
 from elastane.scheduler.books import Books
@@ -21,20 +23,53 @@ from elastane.scheduler.survey import Ground, lacking, survey
 
 def settle(snapshot: Snapshot) -> tuple[Ground, Books]:
     """What each claimant is entitled to, filled in, and the books of it."""
-    excused = _awaiting_repair(snapshot)
+    excused, yielding = _awaiting_repair(snapshot), set[int]()
     while True:
         ground = survey(snapshot, excused)
+        for claimant in ground.claimants:
+            claimant.yields = claimant.number in yielding
         books = _entitle(ground)
         losers = {one.number for one in ground.claimants if one.placed < _wished(one)} & excused
-        if not losers:
+        in_vain = _holding_in_vain(books) - yielding
+        if not losers and not in_vain:
             return ground, books
         # One that must give up something may cost another one what it has.
         excused -= losers
+        yielding |= in_vain
 
 
 def _wished(claimant: Claimant) -> int:
     """Workers that the job would keep if nobody else had a better right to them."""
     return largest(claimant.state.spec.elastic_policy, min(claimant.stays, claimant.limit))
+
+
+def _holding_in_vain(books: Books) -> set[int]:
+    """Numbers of jobs that keep from others of their team or cohort what then goes to those who borrow it.
+
+    They need others' quota, too, and have no right to it; the others need no more than the node owns.
+    """
+    accounts, found = books.accounts, set[int]()
+    beside_growth = list(accounts.free)
+    for node in accounts.tree.upwards if books.holds else ():
+        for grant in books.latest((node,)):
+            for pool, workers in grant.parts if grant.growth else ():
+                beside_growth[pool] += workers * grant.claimant.devices
+    for node, holders, refused in books.holds:
+        quota, used = accounts.tree.quota[node], accounts.used[node]
+        lent = {pool for pool, idle in enumerate(beside_growth) if quota[pool] - used[pool] > max(0, idle)}
+        if lent and any(not one.has_minimum and _fits_alone(one, quota, lent) for one in refused):
+            above = (one for one in holders if not one.has_minimum and node != one.path[one.level])
+            found |= {one.number for one in above if not _fits_alone(one, quota, lent)}
+    return found
+
+
+def _fits_alone(claimant: Claimant, quota: Sequence[int], lent: Container[int]) -> bool:
+    """Its minimum needs no more than this quota, of which something is lent that it could use."""
+    return any(
+        any(pool in lent for pool in group.for_minimum)
+        and sum(max(0, quota[pool]) // claimant.devices for pool in group.for_minimum) >= claimant.minimum
+        for group in claimant.groups
+    )
 
 
 def _awaiting_repair(snapshot: Snapshot) -> set[int]:

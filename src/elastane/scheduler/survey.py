@@ -154,12 +154,14 @@ class _Desk:
         absent = given_up(state, now_s)
         excess = size - absent.left if absent is not None else 0
         held: dict[int, int] = {}
+        dead = 0
         for holding in state.holds:
             lost = min(excess, holding.absent)
             excess -= lost
             stay = holding.workers - holding.leaving - lost
             if holding.pool in self.pools and stay > 0:
                 held[self.pools[holding.pool]] = stay
+                dead += min(stay, max(0, holding.failed - lost))
         draining: dict[int, int] = {}
         for gone in state.draining:
             if gone.workers > gone.leaving:
@@ -183,6 +185,7 @@ class _Desk:
             draining=draining,
             size=size,
             stays=sum(held.values()),
+            lives=sum(held.values()) - dead,
             cooling=cooling(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
             # What a reservation leaves would be of no use to it before that is over.

@@ -1,0 +1,144 @@
+"""Who gives way to whom, in clusters small enough to be judged by eye."""
+
+from elastane.api.cluster import Snapshot
+from elastane.api.plans import GivesWay
+from elastane.api.pools import Pool
+from elastane.api.quotas import Team
+from elastane.scheduler.plan import plan
+
+from .scheduler_model import Cluster, by_job, dice, job, quota, replace, running
+from .scheduler_strategies import PRIORITIES
+
+NOW_S = 10_000.0
+OWNER = (Team(name="t", quotas=(quota("a", 4),)), Team(name="u"))
+
+
+def pool(name, devices, **fields):
+    return Pool(name=name, device=fields.pop("device", "h100"), devices=devices, **fields)
+
+
+EIGHT = (pool("a", 8),)
+
+
+def cluster(*jobs, pools=EIGHT, teams=()):
+    return Snapshot(now_s=NOW_S, pools=pools, teams=teams, priorities=PRIORITIES, jobs=jobs)
+
+
+def failed(state, workers, since_s=NOW_S - 10):
+    holds = (replace(state.holds[0], failed=workers), *state.holds[1:])
+    return replace(state, holds=holds, faulty_since_s=since_s)
+
+
+def actions(made):
+    return [decision.action for decision in made.decisions]
+
+
+def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
+    """What is kept for who needs others' quota, too, is not for these others to borrow meanwhile."""
+    for gap in (4, 40):
+        world = Cluster(cluster(teams=OWNER), dice(1))
+        world.submit(job(1, "u", low=8))
+        world.tick()
+        world.submit(job(2, "t", low=5))
+        for _ in range(gap):
+            world.tick()
+        world.submit(job(3, "t", low=4))
+        sizes = []
+        for _ in range(40):
+            world.tick()
+            sizes.append(world.of("job-3").workers)
+        assert sizes[2:] == [4] * 38
+        assert world.changes == {"job-1": 2, "job-2": 0, "job-3": 1}
+
+
+def test_teammates_still_wait_for_one_that_needs_more_than_they_own():
+    """Nobody else wants it, so what its teammates leave is kept for it until it fits."""
+    world = Cluster(cluster(teams=OWNER), dice(1))
+    world.submit(job(1, "t", low=5))
+    for number in range(2, 6):
+        world.submit(job(number, "t", low=2))
+        world.work[f"job-{number}"] = 2 * 300.0 * number
+    world.snapshot = replace(world.snapshot, jobs=world.snapshot.jobs[1:])
+    world.tick()
+    world.submit(job(1, "t", low=5))
+    for number in range(10, 60):
+        world.submit(job(number, "t", low=2))
+        world.work[f"job-{number}"] = 2 * 300.0
+        for _ in range(4):
+            world.tick()
+        if world.of("job-1").workers:
+            break
+    assert world.of("job-1").workers == 5
+
+
+def test_a_job_waits_and_holds_only_where_it_can_ever_fit():
+    large, kinds = job(1, low=4), ("h100",)
+    small = [running(job(number, low=2, kinds=kinds), a=2) for number in (2, 3)]
+    pools = (pool("a", 4), pool("b", 3, device="a100"))
+    world = Cluster(cluster(large, *small, pools=pools), dice(1))
+    world.work = {"job-2": 600.0, "job-3": 900.0}
+    other = by_job(plan(replace(world.snapshot, jobs=(*world.snapshot.jobs, job(9, kinds=("a100",))))))
+    assert other["job-9"].action == "start"
+    for number in range(10, 50):
+        world.submit(job(number, low=2, kinds=kinds))
+        world.work[f"job-{number}"] = 600.0
+        for _ in range(5):
+            world.tick()
+    assert world.of("job-1").holds[0].pool == "a"
+
+
+def test_nothing_is_kept_for_a_job_that_has_all_it_needs():
+    teams = (Team(name="t", quotas=(quota("a", 1), quota("b", 1))), Team(name="u"))
+    spread = running(job(1, "t", low=4), a=4)
+    beside = cluster(spread, job(2, "t", borrow=False), pools=(pool("a", 4), pool("b", 2)), teams=teams)
+    assert actions(plan(beside)) == ["keep", "start"]
+
+
+def test_who_has_lost_a_device_takes_none_from_a_sound_job_of_its_priority():
+    older, sound = running(job(1, low=4), started_s=-2e6, a=4), running(job(2, low=4), a=4)
+    for dead, there in ((1, 7), (4, 4)):
+        broken = failed(older, dead, since_s=NOW_S - 100)
+        assert actions(plan(cluster(broken, sound, pools=(pool("a", there),)))) == ["preempt", "keep"]
+    doomed = replace(older, holds=(replace(older.holds[0], leaving=1),))
+    assert actions(plan(cluster(doomed, sound, pools=(pool("a", 8, leaving=1),)))) == ["preempt", "keep"]
+
+
+def test_an_owner_that_needs_more_for_its_minimum_takes_it_back_from_whoever_borrows():
+    owner = running(job(1, "t", low=4), a=2)
+    for borrower, action in ((job(2, "u", high=6), "shrink"), (job(2, "u", low=6), "preempt")):
+        made = plan(cluster(owner, running(borrower, started_s=-2e6, a=6), teams=OWNER))
+        assert actions(made) == ["keep", action]
+        assert made.decisions[1].why[0] == GivesWay(job="job-1", pool="a", devices=2, because="owner")
+
+
+def test_a_job_keeps_its_excuse_when_it_wants_fewer_itself():
+    for high, action in ((8, "keep"), (7, "shrink")):
+        broken = failed(running(job(1, low=4, high=high), a=8), 5)
+        (made,) = plan(cluster(broken, pools=(pool("a", 3),))).decisions
+        assert (made.action, made.workers) == (action, {"a": high})
+
+
+def test_what_others_lose_elsewhere_costs_nobody_its_excuse():
+    several = [failed(running(job(number, high=4), a=4), 1) for number in (1, 2, 3, 4)]
+    elsewhere = failed(running(job(9, low=4), b=4), 1)
+    urgent = job(10, priority="high", kinds=("h100",))
+    pools = (pool("a", 12), pool("b", 3, device="a100"))
+    assert by_job(plan(cluster(*several, elsewhere, urgent, pools=pools)))["job-9"].action == "keep"
+
+
+def test_a_size_that_is_not_legal_any_more_is_left_whatever_that_costs():
+    changed = replace(running(job(1, low=4, high=10, step=3), a=6), resize_s=1e6)
+    (made,) = plan(cluster(changed, pools=(pool("a", 7),))).decisions
+    assert (made.action, made.workers) == ("grow", {"a": 7})
+
+
+def test_a_notice_hurries_only_those_who_leave_for_it():
+    calm = running(job(1, high=4, drain_s=600.0), a=4)
+    doomed = running(job(2, high=4, drain_s=600.0), a=4)
+    doomed = replace(doomed, holds=(replace(doomed.holds[0], leaving=1),))
+    noticed = pool("a", 8, leaving=1, gone_at_s=NOW_S + 5)
+    made = by_job(plan(cluster(calm, doomed, job(3, low=3, priority="high"), pools=(noticed,))))
+    assert (made["job-1"].drain_s, made["job-2"].drain_s) == (600.0, 5.0)
+    past = pool("a", 8, gone_at_s=NOW_S - 500)
+    (made, _) = plan(cluster(calm, job(3, low=6), pools=(past,))).decisions
+    assert made.drain_s == 600.0
