@@ -164,7 +164,7 @@ class Truth:
         assert self.granted(why.pool) > capacity(self.before, why.pool) - self.taken_by_calendar(why.pool)
 
     def quota_reached(self, decision, state, why):
-        limits = {nodes.quota(why.node) + nodes.borrow[why.node] for nodes in self.nodes(why.pool)}
+        limits = {nodes.quota(why.node) + nodes.borrow.get(why.node, 0) for nodes in self.nodes(why.pool)}
         assert why.limit in limits
         assert why.node in self.above(state.spec.team)
 

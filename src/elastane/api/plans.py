@@ -90,7 +90,10 @@ class Reserved(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class QuotaReached(Reason, frozen=True, kw_only=True, gc=False):
-    """``node`` may use ``limit`` devices of the pool, borrowed ones included, and its jobs use them all."""
+    """``node`` may use ``limit`` devices of the pool, borrowed ones included, and its jobs use them all.
+
+    Of the cluster, whose name is empty, it is what all may borrow.
+    """
 
     node: str
     pool: str

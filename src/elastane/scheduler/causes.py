@@ -120,6 +120,8 @@ class Causes:
             found += self._gainers(claimant, pool, name, by_others, node if by_node else CLUSTER)
         if found:
             return found
+        if node == CLUSTER and room < accounts.free[pool]:
+            return [QuotaReached(node="", pool=name, limit=accounts.tree.quota[CLUSTER][pool])]
         limit = accounts.tree.local[node][pool] + accounts.tree.ceiling[node][pool]
         if by_node and limit < math.inf:
             return [QuotaReached(node=accounts.tree.names[node], pool=name, limit=int(limit))]

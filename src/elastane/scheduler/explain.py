@@ -138,6 +138,8 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
         case Reserved(reservation=name, pool=pool, devices=devices, at_s=at_s):
             wanted = _count(devices, "device")
             return f"From {_time(at_s)} on {wanted} of {pool} belong to the reservation {name}."
+        case QuotaReached(node="", pool=pool, limit=limit):
+            return f"All who borrow {pool} may use at most {_count(limit, 'device')} of it together."
         case QuotaReached(node=node, pool=pool, limit=limit):
             return (
                 f"{_owner(node)} may use at most {_count(limit, 'device')} of {pool}, borrowed ones included."
