@@ -1,7 +1,7 @@
 """Who gives way to whom, in clusters small enough to be judged by eye."""
 
 from elastane.api.cluster import Snapshot
-from elastane.api.plans import GivesWay
+from elastane.api.plans import GivesWay, QuotaReached
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
 from elastane.scheduler.plan import plan
@@ -142,3 +142,20 @@ def test_a_notice_hurries_only_those_who_leave_for_it():
     past = pool("a", 8, gone_at_s=NOW_S - 500)
     (made, _) = plan(cluster(calm, job(3, low=6), pools=(past,))).decisions
     assert made.drain_s == 600.0
+
+
+def test_what_all_borrowers_lose_is_told_to_them():
+    teams = (Team(name="t"), Team(name="u", quotas=(quota("a", 6, lend=2),)))
+    (made,) = plan(cluster(running(job(1, "t", high=6), a=5), teams=teams)).decisions
+    assert (made.action, made.workers) == ("shrink", {"a": 4})
+    assert made.why == (QuotaReached(node="", pool="a", limit=4),)
+
+
+def test_a_worker_that_another_gets_was_not_too_little_worth():
+    """It would not be granted anew, but is kept where nobody else wants it."""
+    speeds = tuple((n, n / (0.7 + 0.3 * n)) for n in (1, 2, 4, 8, 12))
+    grown = replace(running(job(1, high=20), a=9), speeds=speeds)
+    nine = (pool("a", 9),)
+    assert actions(plan(cluster(grown, pools=nine))) == ["keep"]
+    made = by_job(plan(cluster(grown, job(2, priority="high"), pools=nine)))
+    assert made["job-1"].why == (GivesWay(job="job-2", pool="a", devices=1, because="minimum"),)

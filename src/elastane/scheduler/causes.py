@@ -8,14 +8,17 @@ from elastane.api.plans import (
     CapacityGone,
     GivesWay,
     NoRoom,
+    NotWorth,
     QuotaReached,
     Reserved,
+    ResizeTooDear,
     SizeNotLegal,
     Why,
 )
 from elastane.scheduler.accounts import CLUSTER, Accounts
 from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant, Grant
+from elastane.scheduler.growth import LAX
 from elastane.scheduler.sizes import largest
 from elastane.scheduler.survey import Ground
 
@@ -100,7 +103,11 @@ class Causes:
             return None
         if claimant.entitled == largest(claimant.state.spec.elastic_policy, claimant.stays):
             return SizeNotLegal(workers=claimant.stays)
-        return None if isinstance(claimant.stop, NoRoom) else claimant.stop
+        stop, rules = claimant.stop, self.ground.snapshot.rules
+        # What it has it keeps although it would not get it anew.
+        kept = isinstance(stop, NoRoom | ResizeTooDear)
+        kept = kept or (isinstance(stop, NotWorth) and stop.efficiency >= LAX * rules.worth)
+        return None if kept else stop
 
     def _others(self, claimant: Claimant, pool: int, devices: int) -> list[Why]:
         accounts, name = self.books.accounts, tuple(self.ground.pools)[pool]
