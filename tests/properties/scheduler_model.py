@@ -3,6 +3,7 @@ time."""
 
 import math
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -101,16 +102,22 @@ def on_pool(snapshot: Snapshot, pool: str) -> int:
 
 
 def shrunk(promised: dict[str, int], capacity: int) -> dict[str, int]:
-    """Promises of a pool that has fewer devices: one by one each goes to whom it brings nearest its part."""
-    total = sum(promised.values())
-    if total <= capacity:
+    """Promises of a pool that has fewer devices: every device promised has its turn, and the first are there.
+
+    Of ``n`` devices promised to those with promises of one size, the first to each, then the second to each,
+    the ``k``-th has its turn when ``(k - 1/2) / n`` of the pool is there.
+    """
+    if sum(promised.values()) <= capacity:
         return promised
-    parts = {name: Fraction(devices * capacity, total) for name, devices in promised.items()}
-    found = {name: math.floor(part) for name, part in parts.items()}
-    while sum(found.values()) < capacity:
-        # Of equals `max` finds the first.
-        found[max(parts, key=lambda name: parts[name] - found[name])] += 1
-    return found
+    sizes = list(promised.values())
+    turns = []
+    for name, devices in promised.items():
+        alike = [other for other, as_many in promised.items() if as_many == devices]
+        for nth in range(devices):
+            k = nth * len(alike) + alike.index(name) + 1
+            turns.append((Fraction(2 * k - 1, 2 * devices * len(alike)), sizes.index(devices), name))
+    had = Counter(name for _, _, name in sorted(turns)[:capacity])
+    return {name: had[name] for name in promised}
 
 
 class Nodes:

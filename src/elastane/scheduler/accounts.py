@@ -6,8 +6,10 @@ account. The cluster, the root, owns what nobody was promised. If a pool has few
 promised, every promise shrinks in proportion, and all that is there stays promised (`kept_promises`).
 """
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from elastane.api.quotas import Cohort, Quota, Team
@@ -121,9 +123,13 @@ def _path(node: int, parents: Sequence[int]) -> Path:
 def kept_promises(nominal: Sequence[int], there: int) -> list[int]:
     """What each promise of a pool's devices is worth while so many are there.
 
-    If that is fewer than were promised, all shrink in proportion, and what rounding leaves goes one device
-    each to those that lost most by it, the first of equals first (the largest remainders, Hamilton's method).
-    So a lost device costs one of many small promises, not each of them.
+    If that is fewer than were promised, all shrink in proportion, rounded by Webster's method (Sainte-Laguë):
+    the next device goes to whose promise is the largest, divided by one more than twice what it has already;
+    the first of equals first. It is house-monotone: a lost device costs one of them, and one that comes back
+    costs nobody any, as it may by the largest remainders (Balinski and Young, Fair Representation, 1982).
+
+    Promises of one size count as one together and take turns. Otherwise all small ones would round up or down
+    at the same time, and the large ones bear it.
 
     Args:
         nominal: devices promised.
@@ -132,10 +138,27 @@ def kept_promises(nominal: Sequence[int], there: int) -> list[int]:
     promised = sum(nominal)
     if promised <= there:
         return list(nominal)
-    kept = [one * there // promised for one in nominal]
-    lost_most = sorted(range(len(nominal)), key=lambda i: (-(nominal[i] * there % promised), i))
-    for i in lost_most[: there - sum(kept)]:
-        kept[i] += 1
+    alike: dict[int, list[int]] = {}
+    for i, devices in enumerate(nominal):
+        if devices:
+            alike.setdefault(devices, []).append(i)
+    totals = [devices * len(members) for devices, members in alike.items()]
+    # As for half a device fewer per size of promise, which is never too many: a few turns are left.
+    most = max(0, 2 * there - len(totals))
+    parts = [(total * most + promised) // (2 * promised) for total in totals]
+    turns = [
+        (Fraction(2 * part + 1, total), i) for i, (part, total) in enumerate(zip(parts, totals, strict=True))
+    ]
+    heapq.heapify(turns)
+    for _ in range(there - sum(parts)):
+        i = turns[0][1]
+        parts[i] += 1
+        heapq.heapreplace(turns, (Fraction(2 * parts[i] + 1, totals[i]), i))
+    kept = [0] * len(nominal)
+    for part, members in zip(parts, alike.values(), strict=True):
+        each, over = divmod(part, len(members))
+        for turn, i in enumerate(members):
+            kept[i] = each + (turn < over)
     return kept
 
 

@@ -12,19 +12,64 @@ from elastane.scheduler.plan import plan
 
 from .test_plan import state
 
+promises = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 1000)), max_size=20)
 
-@given(st.lists(st.integers(0, 1000), max_size=20), st.integers(0, 5000))
+
+@given(promises, st.integers(0, 5000))
 def test_promises_shrink_in_proportion_and_all_that_is_there_stays_promised(nominal, there):
     kept, promised = kept_promises(nominal, there), sum(nominal)
     assert sum(kept) == min(promised, there)
     part = min(1.0, there / promised) if promised else 0.0
-    assert all(abs(one - was * part) < 1 for was, one in zip(nominal, kept, strict=True))
+    sizes = set(nominal) - {0}
+    for size in sizes:
+        alike = [one for was, one in zip(nominal, kept, strict=True) if was == size]
+        # Half a device of its own rounding, and its part of what the others' rounding adds up to.
+        bound = 0.5 + 0.5 * len(sizes) * size * len(alike) / promised
+        assert abs(sum(alike) - size * len(alike) * part) <= bound + 1e-9
+        assert alike == sorted(alike, reverse=True)
+        assert alike[0] - alike[-1] <= 1
 
 
-def test_what_rounding_leaves_goes_to_those_who_lost_most_by_it_the_first_of_equals_first():
-    # 8 of 12: 3 1/3, 2 2/3, 2.
-    assert kept_promises([5, 4, 3], 8) == [3, 3, 2]
-    assert kept_promises([2, 2, 2], 5) == [2, 2, 1]
+@given(st.lists(st.one_of(st.integers(0, 3), st.integers(0, 60)), max_size=12))
+def test_nobody_loses_by_a_device_more(nominal):
+    before = [0] * len(nominal)
+    for there in range(sum(nominal) + 2):
+        kept = kept_promises(nominal, there)
+        assert all(was <= one <= most for was, one, most in zip(before, kept, nominal, strict=True)), there
+        before = kept
+    assert before == nominal
+
+
+@pytest.mark.parametrize(
+    ("nominal", "there", "kept"),
+    [
+        # By the largest remainders the first would have one of 3 devices, and none of 4.
+        ([1, 3, 3], 3, [0, 2, 1]),
+        ([1, 3, 3], 4, [1, 2, 1]),
+        ([5, 4, 3], 8, [3, 3, 2]),
+        ([2, 2, 2], 5, [2, 2, 1]),
+        # Of half, half of the small ones have theirs, not all or none of them.
+        ([6, 1, 1, 1, 1, 1, 1], 6, [3, 1, 1, 1, 0, 0, 0]),
+        ([10**9, 10**9, 5], 8, [4, 4, 0]),
+    ],
+)
+def test_devices_go_one_by_one_to_whose_turn_it_is(nominal, there, kept):
+    assert kept_promises(nominal, there) == kept
+
+
+def test_a_repaired_device_stops_nobody():
+    teams = tuple(
+        Team(name=f"t{i}", quotas=(Quota(pool="a", nominal_quota=nominal, borrowing_limit=0),))
+        for i, nominal in enumerate((1, 3, 3))
+    )
+    for there in range(1, 7):
+        pools = (Pool(name="a", device="h100", devices=there),)
+        kept = kept_promises([1, 3, 3], there)
+        jobs = tuple(state(i, workers=n, low=n, high=n, team=f"t{i}") for i, n in enumerate(kept) if n)
+        repaired = (Pool(name="a", device="h100", devices=there + 1),)
+        for now in (pools, repaired):
+            made = plan(Snapshot(now_s=0.0, pools=now, teams=teams, jobs=jobs))
+            assert [one.action for one in made.decisions] == ["keep"] * len(jobs)
 
 
 @pytest.mark.parametrize("borrow", [False, True])
