@@ -6,9 +6,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.reading import at_least, check_name, invalid, more_than_zero, unique
+from elastane.api.reading import at_least, check_name, count, invalid, more_than_zero, unique
 from elastane.api.reservations import Once, Reservation, Weekly
 from elastane.api.rules import Rules
+
+LONGEST_S = 30 * 24 * 3600.0
+"""How far ahead a plan looks for reservations, and how long a job rests."""
+LEAST_DIVISOR = 1e-6
+"""Of shares, which are divided by weights and counted in grains."""
 
 
 def check_cluster(cluster: Snapshot) -> None:
@@ -32,19 +37,42 @@ def check_cluster(cluster: Snapshot) -> None:
 def check_rules(rules: Rules) -> None:
     """Raises: BadInput."""
     more_than_zero("rules.horizonS", rules.horizon_s)
-    at_least("rules.cooldownS", rules.cooldown_s, 0)
+    _check_duration("rules.horizonS", rules.horizon_s)
+    _check_duration("rules.cooldownS", rules.cooldown_s)
     at_least("rules.minRunTimeS", rules.min_run_time_s, 0)
     at_least("rules.patienceS", rules.patience_s, 0)
     at_least("rules.worth", rules.worth, 0)
-    more_than_zero("rules.fairnessGrain", rules.fairness_grain)
+    _check_divisor("rules.fairnessGrain", rules.fairness_grain)
+
+
+def _check_duration(field: str, seconds: float) -> None:
+    at_least(field, seconds, 0)
+    if seconds > LONGEST_S:
+        raise invalid(
+            field,
+            f"{seconds:g} is more than {LONGEST_S:.0f}",
+            f"write {LONGEST_S:.0f} or less",
+            means="nothing is planned further ahead than 30 days",
+        )
+
+
+def _check_divisor(field: str, value: float) -> None:
+    more_than_zero(field, value)
+    if value < LEAST_DIVISOR:
+        raise invalid(
+            field,
+            f"{value:g} is less than {LEAST_DIVISOR:g}",
+            f"write {LEAST_DIVISOR:g} or more",
+            means="shares are divided by it and would grow beyond all numbers",
+        )
 
 
 def _check_pool(pool: Pool) -> None:
     field = f"pools.{pool.name}"
     check_name("pools", pool.name)
-    at_least(f"{field}.devices", pool.devices, 0)
-    at_least(f"{field}.leaving", pool.leaving, 0)
-    at_least(f"{field}.devicesPerNode", pool.devices_per_node, 1)
+    count(f"{field}.devices", pool.devices, 0)
+    count(f"{field}.leaving", pool.leaving, 0)
+    count(f"{field}.devicesPerNode", pool.devices_per_node, 1)
     at_least(f"{field}.price", pool.price, 0)
     if pool.leaving > pool.devices:
         raise invalid(
@@ -84,7 +112,7 @@ def _check_ends(field: str, name: str, parents: dict[str, str]) -> None:
 def _check_node(kind: str, node: Cohort | Team, pools: list[str]) -> None:
     field = f"{kind}.{node.name}"
     check_name(kind, node.name)
-    more_than_zero(f"{field}.weight", node.weight)
+    _check_divisor(f"{field}.weight", node.weight)
     unique(f"{field}.quotas", (quota.pool for quota in node.quotas))
     for quota in node.quotas:
         _check_quota(f"{field}.quotas.{quota.pool}", quota, pools)
@@ -92,17 +120,17 @@ def _check_node(kind: str, node: Cohort | Team, pools: list[str]) -> None:
 
 def _check_quota(field: str, quota: Quota, pools: list[str]) -> None:
     _check_known(f"{field}.pool", quota.pool, pools)
-    at_least(f"{field}.nominalQuota", quota.nominal_quota, 0)
-    at_least(f"{field}.borrowingLimit", quota.borrowing_limit, 0)
-    at_least(f"{field}.lendingLimit", quota.lending_limit, 0)
+    count(f"{field}.nominalQuota", quota.nominal_quota, 0)
+    count(f"{field}.borrowingLimit", quota.borrowing_limit, 0)
+    count(f"{field}.lendingLimit", quota.lending_limit, 0)
 
 
 def _check_reservation(reservation: Reservation, pools: list[str]) -> None:
     field = f"reservations.{reservation.name}"
     check_name("reservations", reservation.name)
     _check_known(f"{field}.pool", reservation.pool, pools)
-    at_least(f"{field}.devices", reservation.devices, 1)
-    at_least(f"{field}.announcedAheadS", reservation.announced_ahead_s, 0)
+    count(f"{field}.devices", reservation.devices, 1)
+    _check_duration(f"{field}.announcedAheadS", reservation.announced_ahead_s)
     match reservation.when:
         case Once(start=start, end=end):
             if start.tzinfo is None or end.tzinfo is None:

@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.checkpoint_policy import policy_of
 from elastane.api.jobs import ElasticPolicy, JobSpec, Training
-from elastane.api.reading import at_least, check_name, finite, invalid, more_than_zero, read
+from elastane.api.reading import at_least, check_name, count, finite, invalid, more_than_zero, read
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
@@ -36,7 +36,7 @@ def checked(spec: JobSpec) -> JobSpec:
     check_name("name", spec.name)
     check_name("team", spec.team)
     _check_program(spec)
-    at_least("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
+    count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_training(spec.training, spec.elastic_policy)
     run = spec.run_policy
@@ -78,8 +78,9 @@ def _check_program(spec: JobSpec) -> None:
 
 
 def _check_policy(policy: ElasticPolicy) -> None:
-    at_least("elasticPolicy.minReplicas", policy.min_replicas, 1)
-    at_least("elasticPolicy.replicaIncrementStep", policy.replica_increment_step, 1)
+    count("elasticPolicy.minReplicas", policy.min_replicas, 1)
+    count("elasticPolicy.replicaIncrementStep", policy.replica_increment_step, 1)
+    count("elasticPolicy.maxReplicas", policy.max_replicas, 1)
     low, high = policy.min_replicas, policy.max_replicas
     if high < low:
         raise invalid(
@@ -129,7 +130,8 @@ def _check_values(policy: ElasticPolicy) -> None:
     ordered = sorted(set(values))
     if list(values) != ordered:
         raise invalid(field, f"{list(values)} is not ascending", f"write {ordered}")
-    at_least(f"{field}[0]", values[0], 1)
+    for i in (0, len(values) - 1):
+        count(f"{field}[{i}]", values[i], 1)
     ends = (policy.min_replicas, policy.max_replicas)
     if ends not in ((values[0], values[-1]), (1, 1)):
         raise invalid(

@@ -38,6 +38,7 @@ WRITTEN = {
 PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
 """Where the fields of documents are described; those of one type have a page of their own."""
 
+LARGEST_COUNT = 10**9
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -82,6 +83,13 @@ def at_least(field: str, value: float | None, least: float) -> None:
     finite(field, value)
     if value is not None and not value >= least:
         raise invalid(field, f"{value:g} is less than {least:g}", f"write {least:g} or more")
+
+
+def count(field: str, value: int | None, least: int) -> None:
+    """Of devices or workers: plans divide and weigh them, and cannot what is too large for that."""
+    if value is not None and abs(value) > LARGEST_COUNT:
+        raise invalid(field, f"is beyond {LARGEST_COUNT}", f"write {least} to {LARGEST_COUNT}")
+    at_least(field, value, least)
 
 
 def more_than_zero(field: str, value: float | None) -> None:

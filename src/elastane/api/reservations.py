@@ -41,7 +41,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
         devices: how many.
         when: the times.
         announced_ahead_s: so long before, jobs begin to give the devices back; at least the longest
-            graceful shutdown of those who may hold them.
+            graceful shutdown of those who may hold them, at most 30 days.
     """
 
     name: str

@@ -10,7 +10,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     """How eager the scheduler is. One set per cluster.
 
     Args:
-        horizon_s: a resize must earn back what it costs within this time.
+        horizon_s: a resize must earn back what it costs within this time; at most 30 days, as ``cooldown_s``.
         cooldown_s: a job that was resized neither grows again for so long nor yields to equals. Twice as
             long after the second setback, then four times, up to 32 times.
         min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the
@@ -19,7 +19,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
             job of the same or a lower priority.
         worth: a worker that adds less than this part of what the first one gives is not worth its devices.
         fairness_grain: dominant shares are compared in steps of this size, so that a difference of a few
-            devices moves nobody.
+            devices moves nobody; 0.000001 or more.
     """
 
     horizon_s: float = 600.0

@@ -4,15 +4,19 @@ import math
 from datetime import UTC, datetime, time
 
 import pytest
+from msgspec.structs import replace
 
-from elastane.api.cluster import Snapshot
-from elastane.api.cluster_checks import check_cluster
+from elastane.api.cluster import Holding, JobState, Snapshot
+from elastane.api.cluster_checks import LEAST_DIVISOR, LONGEST_S, check_cluster
 from elastane.api.errors import BadInput
 from elastane.api.job_checks import document_of, job_spec, retries_left
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.reservations import Once, Reservation, Weekly
+from elastane.api.reservations import DAYS, Once, Reservation, Weekly
+from elastane.api.rules import Rules
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
 
 JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}
 
@@ -76,6 +80,20 @@ def test_discrete_values_are_limits_by_themselves():
                 "faultyScaleDownTimeoutInSeconds",
             )
             for beyond in (3600.5, 1e300)
+        ),
+        *(
+            ({"elasticPolicy": {field: 10**400}}, f"elasticPolicy.{field}:", "write 1 to 1000000000")
+            for field in ("minReplicas", "maxReplicas", "replicaIncrementStep")
+        ),
+        (
+            {"elasticPolicy": {"replicaDiscreteValues": [2, 10**400]}},
+            "elasticPolicy.replicaDiscreteValues[1]:",
+            "write 1 to 1000000000",
+        ),
+        (
+            {"resourcesPerWorker": {"devices": 10**400}},
+            "resourcesPerWorker.devices:",
+            "write 1 to 1000000000",
         ),
         ({"command": ["python", "train.py"]}, "command:", "write one of script, module, command"),
         ({"script": ""}, "script:", "write one of script, module, command"),
@@ -209,6 +227,82 @@ def test_settings_that_contradict_each_other_are_refused(cluster, said):
         check_cluster(cluster)
     assert caught.value.what.startswith(said)
     assert caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said", "write"),
+    [
+        (Snapshot(now_s=0, rules=Rules(horizon_s=1e12)), "rules.horizonS: 1e+12 is more than", "or less"),
+        (Snapshot(now_s=0, rules=Rules(cooldown_s=1e12)), "rules.cooldownS: 1e+12 is more than", "or less"),
+        (
+            Snapshot(
+                now_s=0,
+                pools=(POOL,),
+                reservations=(
+                    Reservation(name="r", pool="a", devices=1, when=HOURS, announced_ahead_s=1e12),
+                ),
+            ),
+            "reservations.r.announcedAheadS: 1e+12 is more than",
+            "write 2592000 or less",
+        ),
+        (
+            Snapshot(now_s=0, rules=Rules(fairness_grain=1e-320)),
+            "rules.fairnessGrain: 9.99989e-321 is less than",
+            "write 1e-06 or more",
+        ),
+        (
+            Snapshot(now_s=0, teams=(Team(name="t", weight=1e-320),)),
+            "teams.t.weight: 9.99989e-321 is less than",
+            "write 1e-06 or more",
+        ),
+        (
+            Snapshot(now_s=0, pools=(Pool(name="a", device="h100", devices=10**400),)),
+            "pools.a.devices: is beyond 1000000000",
+            "write 0 to 1000000000",
+        ),
+        (
+            Snapshot(
+                now_s=0,
+                pools=(POOL,),
+                teams=(Team(name="t", quotas=(Quota(pool="a", nominal_quota=10**400),)),),
+            ),
+            "teams.t.quotas.a.nominalQuota: is beyond 1000000000",
+            "write 0 to 1000000000",
+        ),
+    ],
+)
+def test_numbers_that_no_plan_could_reckon_with_are_refused(wrong, said, write):
+    with pytest.raises(BadInput) as caught:
+        check_cluster(wrong)
+    assert caught.value.what.startswith(said)
+    assert write in caught.value.do
+
+
+def test_with_the_most_extreme_numbers_that_are_taken_a_plan_can_be_made_and_told():
+    night = Weekly(days=DAYS, start=time(22), end=time(6), zone="Europe/Berlin")
+    rules = Rules(horizon_s=LONGEST_S, cooldown_s=LONGEST_S, fairness_grain=LEAST_DIVISOR)
+    spec = job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
+    shrunk = JobState(
+        number=1,
+        spec=spec,
+        submitted_s=0.0,
+        holds=(Holding(pool="a", workers=2),),
+        started_s=0.0,
+        resized_s=1000.0,
+        setbacks=9,
+        promised=2,
+    )
+    cluster = Snapshot(
+        now_s=1001.0,
+        pools=(POOL,),
+        teams=(Team(name="vision", weight=LEAST_DIVISOR), Team(name="speech", weight=LEAST_DIVISOR)),
+        reservations=(Reservation(name="r", pool="a", devices=2, when=night, announced_ahead_s=LONGEST_S),),
+        rules=rules,
+        jobs=(shrunk, JobState(number=2, spec=replace(spec, name="b", team="speech"), submitted_s=0.0)),
+    )
+    check_cluster(cluster)
+    for decision in plan(cluster).decisions:
+        assert explain(decision, {"train": "vision", "b": "speech"})
 
 
 def test_settings_that_fit_are_taken():
