@@ -115,7 +115,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
         cohorts: with unique names.
         priorities: with unique names.
-        reservations: the calendar.
+        reservations: the calendar, with unique names.
         rules: how eager the scheduler is.
         jobs: with unique names and numbers, in any order.
         departures: nodes that leave their pools, or have left a moment ago.

@@ -13,7 +13,7 @@ def peak(
     """The most devices that are reserved at one moment, of what is announced by now.
 
     Args:
-        reservations: the calendar.
+        reservations: the calendar, with unique names.
         pool: whose devices.
         now_s: seconds since 1970.
         further_s: how much further to look than the reservations are announced.
@@ -31,14 +31,14 @@ def peak(
     ]
     worst: tuple[int, tuple[tuple[Reservation, float], ...]] = (0, ())
     for moment_s in sorted({entry[0] for entry in found}):
-        together = tuple(
-            (reservation, start_s)
-            for begin_s, end_s, start_s, reservation in found
-            if begin_s <= moment_s < end_s
-        )
-        devices = sum(reservation.devices for reservation, _ in together)
+        # When clocks go forward one may begin again before it has ended, and holds its devices once.
+        together: dict[str, tuple[Reservation, float]] = {}
+        for begin_s, end_s, start_s, reservation in found:
+            if begin_s <= moment_s < end_s:
+                together.setdefault(reservation.name, (reservation, start_s))
+        devices = sum(reservation.devices for reservation, _ in together.values())
         if devices > worst[0]:
-            worst = devices, together
+            worst = devices, tuple(together.values())
     return worst
 
 

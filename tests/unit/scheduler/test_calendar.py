@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastane.api.reservations import Reservation, Weekly
-from elastane.scheduler.calendar import times
+from elastane.api.reservations import DAYS, Reservation, Weekly
+from elastane.scheduler.calendar import peak, times
 
 DAY_S = 24 * 3600.0
 
@@ -16,7 +16,7 @@ DAY_S = 24 * 3600.0
 def held(start, end, day, zone="Europe/Berlin", days=1.0):
     """Times of a daily reservation that begin in the days from ``day`` on."""
     from_s = day.timestamp()
-    daily = Weekly(start=start, end=end, zone=zone, days=("mon", "tue", "wed", "thu", "fri", "sat", "sun"))
+    daily = Weekly(start=start, end=end, zone=zone, days=DAYS)
     one = Reservation(name="r", pool="a", devices=1, when=daily)
     found = times(one, from_s, from_s + days * DAY_S)
     return [(begins_s, ends_s) for begins_s, ends_s in found if begins_s >= from_s]
@@ -49,3 +49,15 @@ nights = st.integers(0, 16).map(lambda quarters: time(quarters // 4, 15 * (quart
 def test_a_reservation_always_lasts_a_while(start, end, zone, year):
     for begins_s, ends_s in held(start, end, datetime(year, 1, 1, tzinfo=UTC), zone=zone, days=370.0):
         assert 0 < ends_s - begins_s <= 2 * DAY_S
+
+
+def test_a_reservation_that_begins_again_before_it_has_ended_holds_its_devices_once():
+    """Daily from 03:00 to 02:45, which on the day that clocks go forward is 03:45."""
+    daily = Weekly(days=DAYS, start=time(3), end=time(2, 45), zone="Europe/Berlin")
+    one = Reservation(name="r", pool="a", devices=3, when=daily, announced_ahead_s=0)
+    other = Reservation(name="s", pool="a", devices=2, when=daily, announced_ahead_s=0)
+    twice_s = datetime(2026, 3, 29, 1, 10, tzinfo=UTC).timestamp()
+    assert len(list(times(one, twice_s, twice_s))) == 2
+    begun_s = datetime(2026, 3, 28, 2, tzinfo=UTC).timestamp()
+    assert peak([one], "a", twice_s) == (3, ((one, begun_s),))
+    assert peak([one, other], "a", twice_s) == (5, ((one, begun_s), (other, begun_s)))
