@@ -128,7 +128,7 @@ def at_minimum(state):
 
 
 def waiting(cluster, made):
-    """Jobs that wait for devices, none of which somebody older holds for itself."""
+    """Jobs that wait for devices, none of which somebody holds for itself."""
     for decision in made.decisions:
         held_for = getattr(decision.why[0], "held_for", "")
         if decision.action == "wait" and not held_for:

@@ -166,7 +166,7 @@ class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
         need: devices.
         room: devices, less than ``need``.
         node: whose quota, with what it may borrow, is the limit; None: the pool itself.
-        held_for: an older job that holds its place and waits for the same; empty: none.
+        held_for: a job that has run out of patience, holds its place and waits for the same; empty: none.
     """
 
     pool: str

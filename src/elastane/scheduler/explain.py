@@ -165,7 +165,7 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             return f"Its minimum needs {_count(need, 'device')}; it could have {alone}."
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             bound = "" if node is None else f" ({_quota(node)} is the limit)"
-            holder = f"; {called(held_for)}, which is older, holds its place" if held_for else ""
+            holder = f"; {called(held_for)}, which has waited for long, holds its place" if held_for else ""
             left = f"{room} {_are(room)}" if room else "none is"
             return f"It needs {_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}."
         case Drains(pool=pool, devices=devices):

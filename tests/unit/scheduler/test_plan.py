@@ -10,6 +10,7 @@ from elastane.api import plans
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, Resources, RunPolicy, Target
 from elastane.api.pools import Departure, Pool
+from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
 from elastane.scheduler.explain import explain, sentence
@@ -357,7 +358,16 @@ def test_who_may_not_see_a_job_does_not_read_its_name(teams, who):
     decision = plans.Decision(job="job-1", action="wait", why=(taken,), ceiling=held)
     _, why, ceiling, *_ = explain(decision, teams)
     assert why == f"2 devices of a go to {who}, which waits for its minimum."
-    assert ceiling.endswith(f"none is left for it; {who}, which is older, holds its place.")
+    assert ceiling.endswith(f"none is left for it; {who}, which has waited for long, holds its place.")
+
+
+def test_a_job_that_holds_its_place_need_not_be_older_than_those_it_stops():
+    older, younger = state(2, low=3), state(5, low=8, priority_class="high")
+    jobs = (state(1, workers=5, low=5, high=5, priority_class="high"), older, younger)
+    pools, high = (Pool(name="a", device="h100", devices=8),), PriorityClass(name="high", value=1)
+    made = plan(Snapshot(now_s=NOW_S, pools=pools, jobs=jobs, priorities=(high,)))
+    told = explain(made.decisions[1], dict.fromkeys(("job-1", "job-2", "job-5"), "t"))
+    assert "job-5, which has waited for long, holds its place." in told[1]
 
 
 def test_devices_that_are_gone_are_told_with_the_nodes_that_took_them():
