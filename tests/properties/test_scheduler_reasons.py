@@ -197,7 +197,8 @@ class Truth:
             holder = self.states[why.held_for]
             assert not holder.holds
             assert self.priority(holder) >= self.priority(state)
-            assert self.before.now_s - holder.submitted_s >= self.before.rules.patience_s
+            since_s = max(holder.submitted_s, holder.resized_s or 0.0)
+            assert self.before.now_s - since_s >= self.before.rules.patience_s
         if why.node:
             assert why.node in self.above(state.spec.team)
 

@@ -34,8 +34,11 @@ def actions(made):
 
 
 def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
-    """What is kept for who needs others' quota, too, is not for these others to borrow meanwhile."""
-    for gap in (4, 40):
+    """What is kept for who needs others' quota, too, is not for these others to borrow meanwhile.
+
+    With the borrower gone, the teammate comes first if it has run out of patience: the borrower has not yet.
+    """
+    for gap, served, workers in ((4, "job-3", 4), (40, "job-2", 5)):
         world = Cluster(cluster(teams=OWNER), dice(1))
         world.submit(job(1, "u", low=8))
         world.tick()
@@ -46,9 +49,9 @@ def test_an_owner_is_served_though_a_teammate_waits_for_more_than_they_own():
         sizes = []
         for _ in range(40):
             world.tick()
-            sizes.append(world.of("job-3").workers)
-        assert sizes[2:] == [4] * 38
-        assert world.changes == {"job-1": 2, "job-2": 0, "job-3": 1}
+            sizes.append(world.of(served).workers)
+        assert sizes[2:] == [workers] * 38
+        assert world.changes == {"job-1": 2, "job-2": 0, "job-3": 0} | {served: 1}
 
 
 def test_teammates_still_wait_for_one_that_needs_more_than_they_own():

@@ -15,8 +15,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
             long after the second setback, then four times, up to 32 times.
         min_run_time_s: a job that was started cannot be preempted as a whole for so long, unless for the
             owner of what it borrowed.
-        patience_s: a job that has waited longer holds its place: what it waits for is given to no younger
-            job of the same or a lower priority.
+        patience_s: a job that has waited longer, since it was submitted or stopped, holds its place: no other
+            that waits, of the same or a lower priority, starts on what it waits for.
         worth: a worker that adds less than this part of what the first one gives is not worth its devices.
         fairness_grain: dominant shares are compared in steps of this size, so that a difference of a few
             devices moves nobody; 0.000001 or more.

@@ -60,7 +60,7 @@ class Claimant:
         lives: those of them that are not known to be dead.
         cooling: it was resized a moment ago.
         protected: it was started a moment ago, so that no better right but an owner's preempts it.
-        patient: it has waited long enough to hold its place.
+        patient: it has waited long enough, since it was submitted or stopped, to hold its place.
         reserved: it waits, and beside what is reserved its minimum would not fit even if nobody else had any.
         needed: workers it takes to be done by its deadline, or those it has if they will do; 0 without one.
         resize_log: what a resize costs, as a part of the horizon; comparable to `Curve.gain`.

@@ -130,6 +130,11 @@ def back_at_s(state: JobState, rules: Rules, now_s: float) -> float:
     return (state.started_s or 0.0) + rest_s(state, rules, now_s) - rules.cooldown_s
 
 
+def waiting_since_s(state: JobState) -> float:
+    """Since when a job without workers has waited: its submission, or when it lost them, or may try again."""
+    return max(state.submitted_s, state.resized_s or 0.0, state.retry_at_s)
+
+
 def cooling(state: JobState, rules: Rules, now_s: float) -> bool:
     """The job was resized a moment ago."""
     return state.resized_s is not None and now_s < state.resized_s + rest_s(state, rules, now_s)

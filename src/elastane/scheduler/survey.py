@@ -13,7 +13,7 @@ from elastane.scheduler.calendar import peak
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.eligibility import Group, groups
 from elastane.scheduler.goodput import Curve, fitted
-from elastane.scheduler.limits import cooling, given_up, limit, paced
+from elastane.scheduler.limits import cooling, given_up, limit, paced, waiting_since_s
 from elastane.scheduler.sizes import smallest
 
 
@@ -189,7 +189,7 @@ class _Desk:
             cooling=cooling(state, rules, now_s),
             protected=started_s is not None and now_s < started_s + rules.min_run_time_s,
             # What a reservation leaves would be of no use to it before that is over.
-            patient=not size and not reserved and now_s >= state.submitted_s + rules.patience_s,
+            patient=not size and not reserved and now_s >= waiting_since_s(state) + rules.patience_s,
             reserved=reserved,
             needed=_needed(state, curve, now_s),
             resize_log=state.resize_s / rules.horizon_s,

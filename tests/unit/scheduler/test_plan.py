@@ -361,6 +361,24 @@ def test_who_may_not_see_a_job_does_not_read_its_name(teams, who):
     assert ceiling.endswith(f"none is left for it; {who}, which has waited for long, holds its place.")
 
 
+@pytest.mark.parametrize(
+    ("began", "holds"),
+    [
+        ({"submitted_s": 0.0}, True),
+        ({"submitted_s": NOW_S - 1.0}, False),
+        ({"submitted_s": 0.0, "started_s": NOW_S - 5000.0, "resized_s": NOW_S - 1.0}, False),
+        ({"submitted_s": 0.0, "started_s": NOW_S - 5000.0, "resized_s": NOW_S - 700.0}, True),
+        ({"submitted_s": 0.0, "retry_at_s": NOW_S - 1.0}, False),
+    ],
+)
+def test_a_job_holds_its_place_once_it_has_waited_for_long_since_it_last_had_workers(began, holds):
+    small = replace(state(3, low=1), submitted_s=NOW_S - 1.0)
+    jobs = (state(1, workers=3, low=3, high=3), replace(state(2, low=8), **began), small)
+    _, large, small = decided(*jobs)
+    assert large.action == "wait"
+    assert small.action == ("wait" if holds else "start")
+
+
 def test_a_job_that_holds_its_place_need_not_be_older_than_those_it_stops():
     older, younger = state(2, low=3), state(5, low=8, priority_class="high")
     jobs = (state(1, workers=5, low=5, high=5, priority_class="high"), older, younger)
