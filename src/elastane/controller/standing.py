@@ -4,6 +4,7 @@ import msgspec
 
 from elastane.api.plans import (
     AtMaximum,
+    BudgetAllows,
     BudgetSpent,
     CapacityGone,
     Decision,
@@ -13,14 +14,17 @@ from elastane.api.plans import (
     PoolChanged,
     QuotaReached,
     Reserved,
+    SizeNotLegal,
     Suspended,
+    TargetMet,
 )
 from elastane.api.rules import QUIET_S
 
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")
-WISHED = (AtMaximum, BudgetSpent, Ends, Suspended)
-"""Reasons that are a user's own: whoever pauses a job or lowers its limits takes nothing from it."""
+WISHED = (AtMaximum, BudgetAllows, BudgetSpent, Ends, SizeNotLegal, Suspended, TargetMet)
+"""Reasons that are a user's own: whoever pauses a job, or lowers its limits, target or budget, takes nothing
+from it."""
 
 TAKEN = (CapacityGone, GivesWay, NodesLeave, PoolChanged, QuotaReached, Reserved)
 """Reasons that lie with others: with jobs of a better right, or with whoever looks after the cluster."""

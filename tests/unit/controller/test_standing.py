@@ -4,6 +4,7 @@ import pytest
 
 from elastane.api.plans import (
     AtMaximum,
+    BudgetAllows,
     BudgetSpent,
     Decision,
     DidNotReturn,
@@ -13,6 +14,7 @@ from elastane.api.plans import (
     NoRoom,
     SizeNotLegal,
     Suspended,
+    TargetMet,
 )
 from elastane.controller.standing import Standing, standing_after, stopped_for_others
 
@@ -30,6 +32,11 @@ def decision(action, *why):
         ("preempt", (TAKEN,), 4),
         ("move", (TAKEN,), 4),
         ("shrink", (AtMaximum(workers=2),), 3),
+        ("shrink", (TargetMet(workers=2, throughput=9.0),), 3),
+        ("shrink", (BudgetAllows(workers=2, left=9.0),), 3),
+        ("shrink", (SizeNotLegal(workers=3),), 3),
+        ("shrink", (NodesLeave(pool="a", workers=1), SizeNotLegal(workers=3)), 4),
+        ("shrink", (DidNotReturn(workers=1),), 4),
         ("preempt", (Suspended(),), 3),
         ("shrink", (TAKEN, AtMaximum(workers=2)), 4),
         ("grow", (), 3),
