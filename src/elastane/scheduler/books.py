@@ -1,6 +1,8 @@
 """Who is entitled to what so far: grants, on whose quota, and how to take one back."""
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from elastane.scheduler.accounts import Accounts, Path
@@ -9,6 +11,8 @@ from elastane.scheduler.eligibility import Group
 
 Parts = tuple[tuple[int, int], ...]
 """``(pool, workers)``; a pool may come twice."""
+
+_rank = attrgetter("rank")
 
 
 class Hold(NamedTuple):
@@ -130,7 +134,8 @@ class Books:
         grant.taken_back = True
         self.returned += 1
         self.gone[grant.node] = self.gone.get(grant.node, 0) + 1
-        grant.claimant.grants.remove(grant)
+        grants = grant.claimant.grants
+        del grants[bisect_left(grants, grant.rank, key=_rank)]
         self._book(grant, -1)
 
     def restore(self, grant: Grant) -> None:
@@ -138,7 +143,7 @@ class Books:
         grant.taken_back = False
         self.returned -= 1
         self.gone[grant.node] -= 1
-        grant.claimant.grants.append(grant)
+        insort(grant.claimant.grants, grant, key=_rank)
         self._book(grant, 1)
 
     def latest(self, nodes: Sequence[int]) -> Iterator[Grant]:
