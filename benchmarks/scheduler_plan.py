@@ -1,8 +1,9 @@
 """How long one plan takes, for clusters of 1,000 to 100,000 jobs with ten devices a job, in 50 teams.
 
-Each size is measured in a process of its own, on three snapshots: ``cold``, where every job waits;
-``busy``, some plans later, when nothing happens; and ``changed``, where since then one job in a hundred has
-ended or come and one pool has lost a tenth of its nodes. Prints one JSON object per size.
+Each size is measured in a process of its own, on four snapshots: ``cold``, where every job waits;
+``busy``, some plans later, when nothing happens; ``changed``, where since then one job in a hundred has
+ended or come and one pool has lost a tenth of its nodes; and ``refused``, another cluster, in which half the
+jobs have grown and the other half would not fit whatever these gave back. Prints one JSON object per size.
 """
 
 import argparse
@@ -57,6 +58,36 @@ def cluster(jobs: int, seed: int) -> Snapshot:
         cohorts=tuple(Cohort(name=f"cohort-{i}") for i in range(COHORTS)),
         priorities=(PriorityClass(name="high", value=10), PriorityClass(name="low", value=-10)),
         jobs=tuple(job(rng, number, 0.0) for number in range(jobs)),
+    )
+
+
+def refused(jobs: int) -> Snapshot:
+    """One cohort owns all; its teams have grown to what each may borrow; who waits needs too much of that."""
+    of_each = jobs // 2 // TEAMS
+    borrowed = 2 * of_each * DEVICES_PER_JOB
+    grown = ElasticPolicy(min_replicas=1, max_replicas=2 * DEVICES_PER_JOB)
+    # One worker more than is left when all jobs of the team have shrunk to one.
+    large = ElasticPolicy(min_replicas=borrowed - of_each + 1, max_replicas=borrowed)
+    holds = (Holding(pool="h100", workers=grown.max_replicas),)
+
+    def state(number: int, policy: ElasticPolicy) -> JobState:
+        spec = JobSpec(
+            name=f"job-{number}", script="train.py", team=f"team-{number % TEAMS}", elastic_policy=policy
+        )
+        return JobState(number=number, spec=spec, submitted_s=0.0)
+
+    running = [
+        msgspec.structs.replace(state(number, grown), holds=holds, started_s=-86400.0)
+        for number in range(of_each * TEAMS)
+    ]
+    waiting = [state(number, large) for number in range(len(running), 2 * len(running))]
+    limit = Quota(pool="h100", borrowing_limit=borrowed)
+    return Snapshot(
+        now_s=0.0,
+        pools=(Pool(name="h100", device="h100", devices=borrowed * TEAMS),),
+        teams=tuple(Team(name=f"team-{i}", cohort="all", quotas=(limit,)) for i in range(TEAMS)),
+        cohorts=(Cohort(name="all", quotas=(Quota(pool="h100", nominal_quota=borrowed * TEAMS),)),),
+        jobs=(*running, *waiting),
     )
 
 
@@ -125,7 +156,8 @@ def measure(jobs: int, repetitions: int, seed: int) -> dict[str, Any]:
         snapshot = after(snapshot, plan(snapshot), 120.0)
     changed = disturbed(snapshot, seed)
     found: dict[str, Any] = {"jobs": jobs, "devices": jobs * DEVICES_PER_JOB}
-    for name, one in (("cold", cold), ("busy", snapshot), ("changed", changed)):
+    measured = {"cold": cold, "busy": snapshot, "changed": changed, "refused": refused(jobs)}
+    for name, one in measured.items():
         seconds = []
         for _ in range(repetitions):
             # As the process that plans does: see `elastane.controller.planner`.

@@ -214,6 +214,14 @@ class Accounts:
             if not devices:
                 return
 
+    def relieve(self, path: Path, pool: int, devices: Sequence[int]) -> None:
+        """So many devices less are used by each node from the path's start on; the last number is for all."""
+        *nodes, in_all = devices
+        for node, less in zip(path, nodes, strict=False):
+            self.used[node][pool] -= less
+        self.free[pool] += in_all
+        self.growable[pool] += in_all
+
     def share(self, node: int, more_of: int = 0, more: int = 0) -> float:
         """Dominant share: the largest part of any pool that the node has borrowed, over its weight.
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from elastane.scheduler.accounts import Accounts, Path
 from elastane.scheduler.claimant import Claimant, Grant
 from elastane.scheduler.eligibility import Group
+from elastane.scheduler.recall import Recall
 
 Parts = tuple[tuple[int, int], ...]
 """``(pool, workers)``; a pool may come twice."""
@@ -42,7 +43,7 @@ class Books:
     """
 
     def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
-        self.accounts, self.pools = accounts, pools
+        self.accounts, self.pools, self.recall = accounts, pools, Recall(accounts)
         self.on_quota: dict[int, list[Grant]] = {}
         self.gone: dict[int, int] = {}
         self.holds: list[Hold] = []
@@ -60,6 +61,20 @@ class Books:
             if not left:
                 return kept + new
         return None
+
+    def may_fit(self, claimant: Claimant, workers: int, level: int) -> bool:
+        """Whether so many might fit there once all was taken back that the claimant may take back below.
+
+        False is certain, and costs the same however much that is; True takes trying.
+        """
+        pools = {pool for group in groups_of(claimant) for pool in group.for_minimum}
+        most = {pool: self.recall.most(claimant, level, pool) for pool in pools}
+        for pool, devices in most.items():
+            self.accounts.relieve(claimant.path, pool, devices)
+        fits = self.parts(claimant, workers, level) is not None
+        for pool, devices in most.items():
+            self.accounts.relieve(claimant.path, pool, [-one for one in devices])
+        return fits
 
     def growth(self, claimant: Claimant, workers: int, level: int, *, held: bool) -> Parts | None:
         """Where so many more fit beside its minimum: if ``held`` only in places it has, else in new ones."""
@@ -167,6 +182,7 @@ class Books:
             self.accounts.charge(path, pool, workers * devices)
 
     def _book(self, grant: Grant, sign: int) -> None:
+        self.recall.book(grant, sign)
         claimant = grant.claimant
         for pool, workers in grant.parts:
             self.accounts.charge(claimant.path, pool, sign * workers * claimant.devices)

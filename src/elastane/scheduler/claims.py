@@ -148,6 +148,8 @@ class _Desk:
     def displace(self, claimant: Claimant, missing: int, level: int) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
         books, taken = self.books, []
+        if not books.may_fit(claimant, missing, level):
+            return None, []
         books.forget(claimant.path[:level])
         for grant in self.takeable(claimant, level):
             if grant.taken_back:

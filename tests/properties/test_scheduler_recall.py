@@ -1,0 +1,111 @@
+"""Who would not fit whatever is taken back is refused before anything is: the same plans, for less work."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.api.cluster import Snapshot
+from elastane.api.pools import Pool
+from elastane.api.quotas import Cohort, Team
+from elastane.scheduler.books import Books
+from elastane.scheduler.entitlements import settle
+from elastane.scheduler.plan import plan
+
+from .scheduler_model import Cluster, dice, job, quota, running
+from .scheduler_strategies import PRIORITIES, empty_cluster, some_job
+from .test_scheduler_safety import EVENTS, happen
+
+
+def crowd(seed, check):
+    """A history in which more jobs wait than fit; ``check`` sees each snapshot and its plan."""
+    rng = dice(seed)
+    cluster = Cluster(empty_cluster(rng), rng, late_leavers=rng.random() < 0.5)
+    for number in range(12):
+        cluster.submit(some_job(rng, number))
+    for number in range(12, 24):
+        before, made = cluster.snapshot, cluster.tick(rng.choice([1.0, 30.0, 400.0]))
+        check(before, made)
+        happen(cluster, rng.choice(EVENTS), number, rng)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=150, deadline=None)
+def test_who_is_refused_without_trying_would_not_have_fitted(seed):
+    def check(before, made):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Books, "may_fit", lambda *_: True)
+            assert plan(before) == made
+
+    crowd(seed, check)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=100, deadline=None)
+def test_once_all_is_taken_back_nothing_more_can_be(seed):
+    def check(before, _):
+        ground, books = settle(before)
+        for claimant in ground.claimants:
+            for grant in list(claimant.grants):
+                books.take_back(grant)
+        loans = (books.recall.growth, *books.recall.minimums.values())
+        assert not any(any(pools) for one in loans for nodes in one for pools in nodes)
+
+    crowd(seed, check)
+
+
+def test_a_minimum_that_is_borrowed_in_part_comes_back_whole():
+    """What the lower priority borrows is too little for the other job; with what its team owns it will do."""
+    teams = (Team(name="t", cohort="c", quotas=(quota("a", 4),)), Team(name="u", cohort="c"))
+    snapshot = Snapshot(
+        now_s=10_000.0,
+        pools=(Pool(name="a", device="h100", devices=11),),
+        teams=teams,
+        cohorts=(Cohort(name="c", quotas=(quota("a", 6),)),),
+        priorities=PRIORITIES,
+        jobs=(running(job(1, "t", low=7, priority="low"), a=7), job(2, "u", low=8)),
+    )
+    assert [(one.action, one.entitled) for one in plan(snapshot).decisions] == [("preempt", 0), ("wait", 8)]
+
+
+def test_growth_that_lies_elsewhere_is_lost_with_its_minimum():
+    """Granted by hand, as when a team's own quota comes free after its job has borrowed a minimum."""
+    teams = (Team(name="t", cohort="c"), Team(name="u", cohort="c"))
+    snapshot = Snapshot(
+        now_s=10_000.0,
+        pools=(Pool(name="a", device="h100", devices=0),),
+        teams=teams,
+        cohorts=(Cohort(name="c"),),
+        priorities=PRIORITIES,
+        jobs=(job(1, "t", priority="low"), job(2, "u"), job(3, "u", priority="low")),
+    )
+    ground, books = settle(snapshot)
+    borrower, better, equal = ground.claimants
+    team, cohort, _ = borrower.path
+    books.grant(borrower, cohort, ((0, 3),), growth=False)
+    books.grant(borrower, team, ((0, 2),), growth=True)
+    assert books.recall.most(better, 2, 0) == [0, 5, 5, 5]
+    assert books.recall.most(equal, 2, 0) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_nothing_is_taken_back_for_who_is_over_what_the_team_may_borrow(patient):
+    """Ten teams have grown to what they may borrow of one cohort; each has ten jobs that wait for more."""
+    teams = tuple(Team(name=f"t{i}", cohort="c", quotas=(quota("a", 0, borrow=200),)) for i in range(10))
+    grown = (running(job(i, f"t{i % 10}", high=20, priority="high"), a=20) for i in range(100))
+    more = (job(100 + i, f"t{i % 10}", low=191 + i // 10, high=1000) for i in range(100))
+    late = 1e6 if patient else 1.0
+    snapshot = Snapshot(
+        now_s=late,
+        pools=(Pool(name="a", device="h100", devices=2000),),
+        teams=teams,
+        cohorts=(Cohort(name="c", quotas=(quota("a", 2000),)),),
+        priorities=PRIORITIES,
+        jobs=(*grown, *more),
+    )
+    taken = []
+    with pytest.MonkeyPatch.context() as patch:
+        take_back = Books.take_back
+        patch.setattr(Books, "take_back", lambda books, grant: (taken.append(grant), take_back(books, grant)))
+        made = plan(snapshot)
+    assert [one.action for one in made.decisions] == ["keep"] * 100 + ["wait"] * 100
+    assert not taken
