@@ -1,4 +1,5 @@
-"""Who would not fit whatever is taken back is refused before anything is: the same plans, for less work."""
+"""Who would not fit whatever is taken back is refused before anything is, and where nothing is left nobody
+tries to grow: the same plans, for less work."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Team
+from elastane.scheduler.accounts import Accounts
 from elastane.scheduler.books import Books
 from elastane.scheduler.entitlements import settle
 from elastane.scheduler.plan import plan
@@ -28,12 +30,13 @@ def crowd(seed, check):
         happen(cluster, rng.choice(EVENTS), number, rng)
 
 
-@given(st.integers(0, 2**32))
+@pytest.mark.parametrize(("owner", "shortcut"), [(Books, "may_fit"), (Accounts, "idle")])
+@given(seed=st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
-def test_who_is_refused_without_trying_would_not_have_fitted(seed):
+def test_who_is_refused_without_trying_would_not_have_fitted(owner, shortcut, seed):
     def check(before, made):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Books, "may_fit", lambda *_: True)
+            patch.setattr(owner, shortcut, lambda *_: True)
             assert plan(before) == made
 
     crowd(seed, check)
@@ -87,6 +90,37 @@ def test_growth_that_lies_elsewhere_is_lost_with_its_minimum():
     assert books.recall.most(equal, 2, 0) == [0, 0, 0, 0]
 
 
+def calls(snapshot, method):
+    """How often a plan calls a method of the books, and the plan."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = getattr(Books, method)
+
+        def counted(*args, **options):
+            seen.append(args)
+            return original(*args, **options)
+
+        patch.setattr(Books, method, counted)
+        return plan(snapshot), len(seen)
+
+
+def test_nobody_tries_to_grow_again_for_each_job_that_is_stopped():
+    """What the stopped held is less than one of them needs, and each gives that back before the next one."""
+    snapshot = Snapshot(
+        now_s=10_000.0,
+        pools=(Pool(name="a", device="h100", devices=2000),),
+        teams=(Team(name="t", quotas=(quota("a", 2000),)),),
+        priorities=PRIORITIES,
+        jobs=(
+            *(running(job(i, low=18, high=20, priority="low"), a=20) for i in range(100)),
+            *(job(100 + i, low=13, high=20, priority="high") for i in range(100)),
+        ),
+    )
+    made, tried = calls(snapshot, "growth")
+    assert [one.action for one in made.decisions].count("preempt") == 62
+    assert tried <= 5 * len(snapshot.jobs)
+
+
 @pytest.mark.parametrize("patient", [False, True])
 def test_nothing_is_taken_back_for_who_is_over_what_the_team_may_borrow(patient):
     """Ten teams have grown to what they may borrow of one cohort; each has ten jobs that wait for more."""
@@ -102,10 +136,6 @@ def test_nothing_is_taken_back_for_who_is_over_what_the_team_may_borrow(patient)
         priorities=PRIORITIES,
         jobs=(*grown, *more),
     )
-    taken = []
-    with pytest.MonkeyPatch.context() as patch:
-        take_back = Books.take_back
-        patch.setattr(Books, "take_back", lambda books, grant: (taken.append(grant), take_back(books, grant)))
-        made = plan(snapshot)
+    made, taken = calls(snapshot, "take_back")
     assert [one.action for one in made.decisions] == ["keep"] * 100 + ["wait"] * 100
-    assert not taken
+    assert taken == 0

@@ -198,6 +198,10 @@ class Accounts:
                 room = own + max(room, 0)
         return room, bound
 
+    def idle(self, path: Path, level: int) -> bool:
+        """Whether the team at the path's start may use one device more of any pool on that quota."""
+        return any(there > 0 and self.room(path, level, pool) > 0 for pool, there in enumerate(self.free))
+
     def charge(self, path: Path, pool: int, devices: int) -> None:
         """The team uses so many devices more; fewer if negative."""
         self.free[pool] -= devices

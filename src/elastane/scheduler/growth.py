@@ -59,7 +59,7 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
         claimants: below it.
         rules: for what is worth its devices.
     """
-    queues = _queues(node, claimants, rules)
+    queues = _queues(books, node, claimants, rules)
     turns = [(_turn(books, node, queue, rules), team) for team, queue in queues.items()]
     heapq.heapify(turns)
     while turns:
@@ -84,10 +84,19 @@ def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: 
             heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
 
 
-def _queues(node: int, claimants: Iterable[Claimant], rules: Rules) -> dict[int, list[tuple[Step, Claimant]]]:
+def _queues(
+    books: Books, node: int, claimants: Iterable[Claimant], rules: Rules
+) -> dict[int, list[tuple[Step, Claimant]]]:
     """Of each team a heap of next steps. Numbers are unique, so claimants themselves are never compared."""
     queues: dict[int, list[tuple[Step, Claimant]]] = {}
+    idle: dict[int, bool] = {}
     for claimant in claimants:
+        path = claimant.path
+        if path[0] not in idle:
+            idle[path[0]] = books.accounts.idle(path, path.index(node))
+        if not idle[path[0]] and node != path[claimant.level]:
+            # Nothing is left for its team; why it does not grow is told of the last quota it may use.
+            continue
         step = next_step(claimant, node, rules)
         if step is not None:
             queues.setdefault(claimant.path[0], []).append((step, claimant))
