@@ -15,7 +15,7 @@ from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.main import app
-from elastane.client.context import Context, Running, context, keep, keep_running
+from elastane.client.context import Context, Running, context, keep, keep_running, kept_context
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
 JOB = """\
@@ -155,6 +155,31 @@ def test_a_token_of_the_environment_submits_for_its_own_team(elastane, cluster, 
     answer = elastane("submit", script, "--name", "digits")
     assert answer.exit_code == 0, answer.output
     assert cluster.job("digits").spec.team == "speech"
+
+
+def test_a_kept_token_is_shown_to_no_other_controller(elastane, monkeypatch):
+    monkeypatch.setenv("ELASTANE_URL", "http://127.0.0.1:1")
+    answer = elastane("jobs")
+    assert answer.exit_code == 2
+    assert "ELASTANE_TOKEN is not set" in answer.stderr
+    assert kept_context().url in answer.stderr
+
+
+def test_no_token_goes_where_others_can_listen(elastane, monkeypatch):
+    monkeypatch.setenv("ELASTANE_URL", "http://192.0.2.2:7425")
+    monkeypatch.setenv("ELASTANE_TOKEN", "ela_x")
+    answer = elastane("jobs")
+    assert answer.exit_code == 2
+    assert "http://192.0.2.2:7425 is not encrypted" in answer.stderr
+
+
+@pytest.mark.parametrize("name", ["digits#2", "digits?a=b", "../me", "a/b", ""])
+def test_a_text_that_is_no_name_leads_nowhere_else(elastane, submitted, name):
+    submitted()
+    for words in (("describe", name), ("cancel", name), ("scale", name, "2"), ("team", "remove", name)):
+        answer = elastane(*words)
+        assert answer.exit_code == 2, answer.output
+        assert f"{name!r} is not a name" in answer.stderr
 
 
 @pytest.mark.parametrize(
@@ -507,7 +532,7 @@ def test_logs_are_those_of_all_processes_unless_one_is_named(elastane, cluster, 
 def test_what_a_name_may_hold_is_said_in_words(elastane):
     answer = elastane("describe", "my job")
     assert answer.exit_code == 2
-    assert "'my job' is not written as it must be" in answer.stderr
+    assert "'my job' is not a name" in answer.stderr
     assert "write letters, digits, dots, dashes and underscores" in answer.stderr
     assert "[A-Za-z" not in answer.output
 

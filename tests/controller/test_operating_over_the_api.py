@@ -81,6 +81,17 @@ def test_what_others_stand_on_is_not_removed(operator):
     assert operator.get("/pools/h100").status_code == 404
 
 
+def test_the_default_class_stays_while_jobs_name_none(operator, api, make_spec):
+    usual = {"name": "usual", "value": 50, "default": True}
+    operator.put("/priorities/usual", usual)
+    api.user().post("/jobs", make_spec("plain"))
+    refused = operator.delete("/priorities/usual")
+    said = "priority class usual is in use: plain is of it"
+    assert (refused.status_code, refused.json()["detail"]) == (409, said)
+    assert operator.put("/priorities/usual", usual | {"default": False}).status_code == 200
+    assert operator.delete("/priorities/usual").status_code == 204
+
+
 def test_a_priority_class_stays_while_jobs_name_it(operator, api, make_spec):
     for name in ("urgent", "calm"):
         operator.put(f"/priorities/{name}", {"name": name, "value": 10})

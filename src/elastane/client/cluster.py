@@ -23,6 +23,7 @@ from elastane.api.jobs import JobSpec
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
+from elastane.api.reading import check_name
 from elastane.api.reservations import Reservation
 from elastane.api.rules import Rules
 from elastane.api.wire import (
@@ -162,7 +163,7 @@ class Cluster:
         yield from self._pages("/jobs", Page[JobSummary], params)
 
     def job(self, name: str) -> Job:
-        return self._do("GET", f"/jobs/{name}", Job)
+        return self._do("GET", f"/jobs/{_named(name)}", Job)
 
     def scale(
         self,
@@ -178,32 +179,32 @@ class Cluster:
             max_replicas=max_replicas,
             replica_discrete_values=replica_discrete_values,
         )
-        return self._do("POST", f"/jobs/{name}/scale", Job, body=body)
+        return self._do("POST", f"/jobs/{_named(name)}/scale", Job, body=body)
 
     def pause(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{name}/pause", Job)
+        return self._do("POST", f"/jobs/{_named(name)}/pause", Job)
 
     def resume(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{name}/resume", Job)
+        return self._do("POST", f"/jobs/{_named(name)}/resume", Job)
 
     def cancel(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{name}/cancel", Job)
+        return self._do("POST", f"/jobs/{_named(name)}/cancel", Job)
 
     def reprioritise(self, name: str, priority_class: str) -> Job:
         body = Reprioritise(priority_class=priority_class)
-        return self._do("POST", f"/jobs/{name}/priority", Job, body=body)
+        return self._do("POST", f"/jobs/{_named(name)}/priority", Job, body=body)
 
     def set_bounds(self, name: str, bounds: Bounds) -> Job:
         """Another budget, deadline or target."""
-        return self._do("POST", f"/jobs/{name}/bounds", Job, body=bounds)
+        return self._do("POST", f"/jobs/{_named(name)}/bounds", Job, body=bounds)
 
     def explain(self, name: str) -> Explained:
         """Why the job has the size it has."""
-        return self._do("GET", f"/jobs/{name}/explain", Explained)
+        return self._do("GET", f"/jobs/{_named(name)}/explain", Explained)
 
     def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
         """What has happened to a job, oldest first; after the event with this number."""
-        yield from self._pages(f"/jobs/{name}/events", Page[Event], {"after": after or None})
+        yield from self._pages(f"/jobs/{_named(name)}/events", Page[Event], {"after": after or None})
 
     def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
         """What happens from now on, or after an event; goes on for ever, also after the controller's restart.
@@ -246,7 +247,7 @@ class Cluster:
 
     def processes(self, name: str) -> tuple[str, ...]:
         """Processes of a job that have a log: workers in the order of their numbers, then the others."""
-        return self._do("GET", f"/jobs/{name}/processes", Page[str]).items
+        return self._do("GET", f"/jobs/{_named(name)}/processes", Page[str]).items
 
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
         """A part of a log, and where the next one begins.
@@ -256,7 +257,7 @@ class Cluster:
             process: ``agent``, ``coordinator``, ``spares`` or ``worker-3``.
             offset: first byte; negative: from the end.
         """
-        answer = self._ask("GET", f"/jobs/{name}/logs", params={"process": process, "offset": offset})
+        answer = self._ask("GET", f"/jobs/{_named(name)}/logs", params={"process": process, "offset": offset})
         return answer.content, int(answer.headers["Elastane-Next-Offset"])
 
     # -- what operators declare ----------------------------------------------------------------------------
@@ -266,11 +267,11 @@ class Cluster:
         return self._do("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
 
     def document(self, kind: type[D], name: str) -> D:
-        return self._do("GET", f"/{PATHS[kind]}/{name}", kind)
+        return self._do("GET", f"/{PATHS[kind]}/{_named(name)}", kind)
 
     def declare(self, document: Document) -> None:
         """Declares a document, new or in place of the one with its name."""
-        self._ask("PUT", f"/{PATHS[type(document)]}/{document.name}", body=document)
+        self._ask("PUT", f"/{PATHS[type(document)]}/{_named(document.name)}", body=document)
 
     def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
         """Declares what ``changed`` makes of a document; it is given None if there is none of that name.
@@ -281,7 +282,7 @@ class Cluster:
         Raises:
             Refused: somebody else changed it meanwhile, or it would contradict something.
         """
-        path = f"/{PATHS[kind]}/{name}"
+        path = f"/{PATHS[kind]}/{_named(name)}"
         before: D | None = None
         version = NONE_YET
         try:
@@ -296,7 +297,7 @@ class Cluster:
         return before, after
 
     def undeclare(self, kind: type[Document], name: str) -> None:
-        self._ask("DELETE", f"/{PATHS[kind]}/{name}")
+        self._ask("DELETE", f"/{PATHS[kind]}/{_named(name)}")
 
     def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
         """Sets the quota of a team or a cohort in one pool; others stay.
@@ -304,7 +305,7 @@ class Cluster:
         Raises:
             Refused: somebody else changed the document meanwhile.
         """
-        path = f"/{PATHS[kind]}/{name}"
+        path = f"/{PATHS[kind]}/{_named(name)}"
         answer = self._ask("GET", path)
         before: Team | Cohort = _understood(answer, answer.content, kind)
         others = tuple(one for one in before.quotas if one.pool != quota.pool)
@@ -341,7 +342,7 @@ class Cluster:
     def set_node(self, name: str, verb: Literal["drain", "fail", "use"], why: str = "") -> Node:
         """Drains a node, gives it up, or uses it again."""
         body = None if verb == "use" else NodeChange(why=why)
-        return self._do("POST", f"/nodes/{name}/{verb}", Node, body=body)
+        return self._do("POST", f"/nodes/{_named(name)}/{verb}", Node, body=body)
 
     def forget_node(self, name: str) -> None:
         """Forgets a node that no engine sees any more.
@@ -349,7 +350,7 @@ class Cluster:
         Raises:
             Refused: one does.
         """
-        self._ask("DELETE", f"/nodes/{name}")
+        self._ask("DELETE", f"/nodes/{_named(name)}")
 
     def report(self, report: Report) -> None:
         """Capacity, a notice, a price or a metric, from outside."""
@@ -381,7 +382,7 @@ class Cluster:
         return self._do("GET", "/tokens", Page[Token]).items
 
     def revoke_token(self, id_: str) -> None:
-        self._ask("DELETE", f"/tokens/{id_}")
+        self._ask("DELETE", f"/tokens/{_named(id_)}")
 
     def audit(self) -> Iterator[AuditLine]:
         """Who did what, newest first."""
@@ -488,6 +489,16 @@ class Cluster:
             means="it may be another's: nothing was sent, your token neither",
             do="name its authority (`elastane login URL --ca FILE`), and the host as the certificate has it",
         )
+
+
+def _named(name: str) -> str:
+    """A name as a part of a path, which any other text might lead elsewhere.
+
+    Raises:
+        BadField: it is none.
+    """
+    check_name("name", name)
+    return name
 
 
 def _changes(method: str, path: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.client.addresses import check_url
 from elastane.client.resolve import runs_home
 
 if TYPE_CHECKING:
@@ -80,6 +81,15 @@ def context() -> Context:
             means=f"there is no {home() / 'cluster.json'}, and ELASTANE_URL and ELASTANE_TOKEN are not set",
             do="elastane up starts one on this machine; for another: elastane login URL",
         )
+    if kept is not None and url and url.rstrip("/") != kept.url.rstrip("/"):
+        if not token:
+            raise BadInput(
+                "ELASTANE_TOKEN is not set",
+                means=f"ELASTANE_URL is {url}, and the token that is kept here is for {kept.url}: another "
+                "controller is not shown it",
+                do=f"set ELASTANE_TOKEN too, or: elastane login {url}",
+            )
+        kept = Context(url=url, token=token)
     kept = kept or Context(url=url, token=token)
     certificate = os.environ.get("ELASTANE_CA", kept.certificate)
     team = kept.team if token in ("", kept.token) else ""
@@ -90,9 +100,11 @@ def connect(to: Context | None = None) -> "Cluster":
     """A connection to a controller; to the one that `context` names, if none is given.
 
     Raises:
-        BadInput: nobody has said which, its certificate is not there, or httpx is not installed.
+        BadInput: nobody has said which, others could listen, its certificate is not there, or httpx is not
+            installed.
     """
     to = context() if to is None else to
+    check_url(to.url)
     try:
         from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
     except ModuleNotFoundError as error:

@@ -1,18 +1,17 @@
 """``elastane login``: from now on, another cluster."""
 
 import getpass
-import ipaddress
 import os
 import sys
 from http import HTTPStatus
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.wire import Me
 from elastane.cli.verb import AsJson, print_json, talk
+from elastane.client.addresses import check_url
 from elastane.client.context import Context, connect, home, keep
 
 EVERY_TEAM = "*"
@@ -86,31 +85,7 @@ def who_text(me: Me) -> str:
     return " ".join(filter(None, (f"you are {me.user}, {me.role}", team)))
 
 
-def check_url(url: str) -> None:
-    """Goes on if a token may be sent there.
-
-    Raises:
-        BadInput: it is no address, or others could listen.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput(f"{url} is not the address of a controller", do="write https://HOST:PORT")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
-        raise BadInput(
-            f"{url} is not encrypted",
-            means="whoever sees the network would see your token",
-            do="write https://, or reach it through a tunnel that ends on 127.0.0.1",
-        )
-
-
 def asked_for() -> str:
     if not sys.stdin.isatty():
         raise BadInput("there is no terminal to ask for the token", do="give --token-stdin")
     return getpass.getpass("token: ").strip()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

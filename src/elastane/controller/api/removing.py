@@ -60,16 +60,29 @@ def check_removals(tx: Connection, changes: Iterable[Change], now_s: float) -> N
                 means="without a pool their workers could not drain from it; nothing was changed",
                 do="drain its nodes (elastane node drain NODE) until the jobs have left, or cancel them",
             )
-        if one.kind == "priorities" and (users := jobs.of_class(tx, one.name)):
-            raise Refusal(
-                HTTPStatus.CONFLICT,
-                f"priority class {one.name} is in use: {_listed(users)} of it",
-                means="nothing could be changed any more about a job of a class that is not there; "
-                "nothing was changed",
-                do="give them another (elastane reprioritise JOB CLASS), or wait until they have ended",
-            )
+        if one.kind == "priorities":
+            _check_class(tx, one)
         if one.kind == "teams":
             _check_team(tx, one.name, now_s)
+
+
+def _check_class(tx: Connection, removed: Change) -> None:
+    """Goes on if no job is of the class, by name or because it names none.
+
+    Raises:
+        Refusal: one is.
+    """
+    users = jobs.of_class(tx, removed.name)
+    if removed.before is not None and removed.before.get("default"):
+        users += jobs.of_class(tx, "")
+    if users:
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            f"priority class {removed.name} is in use: {_listed(users)} of it",
+            means="nothing could be changed any more about a job of a class that is not there, and those that "
+            "name none would have another priority; nothing was changed",
+            do="give them another (elastane reprioritise JOB CLASS), or wait until they have ended",
+        )
 
 
 def _check_team(tx: Connection, team: str, now_s: float) -> None:

@@ -1,0 +1,30 @@
+"""Where a token may be sent."""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from elastane.api.errors import BadInput
+
+
+def check_url(url: str) -> None:
+    """Goes on if a token may be sent there.
+
+    Raises:
+        BadInput: it is no address, or others could listen.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"{url} is not the address of a controller", do="write https://HOST:PORT")
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        raise BadInput(
+            f"{url} is not encrypted",
+            means="whoever sees the network would see your token",
+            do="write https://, or reach it through a tunnel that ends on 127.0.0.1",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
