@@ -4,6 +4,7 @@
 ``controller.json`` beside it says which process ``elastane up`` has started.
 """
 
+import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -128,6 +129,19 @@ def kept_context() -> Context | None:
 def keep(found: Context) -> None:
     """From now on, this is the controller to ask."""
     _write(home() / "cluster.json", found)
+
+
+def keep_of_store(store: str, found: Context) -> None:
+    """Keep what asks the controller of this store, for when that is started here again after another one."""
+    _write(_of_store(store), found)
+
+
+def kept_of_store(store: str) -> Context | None:
+    return _read(_of_store(store), Context)
+
+
+def _of_store(store: str) -> Path:
+    return home() / f"cluster-{hashlib.sha256(store.encode()).hexdigest()[:16]}.json"
 
 
 def running() -> Running | None:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from elastane.api.errors import BadInput
 from elastane.api.serving import Ready
 from elastane.client.cluster import Cluster, Unreachable
-from elastane.client.context import connect, running
+from elastane.client.context import connect, kept_context, running
 
 pytestmark = pytest.mark.processes
 
@@ -132,6 +132,21 @@ def test_after_down_the_same_port_can_be_had_again_and_the_token_still_counts(ho
     assert msgspec.json.decode(again.stdout, type=Ready).token == ""
     with connect() as cluster:
         assert cluster.version().elastane
+
+
+def test_each_stores_token_counts_when_its_controller_is_started_again(home, tmp_path):
+    other = f"--store=sqlite:///{tmp_path / 'other.db'}"
+    tokens = [up().token]
+    elastane("down")
+    tokens.append(up(other).token)
+    elastane("down")
+    assert all(tokens)
+    for store, token in (((), tokens[0]), ((other,), tokens[1])):
+        assert up(*store).token == ""
+        assert kept_context().token == token
+        with connect() as cluster:
+            assert cluster.version().elastane
+        elastane("down")
 
 
 def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):

@@ -23,8 +23,10 @@ from elastane.client.context import (
     Running,
     home,
     keep,
+    keep_of_store,
     keep_running,
     kept_context,
+    kept_of_store,
     make_home,
     running,
 )
@@ -74,7 +76,7 @@ def up(
     )
     make_home()
     log = home() / "controller.log"
-    secrets = (log, home() / "cluster.json")
+    secrets = (log, *home().glob("cluster*.json"))
     closed = [str(home())] if narrowed(home(), OF_STRANGERS) else []
     closed += [str(path) for path in secrets if narrowed(path)]
     process, ready = _started(wish, log, detach=detach)
@@ -82,10 +84,14 @@ def up(
     before, kept = running(), kept_context()
     keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
     if ready.token:
-        keep(Context(url=ready.url, token=ready.token, certificate=wish.certificate))
-    elif before is not None and kept is not None and kept.url == before.url:
-        # The same controller, perhaps at another address; one that somebody has logged in to stays.
-        keep(msgspec.structs.replace(kept, url=ready.url, certificate=wish.certificate))
+        found = Context(url=ready.url, token=ready.token, certificate=wish.certificate)
+        keep(found)
+        keep_of_store(ready.store, found)
+    elif kept is None or (before is not None and kept.url == before.url):
+        # This machine's controller, perhaps at another address; one that somebody has logged in to stays.
+        again = kept_of_store(ready.store) or kept
+        if again is not None:
+            keep(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
     if as_json:
         print_json(ready)
     console.print(f"controller  {ready.url}", markup=False)
