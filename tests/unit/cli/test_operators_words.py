@@ -205,6 +205,7 @@ def test_plain_words_are_what_they_look_like():
         ("- a", "holds no configuration"),
         ("", "holds no configuration"),
         ("teams: [", "is not YAML"),
+        ("pools: []\nteams: []\npools: []", "has pools twice: on lines 1 and 3"),
         ("version: 2", "is of version 2"),
         ("pools: [{name: a}]", r"pools\[0\].device: is missing"),
         ("a: !!python/object/apply:os.system [ls]", "is not YAML"),

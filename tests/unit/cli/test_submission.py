@@ -11,6 +11,7 @@ from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
 from elastane.cli.jobs.scale import limits_of
 from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, wished
+from elastane.cli.written import from_yaml
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
@@ -141,6 +142,12 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
         ("maxReplicas: 2", "a job has no such field", "write it as elasticPolicy.maxReplicas"),
         ("colour: red", "a job has no such field", "look for its name in docs/concepts/job.md"),
         ("script: [", "job.yaml is not YAML", "correct it"),
+        (
+            "env: {A: a}\nseed: 1\nenv: {B: b}",
+            "has env twice: on lines 1 and 3",
+            "write it once",
+        ),
+        ("env: {A: a, A: b}", "has A twice: on line 1", "write it once"),
         ("- script", "holds no job: it is a list", "name: train"),
         ("", "holds no job: it is empty", "name: train"),
     ],
@@ -153,6 +160,28 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, wr
     assert str(path) in refused.value.what
     assert said in refused.value.what
     assert write in refused.value.do
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"env": {"A": "a"}, "env": {"B": "b"}}', "has env twice in one place"),
+        ('{"training": {"seed": 1, "seed": 2}}', "has seed twice in one place"),
+        ('{"env": ', "is not JSON"),
+    ],
+)
+def test_what_is_wrong_with_json_itself_is_named_with_the_file(tmp_path, text, said) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=rf"job\.json {said}"):
+        read_job(path, name="j", team="t")
+
+
+def test_what_a_merge_key_brings_may_be_said_otherwise() -> None:
+    assert from_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == {
+        "a": {"x": 1, "y": 2},
+        "b": {"x": 1, "y": 3},
+    }
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -9,6 +9,7 @@ from elastane.api.errors import BadField, BadInput
 from elastane.api.job_checks import document_of, job_spec
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import called
+from elastane.cli.written import from_json, from_yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -70,14 +71,9 @@ def _mapping(path: Path) -> dict[str, object]:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", do="check the path") from error
     try:
-        document = msgspec.json.decode(raw) if path.suffix == ".json" else msgspec.yaml.decode(raw)
-    except ImportError as error:
-        raise BadInput(
-            "to read YAML, pyyaml must be installed", do="pip install 'elastane[client]'"
-        ) from error
-    except msgspec.DecodeError as error:
-        where = " ".join(str(error).split())
-        raise BadInput(f"{path} is not {path.suffix[1:].upper()}: {where}", do="correct it") from error
+        document = from_json(raw) if path.suffix == ".json" else from_yaml(raw)
+    except BadInput as error:
+        raise BadInput(f"{path} {error.what}", means=error.means, do=error.do) from error
     if not isinstance(document, dict):
         raise BadInput(
             f"{path} holds no job: it is {called(document)}",

@@ -17,6 +17,7 @@ from elastane.api.differences import lean
 from elastane.api.errors import BadField, BadInput
 from elastane.api.reading import called, read
 from elastane.api.wire import Config
+from elastane.cli.written import from_yaml, pyyaml
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 DIGITS = list("0123456789")
@@ -83,18 +84,14 @@ def value_of(text: str) -> object:
     """What YAML describes.
 
     Raises:
-        BadInput: it is not YAML.
+        BadInput: it is not YAML, or a key is there twice.
     """
-    yaml = _yaml()
-    try:
-        return yaml.load(text, Loader=_loader(yaml))
-    except yaml.YAMLError as error:
-        raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
+    return from_yaml(text, _loader(pyyaml()))
 
 
 def text_of(value: object) -> str:
     """YAML of mappings, lists, texts and numbers; lists of words on one line."""
-    yaml = _yaml()
+    yaml = pyyaml("YAML")
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})
     dumper.add_representer(list, _flow)
     dumper.add_representer(str, _escaped)
@@ -142,13 +139,3 @@ def _time(value: object) -> object:
         with suppress(ValueError):
             return time.fromisoformat(value.zfill(5))
     return value
-
-
-def _yaml() -> Any:  # noqa: ANN401
-    try:
-        import yaml  # noqa: PLC0415 - few verbs need it
-    except ImportError as error:
-        raise BadInput(
-            "to read and write YAML, pyyaml must be installed", do="pip install 'elastane[client]'"
-        ) from error
-    return yaml
