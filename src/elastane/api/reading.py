@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from difflib import get_close_matches
-from typing import Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -56,7 +57,7 @@ def read(document: object, kind: type[T], what: str) -> T:
     try:
         return msgspec.convert(document, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise _translated(str(error), kind, what) from None
+        raise _translated(str(error), document, kind, what) from None
 
 
 def invalid(field: str, wrong: str, write: str, means: str = "") -> BadField:
@@ -114,9 +115,16 @@ def called(value: object) -> str:
     return CALLED["object"] if isinstance(value, dict) else "empty"
 
 
-def _translated(message: str, kind: type, what: str) -> BadField:
-    wrong, _, path = message.partition(" - at `$")
-    field = path.rstrip("`").lstrip(".")
+def _translated(message: str, document: object, kind: type, what: str) -> BadField:
+    wrong, _, place = message.partition(" - at `")
+    field = place.rpartition("$")[2].rstrip("`").lstrip(".")
+    if place.startswith("key` in "):
+        key = next(key for key in _at(document, field) if not isinstance(key, str))
+        shown = msgspec.json.encode(key).decode().strip('"')
+        return invalid(field or what, f"its key {shown} is not a text", f'write "{shown}" in quotes')
+    above, unnamed, below = field.partition("[...]")
+    if unnamed:
+        field = f"{above}.{_refused_key(document, above, kind)}{below}"
     if unknown := re.search(r"unknown field `(.+?)`", wrong):
         place = f"{field}.{unknown[1]}" if field else unknown[1]
         return invalid(place, f"a {what} has no such field", _instead(unknown[1], field, kind))
@@ -124,12 +132,41 @@ def _translated(message: str, kind: type, what: str) -> BadField:
         place = f"{field}.{missing[1]}" if field else missing[1]
         return invalid(place, "is missing", f"add {missing[1]} to the {what}")
     words, kinds = _of_a_value(wrong)
-    choices = _choices(kind, re.findall(r"[^.\[\]]+", field))
+    choices = _choices(kind, _steps(field))
     if choices and (not kinds or "str" in kinds):
         write = " or ".join(choices)
     else:
         write = ", or ".join(WRITTEN[one] for one in kinds if one in WRITTEN)
     return invalid(field or what, words, f"write {write}" if write else "correct it")
+
+
+def _refused_key(document: object, place: str, kind: type) -> str:
+    """The key whose value is not allowed, of a mapping at a place in a document: msgspec does not name it."""
+    document = deepcopy(document)
+    mapping = _at(document, place)
+    entries = list(mapping.items())
+    while len(entries) > 1:
+        half = len(entries) // 2
+        mapping.clear()
+        mapping.update(entries[:half])
+        try:
+            msgspec.convert(document, kind, strict=True)
+        except msgspec.ValidationError:
+            entries = entries[:half]
+        else:
+            entries = entries[half:]
+    return str(entries[0][0])
+
+
+def _at(document: Any, place: str) -> Any:  # noqa: ANN401 - whatever YAML has
+    for step in _steps(place):
+        document = document[int(step) if isinstance(document, list) else step]
+    return document
+
+
+def _steps(place: str) -> list[str]:
+    """``data``, ``0`` and ``site`` of ``data[0].site``."""
+    return re.findall(r"[^.\[\]]+", place)
 
 
 def _of_a_value(wrong: str) -> tuple[str, list[str]]:
