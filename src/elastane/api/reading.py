@@ -40,6 +40,8 @@ PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
 """Where the fields of documents are described; those of one type have a page of their own."""
 
 LARGEST_COUNT = 10**9
+MOST_WORKERS = 1_000_000
+"""Of one run or job, more than any machine or cluster has devices for."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

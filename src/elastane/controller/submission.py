@@ -6,10 +6,9 @@ from pathlib import PurePosixPath
 
 from elastane.api.job_checks import checked
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.reading import check_name, invalid
+from elastane.api.reading import MOST_WORKERS, check_name, invalid
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-MOST_WORKERS = 1_000_000
 
 
 def check(spec: JobSpec, priorities: Container[str]) -> None:

@@ -66,6 +66,7 @@ def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does
         ({"workers": "0:4"}, "MIN is 0"),
         ({"workers": "many"}, "not MIN:MAX"),
         ({"workers": "1:"}, "not MIN:MAX"),
+        ({"workers": "1:99999999999999999999"}, "more than 1000000 workers"),
         ({"workers": "1:4", "start": 5}, "--start 5 is outside --workers 1:4"),
         ({"workers": "2:4", "start": 1}, "--start 1 is outside --workers 2:4"),
         ({"workers": "1:8", "virtual_ranks": 4}, "only 4 virtual ranks"),

@@ -53,6 +53,7 @@ def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
     ("wishes", "said"),
     [
         (Wishes(workers="4:2"), "MIN 4 is larger than MAX 2"),
+        (Wishes(workers="9" * 20), "more than 1000000 workers"),
         (Wishes(workers="many"), "is not MIN:MAX"),
         (Wishes(name="a b"), "name: 'a b' is not a name"),
         (Wishes(env=("NOWHERE",)), "there is no such variable here"),

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.api.reading import MOST_WORKERS
 from elastane.api.spec import RunSpec
 from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 from elastane.lives.modules import file_of
@@ -142,6 +143,12 @@ def worker_range(text: str | None, virtual_ranks: int | None, cpus: int) -> tupl
         raise BadInput(f"--workers {text}: MIN is {low}; a run needs at least 1 worker", do="write 1 or more")
     if low > high:
         raise BadInput(f"--workers {text}: MIN {low} is larger than MAX {high}", do=f"write {high}:{low}")
+    if high > MOST_WORKERS:
+        raise BadInput(
+            f"--workers {text} allows more than {MOST_WORKERS} workers",
+            means="nothing has the devices for so many",
+            do="write as many as there are devices for",
+        )
     if virtual_ranks is not None and virtual_ranks < high:
         raise BadInput(
             f"--workers {text} allows {high} workers, but there are only {virtual_ranks} virtual ranks",
