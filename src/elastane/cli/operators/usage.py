@@ -68,14 +68,14 @@ def usage(
 
 
 def check_span(from_s: float | None, until_s: float | None, now_s: float) -> None:
-    """Goes on if the span begins before it ends.
+    """Goes on if the span begins before it ends; it ends now at the latest.
 
     Raises:
         BadInput: it does not; an empty answer would look as if nobody had used anything.
     """
-    end_s = now_s if until_s is None else until_s
+    end_s = now_s if until_s is None else min(until_s, now_s)
     if from_s is not None and from_s > end_s:
-        end = "now" if until_s is None else f"--until {local(until_s)}"
+        end = f"--until {local(end_s)}" if end_s == until_s else "now"
         raise BadInput(f"--from {local(from_s)} is after {end}", do="write the earlier moment with --from")
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import msgspec
@@ -36,13 +37,17 @@ def usage(
     from_s = until_s - MONTH_S if begin is None else begin
     if from_s > until_s:
         end = "now" if until is None or until > caller.now_s else "until"
-        raise BadField("from", f"{from_s:.10g} is after {end}, {until_s:.10g}", do="write an earlier one")
+        raise BadField("from", f"{_time(from_s)} is after {end}, {_time(until_s)}", do="write an earlier one")
     columns: tuple[By, ...] = tuple(dict.fromkeys(by or ["team"]))
     with caller.reading() as tx:
         found = Usage(from_s=from_s, until_s=until_s, rows=used(tx, columns, from_s, until_s, caller.teams))
     if form == "json":
         return response(reply(found))
     return Response(table(columns, found.rows), media_type="text/csv; charset=utf-8")
+
+
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def table(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
