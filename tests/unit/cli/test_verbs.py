@@ -80,6 +80,13 @@ def test_what_makes_no_sense_is_exit_code_2(elastane, script, words) -> None:
     assert elastane(*(str(script) if word == "SCRIPT" else word for word in words)).exit_code == 2
 
 
+def test_only_of_a_run_the_options_go_before_the_script(elastane) -> None:
+    assert "options of elastane go before it" in elastane("run", "no-such.py").stderr
+    answer = elastane("submit", "no-such.py", "--dry-run")
+    assert "there is no script no-such.py" in answer.stderr
+    assert "go before it" not in answer.stderr
+
+
 def test_an_honest_run_is_proved(elastane, finished_run) -> None:
     finished_run()
     result = elastane("verify", "done")

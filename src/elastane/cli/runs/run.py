@@ -261,7 +261,7 @@ def run(
             raise BadInput("--accept-changes is about a run that goes on", do="use it with --resume RUN")
         if script is None:
             raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
-        script_of(script, module=module)
+        script_of(script, module=module, do="check the path; options of elastane go before it")
         stem = script.name.rpartition(".")[2] if module else script.stem
         chosen = fresh_name(stem) if name is None else name
         check_name(chosen)

@@ -193,25 +193,35 @@ def check_name(name: str) -> None:
         )
 
 
-def script_of(named: Path, *, module: bool) -> Path:
+def script_of(named: Path, *, module: bool, do: str = "check the path") -> Path:
     """The file to run; absolute, so that a worker started later finds it from any directory.
 
     Args:
         named: a path; with ``-m`` the name of a module.
         module: it is one.
+        do: what to do if there is no such script.
 
     Raises:
         BadInput: there is none.
     """
     if module:
         return file_of(str(named), Path.cwd())
-    check_script(named)
+    check_script(named, do)
     return named.resolve()
 
 
-def check_script(script: Path) -> None:
+def check_script(script: Path, do: str = "check the path") -> None:
+    """Goes on if there is a file that can be read.
+
+    Args:
+        script: its path.
+        do: what to do if nothing is there.
+
+    Raises:
+        BadInput: there is none.
+    """
     if not script.exists():
-        raise BadInput(f"there is no script {script}", do="check the path; options of elastane go before it")
+        raise BadInput(f"there is no script {script}", do=do)
     if not script.is_file():
         raise BadInput(f"{script} is not a file", do="name the Python file that trains")
     try:
