@@ -115,6 +115,15 @@ def test_the_script_of_a_file_must_be_here_if_the_controller_is(elastane, script
     assert elastane("submit", "job.yaml", "--name", "other").exit_code == 0
 
 
+def test_a_module_that_a_file_names_is_looked_for_where_the_job_starts(elastane, script, url):
+    (script.parent / "job.yaml").write_text("module: no.such")
+    keep_running(Running(url=url, pid=1, started=0))
+    answer = elastane("submit", "job.yaml")
+    assert f"job.yaml: there is no Python module no.such in {script.parent}" in answer.stderr
+    assert "correct module: in it, or workingDir:" in answer.stderr
+    assert "relative path" not in answer.stderr
+
+
 def test_a_dry_run_is_a_file_of_the_same_job_and_submits_nothing(elastane, script):
     words = ("submit", "train.py", "--name", "digits", "--workers", "1:3", "--checkpoint-every", "500 steps")
     printed = elastane(*words, "--dry-run").stdout

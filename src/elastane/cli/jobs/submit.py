@@ -300,10 +300,11 @@ def check_program_of(spec: JobSpec, file: Path) -> None:
         elif spec.module:
             file_of(spec.module, Path(spec.working_dir))
     except BadInput as error:
-        field = "script" if spec.script else "module"
-        raise BadInput(
-            f"{file}: {error.what}", do=f"correct {field}: in it; a relative path begins where the file is"
-        ) from error
+        if spec.script:
+            do = "correct script: in it; a relative path begins where the file is"
+        else:
+            do = "correct module: in it, or workingDir:, where the job starts"
+        raise BadInput(f"{file}: {error.what}", means=error.means, do=do) from error
 
 
 def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
