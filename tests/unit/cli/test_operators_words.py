@@ -207,6 +207,10 @@ def test_plain_words_are_what_they_look_like():
         ("teams: [", "is not YAML"),
         ("pools: []\nteams: []\npools: []", "has pools twice: on lines 1 and 3"),
         ("version: 2", "is of version 2"),
+        (
+            "reservations: [{name: a, pool: p, devices: 1, when: {type: weekly, end: 9:00}}]",
+            r"reservations\[0\].when.start: is missing",
+        ),
         ("pools: [{name: a}]", r"pools\[0\].device: is missing"),
         ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
     ],

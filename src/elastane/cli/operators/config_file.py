@@ -69,8 +69,8 @@ def config_of(text: str) -> Config:
     if document.get("version", 1) != 1:
         raise BadInput(f"is of version {document['version']!r}", do="write version: 1, or upgrade elastane")
     for when in _whens(document):
-        for field in ("start", "end"):
-            when[field] = _time(when.get(field))
+        for field in when.keys() & {"start", "end"}:
+            when[field] = _time(when[field])
     return read(document, Config, "configuration")
 
 
