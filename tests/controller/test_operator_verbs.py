@@ -101,6 +101,7 @@ def test_a_team_its_cohort_and_their_quotas(olga):
     assert olga.rows("team", "list") == [["vision", "research", "1", "h100", "4"]]
     assert olga.json("team", "show", "vision")["quotas"][0]["nominalQuota"] == 4
     assert "stands on" in olga.said("team", "remove", "--help")
+    assert "weight: nan is no finite number" in olga.error("team", "set", "vision", "--weight", "nan")
     olga("cohort", "set", "sub", "--parent", "research")
     refused = olga.error("cohort", "remove", "research")
     assert "cohort research is in use: cohort sub, team vision are in it" in refused

@@ -10,6 +10,7 @@ from elastane.api.differences import field_changes, flat, lean
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
+from elastane.api.reading import finite
 from elastane.api.reservations import Reservation
 from elastane.api.wire import Trigger
 from elastane.cli.operators.config_file import text_of
@@ -31,8 +32,17 @@ def group(name: str, help_: str) -> typer.Typer:
 
 def amend(noun: str, kind: type[D], name: str, changed: Callable[[D | None], D], *, as_json: bool) -> None:
     """Declares what ``changed`` makes of a document, and says what is different now."""
+
+    def checked(before: D | None) -> D:
+        after = changed(before)
+        # JSON would turn such a number into null, and the refusal would be of that.
+        for field, value in msgspec.structs.asdict(after).items():
+            if isinstance(value, float):
+                finite(field, value)
+        return after
+
     with connect() as cluster:
-        before, after = cluster.amend(kind, name, changed)
+        before, after = cluster.amend(kind, name, checked)
     if as_json:
         print_json(after)
         return
