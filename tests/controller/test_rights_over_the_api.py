@@ -16,6 +16,7 @@ def test_a_refusal_is_a_sentence_that_people_understand(api, make_spec):
         ("viewer", "POST", "/jobs/train/cancel"): "a viewer of team vision may not change jobs",
         ("submitter", "GET", "/audit"): "a submitter of team vision may not look at the audit log",
         ("submitter", "GET", "/nodes"): "only an operator may look at nodes",
+        ("submitter", "GET", "/config"): "only an operator may look at all that is declared at once",
         ("submitter", "DELETE", "/pools/h100"): "only an operator may change what is declared",
         (
             "team-admin",

@@ -28,7 +28,7 @@ Wanted = Annotated[Config, body(Config)]
 @router.get("/config", **says(Config))
 def get_config(caller: Asking) -> Response:
     """Everything that is declared, as one document that can be kept in git and applied."""
-    caller.must("documents.write", ALL)
+    caller.must("config.read", ALL)
     with caller.reading() as tx:
         return response(reply(documents.config(tx)))
 
@@ -83,7 +83,7 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
         BadField: it could not be applied.
         Refusal: nor now, because of what stands on what it removes.
     """
-    caller.must("documents.write", ALL)
+    caller.must("config.read", ALL)
     with caller.reading() as tx:
         standing = documents.config(tx)
         wanted = merged(standing, config)
