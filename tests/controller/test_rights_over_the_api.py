@@ -31,6 +31,21 @@ def test_a_refusal_is_a_sentence_that_people_understand(api, make_spec):
         assert (refused.status_code, refused.json()["detail"]) == (403, words)
 
 
+def test_who_is_refused_is_sent_to_somebody_who_may(api, make_spec):
+    api.user().post("/jobs", make_spec())
+    either, operator = "ask an admin of your team or an operator", "ask an operator"
+    team = {"name": "vision"}
+    for role, method, path, body, do in (
+        ("viewer", "POST", "/jobs/train/cancel", None, either),
+        ("submitter", "GET", "/audit", None, either),
+        ("submitter", "GET", "/nodes", None, operator),
+        ("submitter", "PUT", "/teams/vision", team, operator),
+        ("team-admin", "PUT", "/teams/vision", team, operator),
+    ):
+        refused = api.user(role).ask(method, path, body)
+        assert (refused.status_code, refused.json()["do"]) == (403, do), (role, path)
+
+
 def test_whether_another_teams_job_exists_is_not_told(api, make_spec):
     api.user().post("/jobs", make_spec())
     bob = api.user(team="speech", user="bob")

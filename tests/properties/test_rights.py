@@ -98,8 +98,9 @@ def test_one_lists_exactly_the_teams_whose_jobs_one_may_read(principal, target):
 @given(principals(), actions, targets)
 def test_what_is_denied_says_why_and_is_hidden_from_those_who_may_not_read_it(principal, action, target):
     match may(principal, action, target):
-        case Denied(reason, visible):
+        case Denied(reason, visible, ask):
             assert reason
+            assert not (principal.role == "team-admin" and "admin" in ask)
             if visible and target.team:
                 assert may(principal, "job.read", target) == Allowed()
         case Allowed():

@@ -74,6 +74,9 @@ EVERYWHERE: dict[Role, frozenset[Action]] = {
 }
 """What a role may do with what belongs to no team, such as pools, and an operator with everything."""
 
+OPERATORS, ADMINS = "an operator", "an admin of your team or an operator"
+"""Who may do what others may not: whatever it is, and what a team's admins may."""
+
 GIVEN_BY_TEAM_ADMINS: frozenset[Role] = frozenset({"viewer", "submitter", "team-admin"})
 
 
@@ -119,10 +122,12 @@ class Denied(msgspec.Struct, frozen=True):
     Args:
         reason: for whoever asked.
         visible: the target may be seen; otherwise, to them, it does not exist.
+        ask: who may do it; empty: nobody, or nobody whom they should know of.
     """
 
     reason: str
     visible: bool
+    ask: str = ""
 
 
 def principal_of(token: Token) -> Principal:
@@ -142,23 +147,26 @@ def may(principal: Principal, action: Action, target: Target) -> Allowed | Denie
     if not target.team:
         if action in EVERYWHERE[principal.role]:
             return Allowed()
-        return Denied(_everywhere(principal.role, action), visible=True)
+        return Denied(_everywhere(principal.role, action), visible=True, ask=OPERATORS)
     if not within(principal, target.team):
         return Denied(f"{target.name} belongs to another team", visible=False)
     if action not in IN_TEAM[principal.role]:
         return Denied(
             f"a {principal.role} of team {target.team} may not {DEEDS[action]}",
             visible=True,
+            ask=ADMINS if action in IN_TEAM["team-admin"] else OPERATORS,
         )
     if action == "job.change" and principal.role == "submitter" and target.user != principal.user:
         return Denied(
             f"{target.name} is {target.user}'s; only they and an admin of team {target.team} change it",
             visible=True,
+            ask=ADMINS,
         )
     if action == "tokens.write" and target.role is not None and target.role not in GIVEN_BY_TEAM_ADMINS:
         return Denied(
             f"a {principal.role} of team {target.team} cannot give the role {target.role}",
             visible=True,
+            ask=OPERATORS,
         )
     return Allowed()
 

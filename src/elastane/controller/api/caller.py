@@ -36,7 +36,7 @@ class NotAllowed(Refusal):
                 HTTPStatus.FORBIDDEN,
                 denied.reason,
                 means="nothing was done, and the audit log says that you tried",
-                do="ask an admin of your team or an operator",
+                do=f"ask {denied.ask}" if denied.ask else "",
             )
         else:
             super().__init__(shown.status, shown.what, means=shown.means, do=shown.do)
