@@ -6,7 +6,8 @@ Files and the controller's sentences are for everybody, and so in UTC.
 import re
 from datetime import datetime
 
-IN_UTC = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC|(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)Z")
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d UTC|T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))")
+"""As sentences have it, and as documents do: with a zone, which is that of whoever wrote it."""
 
 
 def moment_text(at_s: float | None) -> str:
@@ -15,7 +16,7 @@ def moment_text(at_s: float | None) -> str:
 
 
 def in_local_time(text: str) -> str:
-    """A text with its moments, ``2026-11-22 09:00:00 UTC`` or ``2026-11-22T09:00:00Z``, in that zone."""
-    return IN_UTC.sub(
-        lambda found: moment_text(datetime.fromisoformat(f"{found[1] or found[2]}+00:00").timestamp()), text
+    """A text with its moments, ``2026-11-22 09:00:00 UTC`` or ``2026-11-22T09:00:00.5Z``, in that zone."""
+    return MOMENT.sub(
+        lambda found: moment_text(datetime.fromisoformat(found[0].replace(" UTC", "Z")).timestamp()), text
     )
