@@ -185,6 +185,7 @@ def test_a_reporters_word_limits_what_jobs_have(olga, terminal, cluster):
     said = meter.said("tell", "price", "h100", "0.75", "--for", "1h")
     assert said == "a device of h100 costs 0.75 an hour for 1h\n"
     assert olga.json("pool", "list")[0]["price"] == 0.75
+    assert "value: nan is no finite number" in meter.error("tell", "metric", "qps", "nan")
     assert "there is no node n9" in meter.error("tell", "notice", "n9", "--in", "2min", code=3)
     assert "all of it must be said" in olga.error("trigger", "set", "other", "--metric", "x")
     assert olga.rows("trigger", "list") == [["busy", "qps", "above", "100", "h100", "2"]]

@@ -82,6 +82,13 @@ def finite(field: str, value: float | None) -> None:
         raise invalid(field, f"{value:g} is no finite number", "write a finite one, or leave it out")
 
 
+def finite_fields(document: msgspec.Struct) -> None:
+    """Of what was typed, before JSON makes null of it and the refusal is of that."""
+    for field in msgspec.structs.fields(document):
+        if isinstance(value := getattr(document, field.name), float):
+            finite(field.encode_name, value)
+
+
 def at_least(field: str, value: float | None, least: float) -> None:
     finite(field, value)
     if value is not None and not value >= least:

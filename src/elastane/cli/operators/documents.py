@@ -10,7 +10,7 @@ from elastane.api.differences import field_changes, flat, lean
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
-from elastane.api.reading import finite
+from elastane.api.reading import finite_fields
 from elastane.api.reservations import Reservation
 from elastane.api.wire import Trigger
 from elastane.cli.operators.config_file import text_of
@@ -35,10 +35,7 @@ def amend(noun: str, kind: type[D], name: str, changed: Callable[[D | None], D],
 
     def checked(before: D | None) -> D:
         after = changed(before)
-        # JSON would turn such a number into null, and the refusal would be of that.
-        for field, value in msgspec.structs.asdict(after).items():
-            if isinstance(value, float):
-                finite(field, value)
+        finite_fields(after)
         return after
 
     with connect() as cluster:

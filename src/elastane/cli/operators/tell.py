@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from elastane.api.reading import finite_fields
 from elastane.api.wire import Capacity, Metric, Notice, Price, Report
 from elastane.cli.operators.documents import group
 from elastane.cli.operators.quantities import duration_s, duration_text
@@ -61,6 +62,7 @@ def price(
 
 
 def _tell(report: Report, words: str, *, as_json: bool) -> None:
+    finite_fields(report)
     with connect() as cluster:
         cluster.report(report)
     if as_json:
