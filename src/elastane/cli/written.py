@@ -57,7 +57,8 @@ def from_yaml(text: str | bytes, loader: Any = None) -> object:  # noqa: ANN401
 
     try:
         return yaml.load(text, Loader=type("Loader", (base,), {"compose_mapping_node": compose_mapping_node}))
-    except yaml.YAMLError as error:
+    # A date that no calendar has, such as 2026-13-45, is a ValueError of Python's own.
+    except (yaml.YAMLError, ValueError) as error:
         raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
 
 
@@ -69,7 +70,7 @@ def from_json(text: bytes) -> object:
     """
     try:
         found = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInput("is not JSON: " + " ".join(str(error).split()), do="correct it") from error
     # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
     json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)

@@ -153,6 +153,7 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
             "write it once",
         ),
         ("env: {A: a, A: b}", "has A twice: on line 1", "write it once"),
+        ("deadline: 2026-13-45", "job.yaml is not YAML: month must be in 1..12", "correct it"),
         ("- script", "holds no job: it is a list", "name: train"),
         ("", "holds no job: it is empty", "name: train"),
     ],
@@ -170,6 +171,7 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, wr
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ('{"name": "\xff"}', "is not JSON: 'utf-8' codec"),
         ('{"env": {"A": "a"}, "env": {"B": "b"}}', "has env twice in one place"),
         ('{"training": {"seed": 1, "seed": 2}}', "has seed twice in one place"),
         ('{"env": ', "is not JSON"),
@@ -177,7 +179,7 @@ def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, wr
 )
 def test_what_is_wrong_with_json_itself_is_named_with_the_file(tmp_path, text, said) -> None:
     path = tmp_path / "job.json"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput, match=rf"job\.json {said}"):
         read_job(path, name="j", team="t")
 
