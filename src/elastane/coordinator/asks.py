@@ -39,7 +39,7 @@ def refused(roster: Roster, ask: Ask) -> str:
         return f"the run is over: {roster.over.why}"
     if isinstance(ask, AskStop):
         return ""
-    if roster.stopping or roster.finishing is not None:
+    if roster.stopping is not None or roster.finishing is not None:
         return "the run is about to end: it makes its last step"
     if roster.target is None:
         return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
@@ -81,8 +81,8 @@ def _do(turn: Turn, ask: Ask) -> None:
             _drain(turn, worker)
         case AskEvict():
             _evict(turn)
-        case AskStop(who=who, why=why):
-            request_stop(turn, who, why)
+        case AskStop():
+            request_stop(turn, ask)
         case AskCheckpoint():
             want_one(turn)
         case _:
@@ -115,19 +115,13 @@ def _evict(turn: Turn) -> None:
         turn.tell_agent(Kill(worker=worker, why="it was to leave, and had not left in time"))
 
 
-def request_stop(turn: Turn, who: str = "user", why: str = "") -> None:
-    """The end of the run at the next commit; members hear it now, and after each of their reports.
-
-    Args:
-        turn: of the coordinator.
-        who: has asked first.
-        why: in a sentence; empty: nobody said.
-    """
+def request_stop(turn: Turn, ask: AskStop) -> None:
+    """The end of the run at the next commit; members hear it now, and after each of their reports."""
     roster = turn.roster
-    if roster.stopping:
+    if roster.stopping is not None:
         return
     what = "the run is to stop after the step it is in"
-    turn.record("drain.requested", who=who, why=f"{what}. {why}" if why else what)
-    turn.roster = replace(roster, stopping=True)
+    turn.record("drain.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
+    turn.roster = replace(roster, stopping=ask)
     for worker in sorted(roster.living(roster.needed)):
         turn.tell(worker, Stop())

@@ -13,6 +13,7 @@ import msgspec
 
 from elastane.api.control import (
     AgentReport,
+    AskStop,
     CheckpointKept,
     Dismiss,
     Happened,
@@ -242,7 +243,7 @@ def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
     concerned = worker in newest or report.newest is not None
     if concerned and newest.term == roster.term and known < newest.number:
         turn.tell(worker, Propose(generation=newest))
-    if roster.stopping and worker in roster.needed and report.state != "finished":
+    if roster.stopping is not None and worker in roster.needed and report.state != "finished":
         turn.tell(worker, Stop())
 
 
@@ -342,7 +343,7 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
             why = "waits for its data, and all others for it"
             turn.record("data.awaited", who=f"worker {worker}", why=why, workers=(worker,))
     if report.stopping:
-        request_stop(turn)
+        request_stop(turn, AskStop())
 
 
 def _hear_exits(turn: Turn, report: AgentReport) -> None:

@@ -88,5 +88,8 @@ def finish_run(turn: Turn) -> None:
 
 
 def stop_run(turn: Turn) -> None:
-    step = turn.roster.step
-    end_run(turn, "run.stopped", RunOver(code=STOPPED_BY_USER, why=f"stopped after step {step}"), who="user")
+    asked = turn.roster.stopping
+    # What an earlier coordinator was asked, and by whom, the members do not know.
+    who, reason = ("", "") if asked is None else (asked.who, asked.why.removesuffix("."))
+    why = f"stopped after step {turn.roster.step}" + (f": {reason}" if reason else "")
+    end_run(turn, "run.stopped", RunOver(code=STOPPED_BY_USER, why=why), who=who)

@@ -46,7 +46,7 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
 def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
     """After three in a row, the run goes on with those it has; without any, it fails."""
     roster = turn.roster
-    if roster.stopping or roster.finishing is not None:
+    if roster.stopping is not None or roster.finishing is not None:
         return
     tried = roster.failed_joins + 1
     turn.roster = replace(roster, failed_joins=tried)

@@ -172,7 +172,7 @@ def _tell_once(turn: Turn, kind: str, name: str, why: str) -> None:
 def _ask_when_due(turn: Turn) -> None:
     roster, keeping = turn.roster, turn.roster.keeping
     at_work = roster.at_work
-    if roster.finishing is not None or roster.stopping or at_work is None or roster.step == 0:
+    if roster.finishing is not None or roster.stopping is not None or at_work is None or roster.step == 0:
         return
     newest = newest_of(roster)
     step = keeping.step if newest is None else max(keeping.step, newest.step)

@@ -7,7 +7,15 @@ be learned again from one report of each worker and the agent, which is how a ne
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from elastane.api.control import AgentReport, Dismiss, RunOver, WorkerExit, WorkerFailed, WorkerReport
+from elastane.api.control import (
+    AgentReport,
+    AskStop,
+    Dismiss,
+    RunOver,
+    WorkerExit,
+    WorkerFailed,
+    WorkerReport,
+)
 from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
@@ -48,7 +56,7 @@ class Roster:
         target: workers wanted; None until the agent has said so.
         by_hand: a human has said how many, not a controller.
         draining: members asked to leave.
-        stopping: the user asked for the end of the run.
+        stopping: who asked first for the end of the run, and why; None: nobody has, as far as is known.
         failed_joins: processes in a row that ended before they became members.
         origin: step of the checkpoint this life of the run began with; 0: it began anew.
         step: highest committed step heard of.
@@ -93,7 +101,7 @@ class Roster:
     target: int | None = None
     by_hand: bool = False
     draining: frozenset[WorkerId] = frozenset()
-    stopping: bool = False
+    stopping: AskStop | None = None
     failed_joins: int = 0
     origin: int = 0
     step: int = 0

@@ -29,7 +29,7 @@ def state_of(roster: Roster) -> str:
         return "over"
     if roster.finishing is not None:
         return "finishing"
-    if roster.stopping:
+    if roster.stopping is not None:
         return "stopping"
     if roster.newest is None:
         return "listening" if roster.listening else "starting"

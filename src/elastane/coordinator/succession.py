@@ -28,7 +28,7 @@ def begin(turn: Turn) -> None:
     roster = turn.roster
     if roster.newest is not None or roster.agent is None or roster.target is None:
         return
-    if roster.stopping:
+    if roster.stopping is not None:
         stop_run(turn)
         return
     if roster.term > roster.first_term and any(worker not in roster.reports for worker in roster.started):
@@ -126,7 +126,7 @@ def plan(turn: Turn) -> None:
         or target is None
         or not roster.settled
         or len(roster.living(roster.needed)) < len(roster.needed)
-        or roster.stopping
+        or roster.stopping is not None
         or roster.finishing is not None
         or (not roster.stays and roster.handing_over(newest))
     ):

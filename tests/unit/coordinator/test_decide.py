@@ -539,6 +539,21 @@ def test_who_has_stopped_the_run_is_told_with_the_reason(training) -> None:
     (event,) = [one for one in stage.events if one.kind == "drain.requested"]
     assert event.who == "controller"
     assert event.why == "the run is to stop after the step it is in. It is paused."
+    finish(stage, 0, step=5, stopped=True)
+    stage.hear(ModelWritten(worker=0))
+    (event,) = [one for one in stage.events if one.kind == "run.stopped"]
+    assert (event.who, event.why) == ("controller", "stopped after step 5: It is paused")
+    assert stage.told(RunOver)[0].why == event.why
+
+
+def test_a_new_coordinator_that_was_not_asked_for_the_stop_says_of_nobody_that_they_asked(training) -> None:
+    stage = training(1, step=5)
+    stage.ask(AskStop(who="controller", why="It is paused."))
+    stage = stage.successor()
+    finish(stage, 0, step=5, stopped=True)
+    stage.hear(ModelWritten(worker=0))
+    (event,) = [one for one in stage.events if one.kind == "run.stopped"]
+    assert (event.who, event.why) == ("", "stopped after step 5")
 
 
 @pytest.mark.parametrize(("stopped", "kind"), [(True, "run.stopped"), (False, "run.finished")])
