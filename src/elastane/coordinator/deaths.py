@@ -6,6 +6,7 @@ though not for long. It keeps the time of the first news, and there is one for e
 """
 
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from elastane.api.control import DEAD_THREAD, LARGEST_SCRIPT_CODE, Kill, WorkerExit
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Record
+from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 LAST_WORD_S = 1.0
@@ -90,6 +92,23 @@ def how_it_ended(ended: WorkerExit) -> str:
         return f"killed by {signal.Signals(-ended.code).name}"
     except ValueError:
         return f"killed by signal {-ended.code}"
+
+
+def causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
+    """How they ended, as far as the agent has said, in brackets to follow a clause; empty: nobody knows."""
+    ended: dict[str, list[WorkerId]] = {}
+    for worker in sorted(workers):
+        if worker in roster.exits:
+            ended.setdefault(how_it_ended(roster.exits[worker]), []).append(worker)
+    return f" ({'; '.join(f'{names(dead)}: {how}' for how, dead in ended.items())})" if ended else ""
+
+
+def names(workers: Iterable[WorkerId]) -> str:
+    """As in: worker 2; workers 2, 3 and 5."""
+    listed = [str(worker) for worker in workers]
+    if len(listed) == 1:
+        return f"worker {listed[0]}"
+    return f"workers {', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def by_itself(ended: WorkerExit) -> bool:

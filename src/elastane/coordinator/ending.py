@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from elastane.api.control import RunOver, WriteModel
 from elastane.api.records import SCRIPT
-from elastane.coordinator.deaths import tell_all
+from elastane.coordinator.deaths import causes, tell_all
 from elastane.coordinator.history import STOPPED_BY_USER
 from elastane.coordinator.keeping import last_one_is_settled
 from elastane.coordinator.turn import Turn
@@ -50,8 +50,8 @@ def end_when_done(turn: Turn) -> None:
     if not living and not roster.model_written:
         fail_run(
             turn,
-            f"every worker died after the last step, {roster.step}, before the model was written: "
-            "elastane run --resume goes on from the newest checkpoint",
+            f"every worker died after the last step, {roster.step}, before the model was written"
+            + causes(roster, at_work.workers),
             lost=True,
         )
         return

@@ -1,23 +1,15 @@
 """Which generation comes next: the first, the one after a death, the one that was planned."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from elastane.api.membership import Member, WorkerId
+from elastane.coordinator.deaths import causes, names
 from elastane.coordinator.ending import fail_run, stop_run
 from elastane.coordinator.rebalance import weigh
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 LAST_WORD_S = 1.0
-
-
-def names(workers: Iterable[WorkerId]) -> str:
-    """As in: worker 2; workers 2, 3 and 5."""
-    listed = [str(worker) for worker in workers]
-    if len(listed) == 1:
-        return f"worker {listed[0]}"
-    return f"workers {', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def begin(turn: Turn) -> None:
@@ -107,10 +99,9 @@ def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
 
 
 def _lost(roster: Roster) -> str:
-    return (
-        f"no living worker holds the state after step {roster.step}: every copy died; "
-        "elastane run --resume goes back to the newest checkpoint"
-    )
+    # What follows is for those to say who keep the run alive: `elastane run`, or the controller of its job.
+    why = f"no living worker holds the state after step {roster.step}: every copy died"
+    return why + causes(roster, roster.needed)
 
 
 def plan(turn: Turn) -> None:

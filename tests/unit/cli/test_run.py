@@ -26,6 +26,7 @@ class PretendAgent:
     over = RunOver(code=0)
     interrupts = 0
     torn = b""
+    kept = False
     steps: Callable
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, resumed=None) -> None:
@@ -50,7 +51,9 @@ class PretendAgent:
                 ledger.write(msgspec.json.encode(type(self).steps(step)) + b"\n")
             ledger.write(self.torn)
         event = EventLine(time=102.5, kind="worker.joined", who="worker 0", why="[red]first[/red]", step=1)
-        self.run_dir.events.write_bytes(msgspec.json.encode(event) + b"\n")
+        saved = EventLine(time=102.6, kind="checkpoint.saved", step=1)
+        told = (event, saved) if self.kept else (event,)
+        self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in told))
         for count in range(self.interrupts):
             self.called.clear()
             os.kill(os.getpid(), signal.SIGINT)
@@ -180,10 +183,10 @@ def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
 
 
 def test_a_run_that_loses_everything_again_and_again_is_given_up(
-    agent, elastane, script, monkeypatch
+    agent, elastane, script, home, monkeypatch
 ) -> None:
     """A life that gets no further than the checkpoint it began with was in vain."""
-    agent.over = RunOver(code=1, why="every copy died", lost=True)
+    agent.over, agent.kept = RunOver(code=1, why="every copy died", lost=True), True
     lives = []
 
     def resume(run_dir, spec, say, *, why: str) -> RunRecord:
@@ -197,6 +200,8 @@ def test_a_run_that_loses_everything_again_and_again_is_given_up(
     result = elastane("run", script)
     assert result.exit_code == 1
     assert lives == ["every copy of the state died"] * (3 + LIVES_IN_VAIN)
+    directory = next((home / "runs").iterdir())
+    assert f"elastane run --resume {directory} goes back to its newest checkpoint" in result.stdout
 
 
 def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -> None:
@@ -210,3 +215,4 @@ def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -
     assert result.exit_code == 1
     assert "no way back: there is no checkpoint" in result.stdout
     assert "every copy died" in result.stdout
+    assert "elastane run --resume" not in result.stdout

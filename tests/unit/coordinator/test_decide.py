@@ -19,6 +19,7 @@ from elastane.api.control import (
     RunOver,
     SetTarget,
     Stop,
+    WorkerExit,
     WorkerFailed,
     WriteModel,
 )
@@ -425,7 +426,7 @@ def test_without_any_copy_of_the_state_the_run_is_over(training) -> None:
     (over,) = stage.told(RunOver)
     assert over.code == 1
     assert "after step 5" in over.why
-    assert "newest checkpoint" in over.why
+    assert "every copy died" in over.why
 
 
 def test_a_survivor_may_still_say_that_it_had_become_complete(training) -> None:
@@ -449,6 +450,19 @@ def test_a_survivor_that_stays_incomplete_cannot_go_on(training) -> None:
     stage.exit(0)
     stage.wait(1.1)
     assert "no living worker holds the state" in stage.told(RunOver)[0].why
+
+
+def test_when_every_copy_is_gone_the_end_says_how_they_died_and_nothing_of_what_comes_next(training) -> None:
+    """Whether somebody resumes the run, and who, a coordinator does not know."""
+    stage = training(2)
+    stage.alive.clear()
+    stage.exits = [WorkerExit(worker=worker, pid=100 + worker, code=-9) for worker in (0, 1)]
+    stage.agent()
+    (over,) = stage.told(RunOver)
+    assert over.lost
+    assert over.why == (
+        "no living worker holds the state after step 5: every copy died (workers 0 and 1: killed by SIGKILL)"
+    )
 
 
 # -- the user's code -------------------------------------------------------------------------------------
@@ -574,7 +588,12 @@ def test_when_all_die_before_the_model_is_written_the_run_may_have_another_life(
     finish(stage, 0, 1)
     stage.exit(0)
     stage.exit(1)
-    assert stage.told(RunOver)[0].lost
+    (over,) = stage.told(RunOver)
+    assert over.lost
+    assert over.why == (
+        "every worker died after the last step, 100, before the model was written "
+        "(workers 0 and 1: killed by SIGKILL)"
+    )
     assert stage.kinds()[-1] == "run.failed"
 
 

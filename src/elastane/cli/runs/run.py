@@ -381,6 +381,7 @@ def say_the_end(run_dir: RunDir, over: RunOver, console: "Console", report: Path
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     rows: list[tuple[str, str]] = []
+    kept = 0
     if report is not None:
         facts = facts_of(read_run(run_dir))
         ending = {0: "finished", STOPPED_BY_USER: "stopped"}.get(over.code, "failed")
@@ -388,11 +389,16 @@ def say_the_end(run_dir: RunDir, over: RunOver, console: "Console", report: Path
         console.print(
             f"{ending} after {facts.steps} steps in {duration_text(facts.wall_s)}{loss}", markup=False
         )
+        kept = facts.checkpoints
         if facts.digest:
             rows.append(("digest", f"{facts.digest[0]} (parameters after step {facts.digest[1]})"))
         rows.append(("report", str(report)))
     if over.why and over.code:
         console.print(over.why, markup=False)
+    if over.lost and kept:
+        console.print(
+            f"elastane run --resume {run_dir.root} goes back to its newest checkpoint", markup=False
+        )
     model = finished_model(run_dir)
     if model is not None:
         rows.insert(0, ("model", str(model)))
