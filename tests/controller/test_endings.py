@@ -47,7 +47,10 @@ def test_a_job_whose_time_is_up_is_stopped_and_has_failed(cluster, ada, make_spe
     assert 60 <= job.active_s <= 65
     assert [type(order) for order in cluster.world.orders if isinstance(order, Stop | Kill)] == [Stop]
     assert cluster.world.running["train"].saved_s is not None
-    assert "It has run for as long as activeDeadlineSeconds allows." in job.explained.sentences
+    told = ada.get("/jobs/train/explain").json()
+    assert "It has run for as long as activeDeadlineSeconds allows." in told["decisions"][0]["sentences"]
+    assert told["explanation"] == {"sentences": [f"It has failed: {job.why}."], "decidedS": job.ended_s}
+    assert list(job.explained.sentences) == told["explanation"]["sentences"]
     assert [kind for kind, _ in events(ada, "train")][-2:] == ["job.stopping", "job.failed"]
     assert cluster.uses() == {}
 

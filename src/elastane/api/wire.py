@@ -142,7 +142,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Explanation(Served, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a job has the size it has, in sentences."""
+    """Why a job has the size it has, in sentences; of one that has ended, how."""
 
     sentences: tuple[str, ...] = ()
     decided_s: float = 0.0

@@ -3,7 +3,7 @@
 import msgspec
 
 from elastane.api.observations import Observation, Progress
-from elastane.api.wire import Held, Job, Observed, State
+from elastane.api.wire import ENDED, Held, Job, Observed, State
 from elastane.controller.course import Course
 from elastane.controller.placing import placed
 
@@ -107,14 +107,15 @@ def told(job: Job, after: Noted) -> tuple[Said, ...]:
         said.append(Said("job.stopped", f"{name} has stopped and given its devices back"))
     if after.crashes > job.crashes:
         said.append(Said("job.crashed", f"{name} crashed ({after.crashes}): {after.why}"))
-    if after.state in ("finished", "failed", "cancelled"):
-        said.append(Said(f"job.{after.state}", f"{name} {_ended(after)}"))
+    if after.state in ENDED:
+        said.append(Said(f"job.{after.state}", f"{name} {how_it_ended(after.state, after.why)}"))
     return tuple(said)
 
 
-def _ended(after: Noted) -> str:
-    how = {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[after.state]
-    return f"{how}: {after.why}" if after.why else how
+def how_it_ended(state: State, why: str) -> str:
+    """What became of a job in one of the states that end it, to follow its name."""
+    how = {"finished": "has finished", "failed": "has failed", "cancelled": "was cancelled"}[state]
+    return f"{how}: {why}" if why else how
 
 
 def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Observed:

@@ -11,6 +11,7 @@ from elastane.api.cluster import Draining, Holding, JobState
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
+from elastane.controller.noting import how_it_ended
 
 # The same specs are read again at every turn, and are values.
 _spec_in = lru_cache(maxsize=20_000)(msgspec.json.Decoder(JobSpec).decode)
@@ -29,6 +30,14 @@ def summary_of(row: Row[Any]) -> JobSummary:
     return JobSummary(**_summary(row, _spec_in(row.spec), _observed.decode(row.observed)))
 
 
+def _explained(row: Row[Any]) -> Explanation:
+    """Of a job that has ended, how: what was last planned for it has nothing to say any more."""
+    if row.ended_s is None:
+        return _explanation.decode(row.explained)
+    ending = how_it_ended(row.state, row.why.removesuffix("."))
+    return Explanation(sentences=(f"It {ending}.",), decided_s=row.ended_s)
+
+
 def job_of(row: Row[Any]) -> Job:
     spec, observed = _spec_in(row.spec), _observed.decode(row.observed)
     return Job(
@@ -37,7 +46,7 @@ def job_of(row: Row[Any]) -> Job:
         spec=spec,
         grant=_grant.decode(row.granted),
         observed=observed,
-        explained=_explanation.decode(row.explained),
+        explained=_explained(row),
         run_dir=row.run_dir,
         lives=row.lives,
         crashes=row.crashes,
