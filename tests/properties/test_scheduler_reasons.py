@@ -243,6 +243,13 @@ class Truth:
         assert why.until_s > self.before.now_s
         assert 0 < rests_s <= self.before.rules.cooldown_s * 32
 
+    def stopped_often(self, decision, state, why):
+        assert state.workers == 0
+        assert state.setbacks > 1
+        rests_s = why.until_s - (state.started_s or 0.0)
+        assert why.until_s > self.before.now_s
+        assert 0 < rests_s <= self.before.rules.cooldown_s * 31
+
 
 def checked(before, made):
     truth = Truth(before, made)

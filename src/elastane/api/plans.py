@@ -231,6 +231,12 @@ class CoolingDown(Reason, frozen=True, kw_only=True, gc=False):
     until_s: float
 
 
+class StoppedOften(Reason, frozen=True, kw_only=True, gc=False):
+    """The job had to give something back more than once within an hour, and at last all: it rests, too."""
+
+    until_s: float
+
+
 class TargetMet(Reason, frozen=True, kw_only=True, gc=False):
     """``workers`` are enough for the throughput that was asked for, within a tenth."""
 
@@ -272,6 +278,7 @@ Why: TypeAlias = (
     | NotWorth
     | ResizeTooDear
     | CoolingDown
+    | StoppedOften
     | TargetMet
     | BudgetAllows
 )

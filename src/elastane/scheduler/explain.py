@@ -35,6 +35,7 @@ from elastane.api.plans import (
     ResizeTooDear,
     RetryLater,
     SizeNotLegal,
+    StoppedOften,
     Suspended,
     TargetMet,
     Why,
@@ -187,6 +188,11 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             return f"No size in reach earns back a resize of {cost_s:g} s within {horizon_s:g} s."
         case CoolingDown(until_s=until_s):
             return f"It was resized a moment ago and rests until {_time(until_s)}."
+        case StoppedOften(until_s=until_s):
+            return (
+                "It was stopped a moment ago, and has had to give something back more than once within an "
+                f"hour: it rests until {_time(until_s)}."
+            )
         case TargetMet(workers=workers, throughput=throughput):
             return (
                 f"{_count(workers, 'worker')} {_are(workers)} enough for {throughput:g} samples per second, "

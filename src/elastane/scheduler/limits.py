@@ -18,6 +18,7 @@ from elastane.api.plans import (
     Ends,
     OwnDrain,
     RetryLater,
+    StoppedOften,
     Suspended,
     TargetMet,
     Why,
@@ -73,7 +74,7 @@ def limit(state: JobState, rules: Rules, curve: Curve, price: float, now_s: floa
     if state.setbacks and not state.workers:
         until_s = back_at_s(state, rules, now_s)
         if now_s < until_s:
-            return Limit(0, CoolingDown(until_s=until_s))
+            return Limit(0, StoppedOften(until_s=until_s))
     most, absent = maximum(policy), given_up(state, now_s)
     found = [] if absent is None else [Limit(absent.left, absent.why)]
     found.append(Limit(most, AtMaximum(workers=most)))

@@ -37,6 +37,7 @@ def decision(action, *why):
         ("shrink", (SizeNotLegal(workers=3),), 3),
         ("shrink", (NodesLeave(pool="a", workers=1), SizeNotLegal(workers=3)), 4),
         ("shrink", (DidNotReturn(workers=1),), 4),
+        ("preempt", (NodesLeave(pool="a", workers=1),), 4),
         ("preempt", (Suspended(),), 3),
         ("shrink", (TAKEN, AtMaximum(workers=2)), 4),
         ("grow", (), 3),

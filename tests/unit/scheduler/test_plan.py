@@ -328,7 +328,14 @@ def stopped(*, ran_s):
 def test_a_job_that_is_stopped_again_soon_after_its_start_is_left_alone_for_longer():
     decision = stopped(ran_s=100)
     # 60 s are doubled three times; the first 60 s are free.
-    assert decision.why == (plans.CoolingDown(until_s=NOW_S - 101 + 480 - 60),)
+    assert decision.why == (plans.StoppedOften(until_s=NOW_S - 101 + 480 - 60),)
+    (said,) = [one for one in explain(decision, TEAMS) if "rests until" in one]
+    assert said.startswith("It was stopped a moment ago, and has had to give something back more than once")
+
+
+def test_a_job_that_is_stopped_for_the_first_time_may_come_back_at_once():
+    past = {"setbacks": 1, "resized_s": NOW_S - 1, "started_s": NOW_S - 2}
+    assert decided(state(fields=past)).action == "start"
 
 
 def test_a_spent_budget_is_told_before_a_rest_that_would_be_over_sooner():
