@@ -124,6 +124,24 @@ def test_a_module_that_a_file_names_is_looked_for_where_the_job_starts(elastane,
     assert "relative path" not in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("folder", "said"), [("data", "there is no directory"), ("train.py", "is not a directory")]
+)
+def test_the_working_directory_of_a_file_must_be_here_if_the_controller_is(
+    elastane, script, url, folder, said
+):
+    (script.parent / "job.yaml").write_text(JOB + f"workingDir: {folder}\n")
+    assert elastane("submit", "job.yaml", "--name", "elsewhere").exit_code == 0
+    keep_running(Running(url=url, pid=1, started=0))
+    for words in ((), ("--dry-run",)):
+        answer = elastane("submit", "job.yaml", "--name", "other", *words)
+        assert answer.exit_code == 2
+        assert said in answer.stderr
+        assert str(script.parent / folder) in answer.stderr
+        assert "correct workingDir: in it" in answer.stderr
+    assert elastane("describe", "other").exit_code != 0
+
+
 def test_a_dry_run_is_a_file_of_the_same_job_and_submits_nothing(elastane, script):
     words = ("submit", "train.py", "--name", "digits", "--workers", "1:3", "--checkpoint-every", "500 steps")
     printed = elastane(*words, "--dry-run").stdout

@@ -1,6 +1,7 @@
 """``elastane submit``: a job for the cluster, from a file or a script."""
 
 import os
+import stat
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -289,22 +290,37 @@ def job_of(named: Path, args: tuple[str, ...], here: Path, *, team: str, module:
 
 
 def check_program_of(spec: JobSpec, file: Path) -> None:
-    """Goes on if the script or the module that a job's file names, if it names one, is on this machine.
+    """Goes on if what a job's file names is on this machine: its script or module, and where that begins.
 
     Raises:
         BadInput: it is not.
     """
+    field = "workingDir"
     try:
+        if spec.working_dir:
+            _check_folder(Path(spec.working_dir))
+        field = "script" if spec.script else "module"
         if spec.script:
             check_script(Path(spec.script))
         elif spec.module:
             file_of(spec.module, Path(spec.working_dir))
     except BadInput as error:
-        if spec.script:
-            do = "correct script: in it; a relative path begins where the file is"
-        else:
+        if field == "module":
             do = "correct module: in it, or workingDir:, where the job starts"
+        else:
+            do = f"correct {field}: in it; a relative path begins where the file is"
         raise BadInput(f"{file}: {error.what}", means=error.means, do=do) from error
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        found = stat.S_ISDIR(folder.stat().st_mode)
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no directory {folder}") from error
+    except OSError as error:
+        raise BadInput(f"cannot enter {folder}: {error.strerror}") from error
+    if not found:
+        raise BadInput(f"{folder} is not a directory")
 
 
 def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
