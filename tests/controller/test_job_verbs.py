@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -14,7 +15,9 @@ from elastane.api.orders import Stop
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.cli.jobs import waiting
 from elastane.cli.main import app
+from elastane.cli.runs import following
 from elastane.client.context import Context, Running, context, keep, keep_running, kept_context
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
@@ -377,8 +380,30 @@ def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwh
     assert elastane("pause", "digits").exit_code == 2
 
 
+@pytest.fixture
+def looked(monkeypatch):
+    """Returns when a command that waits, or follows, has looked anew."""
+    looks, sleep = threading.Semaphore(0), time.sleep
+
+    def counted(seconds):
+        looks.release()
+        sleep(seconds)
+
+    for module in (waiting, following):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=counted))
+
+    def look():
+        while looks.acquire(blocking=False):
+            pass
+        # The first of these may have begun before.
+        for _ in range(2):
+            assert looks.acquire(timeout=60)
+
+    return look
+
+
 def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
-    elastane, cluster, submitted, meanwhile
+    elastane, cluster, submitted, meanwhile, looked
 ):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
@@ -389,7 +414,7 @@ def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
 
     def make_room():
         cluster.until(lambda: "It needs" in " ".join(cluster.job("digits").explained.sentences))
-        time.sleep(1.5)
+        looked()
         cluster.api.user().post("/jobs/wide/cancel")
         cluster.until(lambda: bool(cluster.job("digits").observed.held))
 
@@ -413,13 +438,13 @@ def test_a_program_that_waits_hears_nothing_but_the_job(elastane, cluster, submi
     assert (json.loads(answer.stdout)["state"], answer.stderr) == ("paused", "")
 
 
-def test_who_follows_a_job_that_waits_is_told_for_what(elastane, cluster, submitted, script):
+def test_who_follows_a_job_that_waits_is_told_for_what(elastane, cluster, submitted, script, looked):
     submitted("wide", "--workers", "4:4")
     cluster.until(lambda: cluster.workers("wide") == 4)
 
     def make_room():
         cluster.until(lambda: bool(cluster.api.user().get("/jobs/late").json().get("explained")))
-        time.sleep(1.5)
+        looked()
         cluster.api.user().post("/jobs/late/cancel")
         cluster.pass_time(2)
 
@@ -487,7 +512,7 @@ def run_here(cluster, tmp_path):
 
 @pytest.mark.parametrize("verb", ["events", "logs"])
 def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
-    elastane, cluster, submitted, run_here, verb
+    elastane, cluster, submitted, run_here, *, looked, verb
 ):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
@@ -497,7 +522,7 @@ def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
     cluster.until(lambda: cluster.job("digits").state == "paused")
 
     def go_on():
-        time.sleep(0.5)
+        looked()
         say("second life")
         cluster.api.user().post("/jobs/digits/cancel")
 

@@ -5,7 +5,8 @@ What a team does not use goes up to its cohort, and from there to the cluster, w
 owner always comes before a borrower, and nothing stays idle that somebody may use.
 
 What has failed and may come back counts as if it were there, but only for a job that has to give up nothing:
-nobody waits for what is really there because others wait for a repair.
+nobody waits for what is really there because others wait for a repair. And what a job that has lost patience
+keeps from its team or cohort is theirs again where borrowers would have it instead.
 """
 
 from collections.abc import Container, Sequence
