@@ -2,8 +2,15 @@
 
 ``python benchmarks/engine_latency.py --repetitions 20``: a real job grows, shrinks and is paused and resumed;
 every order goes through `LocalEngine`, as the controller's do. The decision is the moment before the order is
-carried out; the step is the first line of the ledger with the new number of workers, by its own time. One
-look at many jobs is timed too.
+carried out; the step is the first line of the ledger with the new number of workers, by its own time.
+
+What a healthy worker feels of it is its slowest step from the decision to the first one at the new size, that
+one included, over a usual step at the old size or the new one, whichever takes longer: 1.0 is nothing. ``calm``
+is the slowest of as many steps just before the decision, over a usual one: what the machine does by itself.
+``pause_s`` is how much longer that first step took than the usual ones at the new size: on two cores, two
+workers that compute leave none for whoever joins.
+
+One look at many jobs is timed too.
 """
 
 import argparse
@@ -12,9 +19,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
+from typing import NamedTuple, TypeAlias
 
 import elastane
 import msgspec
@@ -25,8 +33,8 @@ from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.records import LedgerLine
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
-from elastane.observability.metrics import pauses_of
-from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
+from elastane.observability.run_files import decode_ledger_line
+from elastane.observability.tail import Tail
 
 import machine
 
@@ -36,6 +44,8 @@ WAIT_S = 60
 CALM_STEPS = 20
 GROWTHS_A_LIFE = 5
 SETTLED, WAITING = 10_000, 1_000
+Spread: TypeAlias = dict[str, float]
+Results: TypeAlias = dict[str, dict[str, Spread]]
 
 
 class Timed:
@@ -45,6 +55,9 @@ class Timed:
         self.home = home
         self.engine = LocalEngine(home)
         self.run_dir = Places(home).run_dir(JOB)
+        self.tail = Tail(self.run_dir.ledger)
+        self.lines: list[LedgerLine] = []
+        self.resizes: list[tuple[float, int]] = []
         script = ("train_elastane.py", "--size=1m", "--steps=1000000", "--virtual-ranks=4")
         self.spec = JobSpec(
             name=JOB,
@@ -70,6 +83,8 @@ class Timed:
         """Seconds from the decision to the first step with so many workers."""
         known = len(self.ledger())
         decided_s = time.time()
+        if isinstance(order, Resize):
+            self.resizes.append((decided_s, workers))
         await self.order(order)
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -85,11 +100,13 @@ class Timed:
             while len(self.ledger()) < known + CALM_STEPS:  # noqa: ASYNC110 - nor is a line of a file
                 await asyncio.sleep(0.02)
 
-    def ledger(self) -> tuple[LedgerLine, ...]:
-        return read_lines(self.run_dir.ledger, decode_ledger_line, torn_tail=True)
+    def ledger(self) -> list[LedgerLine]:
+        """All so far; only what is new is read: who trains has no core to spare for who looks."""
+        self.lines += map(decode_ledger_line, self.tail.new_lines())
+        return self.lines
 
 
-async def resizes(repetitions: int, home: Path) -> dict[str, dict[str, float]]:
+async def resizes(repetitions: int, home: Path) -> Results:
     timed = Timed(home)
     try:
         return await measured_on(timed, repetitions)
@@ -102,7 +119,7 @@ async def resizes(repetitions: int, home: Path) -> dict[str, dict[str, float]]:
         await timed.engine.close()
 
 
-async def measured_on(timed: Timed, repetitions: int) -> dict[str, dict[str, float]]:
+async def measured_on(timed: Timed, repetitions: int) -> Results:
     measured: dict[str, list[float]] = {"submit": [], "grow": [], "shrink": [], "pause": [], "resume": []}
     for life in range(1, 1 + max(1, repetitions // GROWTHS_A_LIFE)):
         start = Start(job=JOB, life=life, workers=1, spec=timed.spec)
@@ -114,22 +131,54 @@ async def measured_on(timed: Timed, repetitions: int) -> dict[str, dict[str, flo
             measured["grow"].append(await timed.change(resized(life, 2), 2))
             await timed.calm()
             measured["shrink"].append(await timed.change(resized(life, 1), 1))
+        await timed.calm()
         decided_s = time.time()
         await timed.order(Stop(job=JOB, life=life))
         await timed.until(lambda seen: not seen.present)
         measured["pause"].append(time.time() - decided_s)
-    pauses = [pause.longest_ms / 1000 for pause in pauses_of(read_run(timed.run_dir).events)]
+    felt = [felt_of(timed.ledger(), decided_s, workers) for decided_s, workers in timed.resizes]
     await timed.order(Settle(job=JOB))
-    return {name: spread(values) for name, values in measured.items()} | {
-        "felt_by_the_healthy": spread(pauses)
-    }
+    results = {"seconds": {name: spread(values) for name, values in measured.items()}}
+    for name, grown in (("grow", True), ("shrink", False)):
+        some = [one for one in felt if one.grown == grown]
+        results[f"felt by the healthy, {name}"] = {
+            "slowest step over a usual one": spread([one.slowest for one in some]),
+            "the same, calm": spread([one.calm for one in some]),
+            "pause_s": spread([one.pause_s for one in some]),
+        }
+    return results
+
+
+class Felt(NamedTuple):
+    """What the healthy felt of one resize; see above."""
+
+    grown: bool
+    slowest: float
+    calm: float
+    pause_s: float
+
+
+def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Felt:
+    """Of a resize before and after which the job was left alone for `CALM_STEPS`."""
+    begin = next(n for n, line in enumerate(ledger) if line.time >= decided_s)
+    first = next(n for n in range(begin, len(ledger)) if len(ledger[n].workers) == workers)
+    took = [line.seconds["step"] for line in ledger]
+    before = median(took[begin - CALM_STEPS : begin])
+    after = median(took[first + 1 : first + 1 + CALM_STEPS])
+    calm = took[2 * begin - first - 1 : begin]
+    return Felt(
+        grown=workers > len(ledger[begin - 1].workers),
+        slowest=max(took[begin : first + 1]) / max(before, after),
+        calm=max(calm) / before,
+        pause_s=took[first] - after,
+    )
 
 
 def resized(life: int, workers: int) -> Resize:
     return Resize(job=JOB, life=life, workers=workers, limits=(1, 2))
 
 
-async def looking(home: Path) -> dict[str, float]:
+async def looking(home: Path) -> Spread:
     """One look of an engine whose directory holds many jobs that are over, and many that wait."""
     engine, places = LocalEngine(home), Places(home)
     for number in range(SETTLED):
@@ -147,16 +196,15 @@ async def looking(home: Path) -> dict[str, float]:
     return spread(took)
 
 
-def spread(values: list[float]) -> dict[str, float]:
-    """Of seconds."""
+def spread(values: list[float]) -> Spread:
     if len(values) < 2:
-        return {"n": len(values), "p50_s": round(values[0], 4) if values else 0.0}
+        return {"n": len(values), "p50": round(values[0], 4) if values else 0.0}
     parts = quantiles(values, n=100, method="inclusive")
     return {
         "n": len(values),
-        "p50_s": round(parts[49], 4),
-        "p95_s": round(parts[94], 4),
-        "most_s": round(max(values), 4),
+        "p50": round(parts[49], 4),
+        "p95": round(parts[94], 4),
+        "most": round(max(values), 4),
     }
 
 
@@ -169,8 +217,8 @@ def main() -> None:
         os.environ["ELASTANE_HOME"] = str(home)
         results = asyncio.run(resizes(options.repetitions, home))
         looked = asyncio.run(looking(home))
-    results[f"one look: {SETTLED} settled and {WAITING} waiting jobs"] = looked
-    print(json.dumps({"machine": machine.described(), "seconds": results}, indent=2))
+    results["seconds"][f"one look: {SETTLED} settled and {WAITING} waiting jobs"] = looked
+    print(json.dumps({"machine": machine.described(), **results}, indent=2))
 
 
 if __name__ == "__main__":

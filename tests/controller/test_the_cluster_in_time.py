@@ -184,6 +184,21 @@ def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
     cluster.until(lambda: cluster.workers("train") == 8)
 
 
+def test_a_job_that_has_its_devices_and_cannot_begin_says_why_once(cluster, operator, everybody):
+    def held_up():
+        told = everybody.get("/jobs/train/events").json()["items"]
+        return [one["message"] for one in told if one["kind"] == "job.held_up"]
+
+    operator.put("/pools/h100", pool(8))
+    cluster.world.full = "No space left on device"
+    everybody.post("/jobs", job())
+    cluster.pass_time(30)
+    assert held_up() == ["train has its devices and cannot begin now: No space left on device"]
+    cluster.world.full = ""
+    cluster.until(lambda: cluster.workers("train") == 8)
+    assert len(held_up()) == 1
+
+
 def test_a_worker_of_eight_devices_counts_as_eight_everywhere(cluster, operator, everybody):
     cluster.world.seen_nodes = [SeenNode(name=f"n{n}", pool="h100", devices=16) for n in (1, 2)]
     operator.put("/pools/h100", pool(0, price=3.6))

@@ -141,6 +141,8 @@ class World:
         self.orders: list[Order] = []
         self.deaf: set[str] = set()
         """Jobs to whom no order comes through."""
+        self.full = ""
+        """Why nothing starts now; empty: it does."""
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         names = {*jobs, *self.unsettled}
@@ -181,6 +183,8 @@ class World:
 
     def _start(self, order: Start) -> str:
         name = order.job
+        if self.full:
+            return self.full
         if name not in self.running:
             self.running[name] = Running(name, **self.habits.get(name, {}))
             (self.where / name).mkdir(parents=True)

@@ -485,7 +485,7 @@ class Use(Served, frozen=True, kw_only=True):
     price: float = 0.0
 
 
-class UsageRow(Served, frozen=True, kw_only=True, omit_defaults=True):
+class UsageRow(Served, frozen=True, kw_only=True):
     """Device-seconds of one group; a column that was not grouped by is empty."""
 
     team: str = ""

@@ -3,8 +3,10 @@
 ```python
 with Cluster("https://cluster:7425", token) as cluster:
     job = cluster.submit(JobSpec(name="digits", team="vision", script="/home/ada/train.py"))
-    for event in cluster.watch(job=job.name):
+    for event in cluster.watch(job=job.name, after=0):
         print(event.message)
+        if event.kind in {"job.finished", "job.failed", "job.cancelled"}:
+            break
 ```
 """
 

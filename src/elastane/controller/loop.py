@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
 from elastane.api.observations import Observation
-from elastane.api.orders import Order, Settle
+from elastane.api.orders import Order, Settle, Start
 from elastane.api.wire import ENDED, Job
 from elastane.controller.charging import charged
 from elastane.controller.course import Course, Ended, course_of
@@ -87,6 +87,8 @@ class Loop:
         self._clock = clock
         self._planner = planner
         self._seen: Mapping[str, Observation] = {}
+        self._refused: Mapping[str, str] = {}
+        self._held_up: Mapping[str, str] = {}
         self._planned_s = float("-inf")
         self._nodes_s = float("-inf")
         self._stale = True
@@ -288,6 +290,23 @@ class Loop:
         refused = await self._engine.carry_out(told_now) if told_now else {}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
+        starts = {order.job for order in told_now if isinstance(order, Start)}
+        self._tell_who_is_held_up({job: why for job, why in refused.items() if job in starts})
+
+    def _tell_who_is_held_up(self, refused: Mapping[str, str]) -> None:
+        """Of starts that are refused again and again (a full disk), once for each reason.
+
+        A start that can never be is refused once: its job ends.
+        """
+        held_up = {job: why for job, why in refused.items() if job in self._refused}
+        new = {job: why for job, why in held_up.items() if self._held_up.get(job) != why}
+        if new:
+            now_s = self._clock()
+            with self._store.writing() as tx:
+                for job in jobs.named(tx, new):
+                    message = f"{job.name} has its devices and cannot begin now: {new[job.name]}"
+                    events.append(tx, "job.held_up", message, now_s, team=job.team, job=job.name)
+        self._refused, self._held_up = refused, held_up
 
 
 def resting_s(took_s: float, busy_s: float) -> float:

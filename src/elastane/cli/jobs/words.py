@@ -41,6 +41,7 @@ EVENT_COLOURS = {
     "job.ending": "yellow",
     "job.paused": "yellow",
     "job.resumed": "green",
+    "job.held_up": "red",
     "job.crashed": "red",
     "job.failed": "red",
     "job.finished": "bright_blue",
