@@ -5,10 +5,10 @@ every order goes through `LocalEngine`, as the controller's do. The decision is 
 carried out; the step is the first line of the ledger with the new number of workers, by its own time.
 
 What a healthy worker feels of it is its slowest step from the decision to the first one at the new size, that
-one included, over a usual step at the old size or the new one, whichever takes longer: 1.0 is nothing. ``calm``
-is the slowest of as many steps just before the decision, over a usual one: what the machine does by itself.
-``pause_s`` is how much longer that first step took than the usual ones at the new size: on two cores, two
-workers that compute leave none for whoever joins.
+one included, over a usual step at the old size or the new one, whichever takes longer: 1.0 is nothing.
+``calm`` is the slowest of as many steps just before the decision, over a usual one: what the machine does by
+itself. ``pause_s`` is how much longer that first step took than the usual ones at the new size: on two cores,
+two workers that compute leave none for whoever joins.
 
 One look at many jobs is timed too.
 """

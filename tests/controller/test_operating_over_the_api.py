@@ -329,8 +329,10 @@ def test_usage_is_what_was_held_times_how_long(operator, api, sqlite_store, make
     assert by_team["speech"]["borrowedDeviceS"] == pytest.approx(300)
 
     part = operator.get(f"/usage?by=pool&by=job&from={begin + 90}&until={begin + 110}").json()["rows"]
-    assert {(row["pool"], row["job"]): row["ownedDeviceS"] for row in part if "ownedDeviceS" in row} == {
-        ("h100", "a"): pytest.approx(80)
+    assert {(row["pool"], row["job"]): row["ownedDeviceS"] for row in part} == {
+        ("h100", "a"): pytest.approx(80),
+        ("h100", "b"): 0.0,
+        ("spot", "a"): 0.0,
     }
     table = list(csv.DictReader(io.StringIO(api.user().get("/usage?format=csv&by=user").text)))
     assert [(row["user"], float(row["owned_device_s"])) for row in table] == [("ada", pytest.approx(600))]
