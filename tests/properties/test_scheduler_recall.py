@@ -139,3 +139,94 @@ def test_nothing_is_taken_back_for_who_is_over_what_the_team_may_borrow(patient)
     made, taken = calls(snapshot, "take_back")
     assert [one.action for one in made.decisions] == ["keep"] * 100 + ["wait"] * 100
     assert taken == 0
+
+
+def test_what_the_refused_give_back_is_handed_out_once():
+    """Half of the jobs keep their places; what is left is a part of a minimum, which each other job had."""
+    snapshot = Snapshot(
+        now_s=10_000.0,
+        pools=(Pool(name="a", device="h100", devices=2000),),
+        teams=(
+            Team(name="t", cohort="c"),
+            Team(name="u", cohort="c"),
+            Team(name="v", quotas=(quota("a", 995, lend=0),)),
+        ),
+        cohorts=(Cohort(name="c", quotas=(quota("a", 1005),)),),
+        jobs=tuple(running(job(i, "tu"[i % 2], low=10), a=10) for i in range(200)),
+    )
+    made, tried = calls(snapshot, "kept")
+    assert [one.action for one in made.decisions] == ["keep"] * 100 + ["preempt"] * 100
+    assert tried <= 5 * len(snapshot.jobs)
+
+
+def test_what_the_refused_give_back_goes_to_the_first_in_right_whom_all_of_it_fits():
+    """Each of the two has too little; what both give back is enough for the older one that waits."""
+    snapshot = Snapshot(
+        now_s=10.0,
+        pools=(Pool(name="a", device="h100", devices=4), Pool(name="b", device="h100", devices=4)),
+        teams=(Team(name="t", quotas=(quota("a", 4), quota("b", 4))),),
+        jobs=(
+            running(job(1, low=9), a=9),
+            running(job(2, low=9), b=9),
+            job(3, low=8),
+            job(4, low=4),
+        ),
+    )
+    assert [one.entitled for one in plan(snapshot).decisions] == [0, 0, 8, 0]
+
+
+def test_what_a_team_has_lent_is_not_promised_to_it_a_second_time_nor_taken_in_turns():
+    """Job 4 takes job 3's growth back, and job 1 has the rest of what the team owns by then.
+
+    Later job 3 takes that back. Job 1 must not have job 4's place for it, and start anew when that has left.
+    """
+    cluster = Cluster(
+        Snapshot(
+            now_s=10.0,
+            pools=(Pool(name="a", device="h100", devices=12), Pool(name="b", device="h100", devices=4)),
+            cohorts=(Cohort(name="c", quotas=(quota("a", 0, borrow=0),)),),
+            teams=(Team(name="t", cohort="c", quotas=(quota("a", 12, lend=2),)), Team(name="u", cohort="c")),
+            jobs=(
+                running(job(1, "u", low=2), a=2),
+                running(job(2, low=6), a=6),
+                running(job(3, high=2), a=2),
+                job(4, low=7, sizes=(7, 8)),
+            ),
+        ),
+        dice(1),
+    )
+    for _ in range(4):
+        cluster.tick(400.0)
+    made = cluster.tick(400.0)
+    assert [(one.action, one.entitled) for one in made.decisions] == [
+        ("wait", 0),
+        ("keep", 6),
+        ("keep", 2),
+        ("keep", 8),
+    ]
+
+
+def test_nobody_waits_for_what_a_team_has_lent_and_will_not_get_back():
+    """As above; what the team owns besides is lent while job 1 runs, so that nothing more may be promised."""
+    cluster = Cluster(
+        Snapshot(
+            now_s=10.0,
+            pools=(Pool(name="a", device="h100", devices=22), Pool(name="b", device="h100", devices=4)),
+            cohorts=(Cohort(name="c", quotas=(quota("a", 0, borrow=2),)),),
+            teams=(
+                Team(name="t", cohort="c", quotas=(quota("a", 12, lend=2),)),
+                Team(name="u", cohort="c"),
+                Team(name="v", quotas=(quota("a", 8, lend=0),)),
+            ),
+            jobs=(
+                running(job(1, "u", low=4), a=4),
+                running(job(2, low=6), a=6),
+                running(job(3, high=2), a=2),
+                job(4, low=7, sizes=(7, 8)),
+            ),
+        ),
+        dice(1),
+    )
+    cluster.tick(400.0)
+    made = cluster.tick(400.0)
+    assert made.decisions[3].action == "start"

@@ -46,6 +46,10 @@ class Tree(NamedTuple):
     ceiling: tuple[tuple[float, ...], ...]
     capacity: tuple[int, ...]
 
+    def most(self, node: int, pool: int) -> float:
+        """Devices that a node may use, borrowed ones included."""
+        return self.local[node][pool] + self.ceiling[node][pool]
+
 
 def grow_tree(
     cohorts: Sequence[Cohort],

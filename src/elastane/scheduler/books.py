@@ -1,8 +1,9 @@
 """Who is entitled to what so far: grants, on whose quota, and how to take one back."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from elastane.scheduler.accounts import Accounts, Path
@@ -40,6 +41,7 @@ class Books:
     Attributes:
         holds: what was kept, and from whom.
         returned: grants taken back for good.
+        asked_again: the node at whose turn others below it hand out what they own once more; None: it is not.
     """
 
     def __init__(self, accounts: Accounts, pools: tuple[str, ...]) -> None:
@@ -49,6 +51,7 @@ class Books:
         self.holds: list[Hold] = []
         self.returned = 0
         self.rank = 0
+        self.asked_again: int | None = None
 
     def parts(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
         """Where so many workers fit on the quota of ``path[level]``; None if they do not.
@@ -62,7 +65,18 @@ class Books:
                 return kept + new
         return None
 
-    def may_fit(self, claimant: Claimant, workers: int, level: int) -> bool:
+    def in_place(self, claimant: Claimant, workers: int, level: int) -> Parts | None:
+        """As `parts`, where it is already."""
+        parts = self.places(claimant, workers, level)
+        return parts if sum(count for _, count in parts) == workers else None
+
+    def may_fit(
+        self,
+        claimant: Claimant,
+        workers: int,
+        level: int,
+        find: Callable[[Claimant, int, int], Parts | None],
+    ) -> bool:
         """Whether so many might fit there once all was taken back that the claimant may take back below.
 
         False is certain, and costs the same however much that is; True takes trying.
@@ -71,7 +85,7 @@ class Books:
         most = {pool: self.recall.most(claimant, level, pool) for pool in pools}
         for pool, devices in most.items():
             self.accounts.relieve(claimant.path, pool, devices)
-        fits = self.parts(claimant, workers, level) is not None
+        fits = find(claimant, workers, level) is not None
         for pool, devices in most.items():
             self.accounts.relieve(claimant.path, pool, [-one for one in devices])
         return fits
@@ -109,7 +123,7 @@ class Books:
         for pool, held in claimant.held.items():
             stay = min(workers, held - given.get(pool, 0))
             if stay > 0 and pool in group.for_minimum:
-                room = min(accounts.room(claimant.path, level, pool), accounts.free[pool])
+                room = min(self.room(claimant, level, pool)[0], accounts.free[pool])
                 stay = min(stay, int(room // devices))
                 if stay > 0:
                     parts.append((pool, stay))
@@ -128,12 +142,32 @@ class Books:
                 break
             room: float = min(accounts.growable[pool], accounts.free[pool])
             if room >= devices:
-                room = min(room, accounts.room(claimant.path, level, pool))
+                room = min(room, self.room(claimant, level, pool)[0])
                 more = min(workers, int(room // devices) - taken.get(pool, 0))
                 if more > 0:
                     parts.append((pool, more))
                     workers -= more
         return tuple(parts), workers
+
+    def room(self, claimant: Claimant, level: int, pool: int) -> tuple[float, int]:
+        """Devices it may still get on the quota of ``path[level]``, and the node that sets the limit."""
+        limit, path = self.accounts.limit, claimant.path
+        found = limit(path, level, pool)
+        if self.asked_again is None:
+            return found
+        # Of what a node owns, others may have borrowed a part since it was handed out for the first time.
+        return min(found, limit(path, path.index(self.asked_again), pool), key=itemgetter(0))
+
+    @contextmanager
+    def again(self, node: int) -> Iterator[None]:
+        """What nodes below this one own is handed out once more, beside what it has handed out itself."""
+        before = self.asked_again
+        if before is None:
+            self.asked_again = node
+        try:
+            yield
+        finally:
+            self.asked_again = before
 
     def grant(self, claimant: Claimant, node: int, parts: Parts, *, growth: bool) -> Grant:
         """From now on the claimant is entitled to these workers, too."""

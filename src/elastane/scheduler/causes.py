@@ -111,17 +111,15 @@ class Causes:
 
     def _others(self, claimant: Claimant, pool: int, devices: int) -> list[Why]:
         accounts, name = self.books.accounts, tuple(self.ground.pools)[pool]
+        names, most = accounts.tree.names, accounts.tree.most
+        for one in claimant.path[: claimant.level]:
+            if most(one, pool) < claimant.devices:
+                # Whoever else uses it: not one worker may stay.
+                return [QuotaReached(node=names[one], pool=name, limit=int(most(one, pool)))]
         room, node = accounts.limit(claimant.path, claimant.level, pool)
         by_node = room < accounts.free[pool] and node != CLUSTER
-        found: list[Why] = []
-        if not by_node and self.gone[pool]:
-            nodes = tuple(one for one in self.ground.snapshot.departures if one.pool == name)
-            found.append(CapacityGone(pool=name, devices=self.fewer[name], nodes=nodes))
-        if not by_node and self.over[pool] > self.gone[pool]:
-            found += [
-                Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
-                for one, at_s in self.ground.reserved[pool]
-            ]
+        fewer = self._fewer(pool, name)
+        found = [] if by_node else list(fewer)
         by_others = devices - max(self.gone[pool], self.over[pool]) if found else devices
         if by_others > 0:
             found += self._gainers(claimant, pool, name, by_others, node if by_node else CLUSTER)
@@ -129,10 +127,27 @@ class Causes:
             return found
         if node == CLUSTER and room < accounts.free[pool]:
             return [QuotaReached(node="", pool=name, limit=accounts.tree.quota[CLUSTER][pool])]
-        limit = accounts.tree.local[node][pool] + accounts.tree.ceiling[node][pool]
-        if by_node and limit < math.inf:
-            return [QuotaReached(node=accounts.tree.names[node], pool=name, limit=int(limit))]
+        if fewer:
+            # Others of its quota keep their places where there is no longer room for all.
+            return fewer
+        if by_node and most(node, pool) < math.inf:
+            return [QuotaReached(node=names[node], pool=name, limit=int(most(node, pool)))]
+        if by_node and room < devices:
+            return [NoRoom(pool=name, need=devices, room=max(0, int(room)), node=names[node])]
         return []
+
+    def _fewer(self, pool: int, name: str) -> list[Why]:
+        """Why there are fewer devices than are held."""
+        found: list[Why] = []
+        if self.gone[pool]:
+            nodes = tuple(one for one in self.ground.snapshot.departures if one.pool == name)
+            found.append(CapacityGone(pool=name, devices=self.fewer[name], nodes=nodes))
+        if self.over[pool] > self.gone[pool]:
+            found += [
+                Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
+                for one, at_s in self.ground.reserved[pool]
+            ]
+        return found
 
     def _gainers(self, loser: Claimant, pool: int, name: str, devices: int, node: int) -> list[Why]:
         """Those below ``node`` who get the devices, first whoever is not yet named for another loss."""

@@ -24,6 +24,9 @@ from elastane.scheduler.claimant import Claimant, Grant
 Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
 
+Find = Callable[[Claimant, int, int], Parts | None]
+"""Where so many workers of a claimant fit on the quota of one level; None: they do not."""
+
 
 def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: float, refill: Fill) -> None:
     """Give as many minimums as fit on the quota of ``node``.
@@ -42,17 +45,21 @@ def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: 
     protected = sorted((claimant for claimant in waiting if claimant.protected), key=_running_order)
     while by_priority:
         group = by_priority.pop(max(by_priority))
-        for claimant in sorted((claimant for claimant in group if claimant.running), key=_running_order):
+        running = sorted((claimant for claimant in group if claimant.running), key=_running_order)
+        # Whoever must leave a place borrows none where another one of its priority runs.
+        for claimant in [claimant for claimant in running if not desk.serve_in_place(claimant, by_priority)]:
             desk.serve(claimant, by_priority)
+        desk.refill_vacated()
         starting = [claimant for claimant in group if not claimant.running]
         if starting:
             for claimant in protected:
                 desk.serve(claimant, by_priority)
+            desk.refill_vacated()
             desk.start(starting, by_priority)
 
 
 def _running_order(claimant: Claimant) -> tuple[int, bool, float, int]:
-    """Whoever needs other places for its minimum takes them from nobody of its priority who runs."""
+    """By priority; those that have lost a part of their minimum last, the longest-running first."""
     lacks = claimant.lives < claimant.minimum
     return -claimant.priority, lacks, claimant.state.started_s or 0.0, claimant.number
 
@@ -68,6 +75,7 @@ class _Desk:
         self.awaited: set[int] = set()
         self.starting = False
         self.in_vain: dict[object, tuple[int, int]] = {}
+        self.vacated: set[int] = set()
 
     def in_turn(self, waiting: list[Claimant]) -> Iterable[Claimant]:
         """Waiting claimants of one priority, the order following the shares as they change."""
@@ -93,19 +101,29 @@ class _Desk:
     def shares(self, claimant: Claimant) -> tuple[int, ...]:
         return shares(self.books, claimant, self.node, self.grain)
 
+    def serve_in_place(self, claimant: Claimant, later: dict[int, list[Claimant]]) -> bool:
+        """Whether a running claimant is served, without borrowing a place that it does not have yet."""
+        level = claimant.path.index(self.node)
+        if claimant.stays < claimant.minimum:
+            return False
+        if level < claimant.level or claimant.has_minimum:
+            self.serve(claimant, later)
+            return True
+        if self.give(claimant, level, later, self.books.in_place):
+            return True
+        missing = claimant.minimum - claimant.entitled
+        if any(self.books.parts(claimant, missing, below) is not None for below in range(level)):
+            return self.give(claimant, level, later, self.books.parts)
+        return False
+
     def serve(self, claimant: Claimant, later: dict[int, list[Claimant]]) -> None:
         """Give the claimant its minimum if that fits, at the cost of those who come ``later`` if it must."""
         if claimant.has_minimum:
             return
         level = claimant.path.index(self.node)
         keeps, lacks = claimant.running and level < claimant.level, claimant.stays < claimant.minimum
-        if lacks or not keeps:
-            parts, taken = self.places(claimant, level)
-            if parts is not None:
-                self.books.grant(claimant, self.node, parts, growth=False)
-                claimant.waits = None
-                self.make_good(taken, later)
-                return
+        if (lacks or not keeps) and self.give(claimant, level, later, self.books.parts):
+            return
         if keeps:
             if claimant.waits is None:
                 self.stay(claimant, level)
@@ -117,16 +135,35 @@ class _Desk:
         if claimant.patient:
             self.hold(claimant)
 
+    def give(self, claimant: Claimant, level: int, later: dict[int, list[Claimant]], find: Find) -> bool:
+        """Its whole minimum, if it can have it."""
+        parts, taken = self.places(claimant, level, find)
+        if parts is not None and self.vacated:
+            self.give_up(taken)
+            self.refill_vacated()
+            if claimant.has_minimum:
+                return True
+            parts, taken = self.places(claimant, level, find)
+        if parts is None:
+            return False
+        self.books.grant(claimant, self.node, parts, growth=False)
+        claimant.waits = None
+        self.make_good(taken, later)
+        return True
+
     def stay(self, claimant: Claimant, level: int) -> None:
         """A running job keeps its places; if these are enough, it looks for others only on the last quota.
 
         So it never moves from what it borrows to what its team owns, or back, for nothing.
         """
         parts = self.books.places(claimant, claimant.minimum - claimant.entitled, level)
+        if parts and self.vacated:
+            self.refill_vacated()
+            parts = self.books.places(claimant, claimant.minimum - claimant.entitled, level)
         if parts:
             self.books.grant(claimant, self.node, parts, growth=False)
 
-    def places(self, claimant: Claimant, level: int) -> tuple[Parts | None, list[Grant]]:
+    def places(self, claimant: Claimant, level: int, find: Find) -> tuple[Parts | None, list[Grant]]:
         """Where its minimum fits, and what was taken back for that."""
         missing = claimant.minimum - claimant.entitled
         alike = (claimant.path[0], claimant.groups, claimant.devices)
@@ -134,21 +171,23 @@ class _Desk:
         if not claimant.running and returned == self.books.returned and least <= missing:
             # One like it has just tried, and nothing has been taken back from anybody since.
             return None, []
-        parts = self.books.parts(claimant, missing, level)
+        parts = find(claimant, missing, level)
         if parts is not None:
             return parts, []
         if level and not self.must_not_displace(claimant, level):
-            parts, taken = self.displace(claimant, missing, level)
+            parts, taken = self.displace(claimant, missing, level, find)
             if parts is not None:
                 return parts, taken
         if not claimant.running:
             self.in_vain[alike] = self.books.returned, missing
         return None, []
 
-    def displace(self, claimant: Claimant, missing: int, level: int) -> tuple[Parts | None, list[Grant]]:
+    def displace(
+        self, claimant: Claimant, missing: int, level: int, find: Find
+    ) -> tuple[Parts | None, list[Grant]]:
         """Take back from the claimant's own team and cohorts until its minimum fits, or nothing."""
         books, taken = self.books, []
-        if not books.may_fit(claimant, missing, level):
+        if not books.may_fit(claimant, missing, level, find):
             return None, []
         books.forget(claimant.path[:level])
         for grant in self.takeable(claimant, level):
@@ -159,12 +198,16 @@ class _Desk:
             for one in own:
                 books.take_back(one)
             taken += own
-            parts = books.parts(claimant, missing, level)
+            parts = find(claimant, missing, level)
             if parts is not None:
                 return parts, taken
-        for grant in reversed(taken):
-            books.restore(grant)
+        self.give_up(taken)
         return None, []
+
+    def give_up(self, taken: Sequence[Grant]) -> None:
+        """As if it had not been taken back."""
+        for grant in reversed(taken):
+            self.books.restore(grant)
 
     def takeable(self, claimant: Claimant, level: int) -> Iterator[Grant]:
         """Growth, the latest first; then minimums of lower priorities, the lowest and cheapest first.
@@ -192,7 +235,7 @@ class _Desk:
     def make_good(self, taken: list[Grant], later: dict[int, list[Claimant]]) -> None:
         """What is left of quotas that were taken from goes to those who own them; the rest ask here again."""
         for node in {grant.node: None for grant in taken}:
-            self.refill(node)
+            self.hand_out_again(node)
         for grant in taken:
             displaced = grant.claimant
             may_ask = self.node in displaced.path[: displaced.level + 1]
@@ -246,10 +289,23 @@ class _Desk:
         missing = claimant.minimum - claimant.entitled
         claimant.waits = no_room(self.books, claimant, missing, level, holder)
         # Part of a minimum is of no use to it, but may be to others of its team.
-        partial = list(claimant.grants)
-        for grant in partial:
+        for grant in list(claimant.grants):
             self.books.take_back(grant)
-        for node in {grant.node: None for grant in partial}:
+            self.vacated.add(grant.node)
+
+    def refill_vacated(self) -> None:
+        """Those who own what was given back get it, before anybody else could have it.
+
+        Mostly nobody could, and many give back before it comes to that: all of it is handed out at once then.
+        """
+        while self.vacated:
+            node = max(self.vacated, key=lambda one: (len(self.books.accounts.tree.paths[one]), -one))
+            self.vacated.remove(node)
+            self.hand_out_again(node)
+
+    def hand_out_again(self, node: int) -> None:
+        """What a node further down owns, as far as it has not been lent to others meanwhile."""
+        with self.books.again(self.node):
             self.refill(node)
 
     def holder(self, claimant: Claimant) -> str:
@@ -281,10 +337,10 @@ def shares(
 
 def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for: str = "") -> NoRoom:
     """Why so many more workers do not fit, told of the pool that comes closest."""
-    accounts, path = books.accounts, claimant.path
+    accounts = books.accounts
     found: list[NoRoom] = []
     for pool in dict.fromkeys(pool for group in groups_of(claimant) for pool in group.for_minimum):
-        room, bound = accounts.limit(path, level, pool)
+        room, bound = books.room(claimant, level, pool)
         there = min(accounts.free[pool], accounts.growable[pool])
         # A quota that has shrunk with a pool grows with it again when the reservation is over.
         by_pool = there <= room or claimant.reserved
