@@ -5,6 +5,7 @@ import pytest
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.controller.api.app import description
+from elastane.controller.store.failures import StoreFull
 
 JOB_READS = ("", "/explain", "/events", "/logs")
 JOB_CHANGES = ("/pause", "/resume", "/cancel")
@@ -252,6 +253,37 @@ def test_the_audit_log_tells_who_did_what_and_who_was_not_allowed(api, make_spec
     team = api.user("team-admin", team="speech").get("/audit").json()["items"]
     assert all(one["team"] == "speech" for one in team)
     assert api.user().get("/audit").status_code == 403
+
+
+def test_every_refusal_of_a_right_is_in_the_audit_log(api):
+    operator, refusals = api.user("operator"), 0
+    for role in ("viewer", "submitter", "team-admin", "reporter"):
+        user = api.user(role, user=role)
+        for path, verbs in description()["paths"].items():
+            if "get" not in verbs or path == "/v1/watch":  # a stream that never ends
+                continue
+            refused = user.get(path.removeprefix("/v1").replace("{name}", "x").replace("{job}", "x"))
+            if refused.status_code == 403:
+                refusals += 1
+                (line,) = operator.get("/audit?limit=1").json()["items"]
+                told = (line["user"], line["allowed"], line["detail"])
+                assert told == (role, False, refused.json()["detail"]), path
+    assert refusals > 15
+
+
+def test_a_full_disk_does_not_tell_what_is_there_from_what_is_not(api, make_spec, monkeypatch, caplog):
+    api.user().post("/jobs", make_spec())
+    stranger = api.user(team="speech", user="eve")
+
+    def full(*_, **__):
+        raise StoreFull("there is no room")
+
+    monkeypatch.setattr("elastane.controller.store.audit.append", full)
+    foreign, absent = stranger.get("/jobs/train"), stranger.get("/jobs/nowhere")
+    assert foreign.status_code == absent.status_code == 404
+    assert foreign.text.replace("train", "nowhere") == absent.text
+    assert "eve" in caplog.text
+    assert "job train belongs to another team" in caplog.text
 
 
 def test_whoever_asks_too_often_waits_and_others_do_not(api, make_spec):

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from elastane.controller.api import (
     about,
     audit,
+    caller,
     config,
     documents,
     jobs,
@@ -53,6 +54,7 @@ def _routed(settings: Settings) -> FastAPI:
     for module in ROUTERS:
         app.include_router(module.router)
     problems.install(app)
+    caller.install(app)
     app.add_middleware(SizeLimit, largest=settings.body_bytes)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app

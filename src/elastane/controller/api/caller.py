@@ -5,13 +5,14 @@ and is described with them.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
-from fastapi import Depends, Header, Request, Response
+from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
@@ -20,22 +21,25 @@ from elastane.controller.access.secrets import PREFIX, digest_of
 from elastane.controller.api.bodies import response
 from elastane.controller.api.context import Controller
 from elastane.controller.api.parameters import PRINTABLE
-from elastane.controller.api.problems import Refusal, missing
+from elastane.controller.api.problems import Refusal, missing, refused
 from elastane.controller.store import audit, replies, tokens
+from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply
+
+log = logging.getLogger(__name__)
 
 
 class NotAllowed(Refusal):
-    """A right is missing; the audit log hears of it."""
+    """A right is missing; the audit log hears of it, wherever it was raised: see `install`."""
 
-    def __init__(self, action: Action, target: Target, denied: Denied) -> None:
-        self.action, self.target, self.reason = action, target, denied.reason
+    def __init__(self, caller: "Caller", action: Action, target: Target, denied: Denied) -> None:
+        self.caller, self.action, self.target, self.reason = caller, action, target, denied.reason
         shown = missing(target.name)
         if denied.visible:
             super().__init__(
                 HTTPStatus.FORBIDDEN,
                 denied.reason,
-                means="nothing was done, and the audit log says that you tried",
+                means="nothing was done, and it is written down that you tried",
                 do=f"ask {denied.ask}" if denied.ask else "",
             )
         else:
@@ -74,26 +78,15 @@ class Caller:
         """
         match may(self.principal, action, target):
             case Denied() as denied:
-                raise NotAllowed(action, target, denied)
+                raise NotAllowed(self, action, target, denied)
             case _:
                 self._about = target
 
-    @contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """A transaction that sees one moment; what is not allowed in it is written into the audit log."""
-        try:
-            with self.controller.store.reading() as tx:
-                yield tx
-        except NotAllowed as refusal:
-            self._tell(refusal)
-            raise
+    def reading(self) -> AbstractContextManager[Connection]:
+        """A transaction that sees one moment."""
+        return self.controller.store.reading()
 
-    def _tell(self, refusal: NotAllowed) -> None:
-        with self.controller.store.writing() as tx:
-            target = refusal.target
-            self._audit(tx, refusal.action, target.name, target.team, allowed=False, detail=refusal.reason)
-
-    def _audit(
+    def audit(
         self, tx: Connection, action: str, target: str, team: str, *, allowed: bool, detail: str
     ) -> None:
         audit.append(
@@ -142,17 +135,13 @@ class Changer(Caller):
             do: checks what is allowed, does it and says what to answer.
         """
         digest = self._digest()
-        try:
-            with self.controller.store.writing() as tx:
-                if self._key and (kept := replies.find(tx, self.principal.token, self._key)):
-                    return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
-                done = do(tx)
-                self._audit(tx, action, target, self._about.team, allowed=True, detail=self._detail)
-                if self._key:
-                    replies.keep(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
-        except NotAllowed as refusal:
-            self._tell(refusal)
-            raise
+        with self.controller.store.writing() as tx:
+            if self._key and (kept := replies.find(tx, self.principal.token, self._key)):
+                return response(self._repeated(kept, digest), {"Idempotency-Replayed": "true"})
+            done = do(tx)
+            self.audit(tx, action, target, self._about.team, allowed=True, detail=self._detail)
+            if self._key:
+                replies.keep(tx, self.principal.token, self._key, digest, done, now_s=self.now_s)
         self.controller.wake()
         return response(done)
 
@@ -201,6 +190,27 @@ class Editor(Changer):
                 means="somebody else has changed it meanwhile; nothing was done",
                 do="read it again, then decide again",
             )
+
+
+def install(app: FastAPI) -> None:
+    """Whatever is not allowed is told to the audit log, then to whoever asked."""
+
+    @app.exception_handler(NotAllowed)
+    def not_allowed(_: Request, error: NotAllowed) -> Response:
+        caller, target = error.caller, error.target
+        try:
+            with caller.controller.store.writing() as tx:
+                caller.audit(tx, error.action, target.name, target.team, allowed=False, detail=error.reason)
+        except StoreError as lost:
+            # The answer is the same: another one would tell what is there from what is not.
+            log.error(  # noqa: TRY400 - it is in words
+                "%s (%s) was refused: %s; the audit log could not be told: %s",
+                caller.principal.user,
+                caller.principal.token,
+                error.reason,
+                lost.what,
+            )
+        return refused(error)
 
 
 def authenticated(controller: Controller, authorization: str, address: str, now_s: float) -> Principal:

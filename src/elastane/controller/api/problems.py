@@ -93,6 +93,16 @@ def answer(problem_: Problem, headers: dict[str, str] | None = None) -> Response
     )
 
 
+def refused(error: ElastaneError) -> Response:
+    """What is not done, to whoever asked for it."""
+    status = status_of(error)
+    headers = error.headers if isinstance(error, Refusal) else {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers = {"Retry-After": "1"} | headers
+    field = getattr(error, "field", "")
+    return answer(problem(status, error.what, means=error.means, do=error.do, field=field), headers)
+
+
 def of_parameters(error: RequestValidationError) -> Problem:
     """A path, query or header that is not as described."""
     first = error.errors()[0]
@@ -119,12 +129,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(ElastaneError)
     def known(_: Request, error: ElastaneError) -> Response:
-        status = status_of(error)
-        headers = error.headers if isinstance(error, Refusal) else {}
-        if status == HTTPStatus.SERVICE_UNAVAILABLE:
-            headers = {"Retry-After": "1"} | headers
-        field = getattr(error, "field", "")
-        return answer(problem(status, error.what, means=error.means, do=error.do, field=field), headers)
+        return refused(error)
 
     @app.exception_handler(RequestValidationError)
     def parameters(_: Request, error: RequestValidationError) -> Response:
