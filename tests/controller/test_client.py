@@ -2,9 +2,11 @@
 
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.rules import Rules
@@ -194,6 +196,88 @@ def test_a_question_whose_answer_is_of_another_version_was_not_done(ada, operato
         with pytest.raises(NotUnderstood, match="another version") as caught:
             ask()
         assert "done" not in caught.value.means
+
+
+@pytest.fixture
+def other_server():
+    """Something that is no controller: its URL, what it answers with, and the headers it was sent."""
+
+    class Answering(BaseHTTPRequestHandler):
+        status, named, sent = 200, {}, []
+
+        def _answer(self):
+            self.sent.append(dict(self.headers))
+            self.send_response(self.status)
+            for name, value in self.named.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"hi")
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - so the library calls them
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", Answering
+        server.shutdown()
+        thread.join()
+
+
+def test_a_proxy_is_not_shown_what_is_for_this_machine(other_server, nobody, monkeypatch):
+    proxy, answering = other_server
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy)
+    with Cluster(nobody, "ela_x", timeout_s=0.2) as cluster, pytest.raises(Unreachable, match=nobody):
+        cluster.me()
+    assert not answering.sent
+
+
+@pytest.mark.parametrize("token", ["ela_x\n", "ela_ß", "", "ela_x y"])
+def test_what_is_no_token_is_refused_and_not_repeated(nobody, token):
+    with pytest.raises(BadInput, match="token") as refused:
+        Cluster(nobody, token)
+    assert "ela_x" not in str(refused.value)
+    assert refused.value.means == "nothing was sent"
+
+
+@pytest.mark.parametrize("status", [200, 302, 307])
+def test_what_something_else_answers_is_not_taken_for_done(other_server, status):
+    url, answering = other_server
+    answering.status, answering.named = (
+        status,
+        {"Location": "https://elsewhere/", "Content-Type": "text/html"},
+    )
+    with Cluster(url, "ela_x", timeout_s=1) as cluster:
+        for ask in (
+            lambda: cluster.revoke_token("tok-0123456789ab"),
+            lambda: cluster.declare(Team(name="vision")),
+            lambda: cluster.undeclare(Team, "vision"),
+            lambda: cluster.report(Capacity(pool="h100", devices=2)),
+            lambda: cluster.set_rules(Rules()),
+            lambda: cluster.logs("train"),
+            cluster.me,
+        ):
+            with pytest.raises((Refused, NotUnderstood), match=r"not a controller's|answered 30\d") as caught:
+                ask()
+            assert "proxies" in caught.value.do
+    if status != 200:
+        with (
+            Cluster(url, "ela_x", timeout_s=1) as cluster,
+            pytest.raises(Refused, match=f"answered {status}"),
+        ):
+            next(cluster.watch())
+
+
+@pytest.mark.parametrize("later", ["Wed, 21 Oct 2026 07:28:00 GMT", "-5", "nan", "²"])
+def test_a_retry_after_that_is_no_number_of_seconds_is_not_waited_for(other_server, later):
+    url, answering = other_server
+    answering.status, answering.named = 503, {"Retry-After": later.encode().decode("latin-1")}
+    with Cluster(url, "ela_x", timeout_s=0.5) as cluster, pytest.raises(Refused, match="answered 503"):
+        cluster.me()
 
 
 def test_who_one_is_and_what_is_in_use_can_be_asked(ada, operator):

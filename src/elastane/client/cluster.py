@@ -10,6 +10,7 @@ with Cluster("https://cluster:7425", token) as cluster:
 ```
 """
 
+import re
 import ssl
 import time
 import uuid
@@ -76,6 +77,7 @@ QUESTIONS = ("/config/diff", "/policy/check")
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
+TOKEN = re.compile(r"[!-~]+")
 NOBODY_S = 2.0
 """Where nothing has ever answered and connections are refused, a question is asked again for so long."""
 QUIET_S = 60.0
@@ -114,6 +116,9 @@ class Cluster:
         timeout_s: for a request, all its attempts together. Requests are repeated while the controller is
             restarted; those that change something carry a key, so that they are done once. A question at an
             address that has never answered, and refuses connections, is given up after `NOBODY_S`.
+
+    Raises:
+        BadInput: the token is none.
     """
 
     def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
@@ -121,8 +126,10 @@ class Cluster:
         self._answered = False
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/v1",
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {_shown(token)}"},
             verify=_trusted(url, verify),
+            # A proxy would read what is not encrypted, the token too, and cannot reach our loopback.
+            trust_env=not url.startswith("http://"),
             timeout=timeout_s,
         )
 
@@ -224,6 +231,8 @@ class Cluster:
                         after = event.id
                         yield event
             except httpx.TransportError as error:
+                if _is_about_trust(error):
+                    raise self._not_trusted(error) from error
                 now = time.monotonic()
                 broken_since = now if broken_since is None else broken_since
                 if now - broken_since > self._patience_s(error, changes=False):
@@ -238,7 +247,7 @@ class Cluster:
             self._answered = True
             if answer.status_code in AGAIN:
                 return
-            if answer.is_error:
+            if not answer.is_success:
                 answer.read()
                 raise _refused(answer)
             for line in answer.iter_lines():
@@ -260,7 +269,7 @@ class Cluster:
             offset: first byte; negative: from the end.
         """
         answer = self._ask("GET", f"/jobs/{_named(name)}/logs", params={"process": process, "offset": offset})
-        return answer.content, int(answer.headers["Elastane-Next-Offset"])
+        return answer.content, int(_header(answer, "Elastane-Next-Offset"))
 
     # -- what operators declare ----------------------------------------------------------------------------
 
@@ -273,7 +282,7 @@ class Cluster:
 
     def declare(self, document: Document) -> None:
         """Declares a document, new or in place of the one with its name."""
-        self._ask("PUT", f"/{PATHS[type(document)]}/{_named(document.name)}", body=document)
+        self._done("PUT", f"/{PATHS[type(document)]}/{_named(document.name)}", body=document)
 
     def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
         """Declares what ``changed`` makes of a document; it is given None if there is none of that name.
@@ -292,14 +301,14 @@ class Cluster:
         except NotThere:
             pass
         else:
-            before, version = _understood(answer, answer.content, kind), answer.headers["ETag"]
+            before, version = _understood(answer, answer.content, kind), _header(answer, "ETag")
         after = changed(before)
         if after != before:
-            self._ask("PUT", path, body=after, if_match=version)
+            self._done("PUT", path, body=after, if_match=version)
         return before, after
 
     def undeclare(self, kind: type[Document], name: str) -> None:
-        self._ask("DELETE", f"/{PATHS[kind]}/{_named(name)}")
+        self._done("DELETE", f"/{PATHS[kind]}/{_named(name)}")
 
     def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
         """Sets the quota of a team or a cohort in one pool; others stay.
@@ -312,13 +321,13 @@ class Cluster:
         before: Team | Cohort = _understood(answer, answer.content, kind)
         others = tuple(one for one in before.quotas if one.pool != quota.pool)
         after = msgspec.structs.replace(before, quotas=(*others, quota))
-        self._ask("PUT", path, body=after, if_match=answer.headers["ETag"])
+        self._done("PUT", path, body=after, if_match=_header(answer, "ETag"))
 
     def rules(self) -> Rules:
         return self._do("GET", "/rules", Rules)
 
     def set_rules(self, rules: Rules) -> None:
-        self._ask("PUT", "/rules", body=rules)
+        self._done("PUT", "/rules", body=rules)
 
     def config(self) -> Config:
         """Everything that is declared."""
@@ -352,11 +361,11 @@ class Cluster:
         Raises:
             Refused: one does.
         """
-        self._ask("DELETE", f"/nodes/{_named(name)}")
+        self._done("DELETE", f"/nodes/{_named(name)}")
 
     def report(self, report: Report) -> None:
         """Capacity, a notice, a price or a metric, from outside."""
-        self._ask("POST", "/reports", body=report)
+        self._done("POST", "/reports", body=report)
 
     def usage(
         self,
@@ -384,7 +393,7 @@ class Cluster:
         return self._do("GET", "/tokens", Page[Token]).items
 
     def revoke_token(self, id_: str) -> None:
-        self._ask("DELETE", f"/tokens/{_named(id_)}")
+        self._done("DELETE", f"/tokens/{_named(id_)}")
 
     def audit(self) -> Iterator[AuditLine]:
         """Who did what, newest first."""
@@ -428,6 +437,12 @@ class Cluster:
         answer = self._ask(method, path, params=params, body=body, key=key)
         return _understood(answer, answer.content, kind)
 
+    def _done(self, method: str, path: str, *, body: object = None, if_match: str = "") -> None:
+        """A change whose answer tells nothing new, but that it is the controller's."""
+        answer = self._ask(method, path, body=body, if_match=if_match)
+        if answer.status_code != httpx.codes.NO_CONTENT:
+            _understood(answer, answer.content, dict)
+
     def _ask(
         self,
         method: str,
@@ -463,9 +478,10 @@ class Cluster:
                     raise self._unreachable(error, changes=changes) from error
             else:
                 self._answered = True
-                if not answer.is_error:
+                # Redirects are not followed: the token is for this address.
+                if answer.is_success:
                     return answer
-                pause_s = float(answer.headers.get("Retry-After", PAUSE_S))
+                pause_s = _asked_to_wait_s(answer)
                 if answer.status_code not in AGAIN or time.monotonic() + pause_s > begun + self._timeout_s:
                     raise _refused(answer)
             time.sleep(pause_s)
@@ -493,6 +509,27 @@ class Cluster:
         )
 
 
+def _shown(token: str) -> str:
+    """A token as a header can have it.
+
+    Raises:
+        BadInput: it cannot; what it is, is not repeated, because some of it may be a secret.
+    """
+    if not TOKEN.fullmatch(token):
+        raise BadInput(
+            "the token is empty" if not token else "the token has spaces, line breaks or signs that none has",
+            means="nothing was sent",
+            do="write it as it was told, ela_ and what follows, with nothing around it",
+        )
+    return token
+
+
+def _asked_to_wait_s(answer: httpx.Response) -> float:
+    """Seconds, as the controller says them; others may write a date there."""
+    said = answer.headers.get("Retry-After", "")
+    return float(said) if said.isascii() and said.isdigit() else PAUSE_S
+
+
 def _named(name: str) -> str:
     """A name as a part of a path, which any other text might lead elsewhere.
 
@@ -517,12 +554,34 @@ def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> 
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.DecodeError as error:
-        done = "it was done; but " if _changes(answer.request.method, answer.url.path) else ""
-        raise NotUnderstood(
-            f"{answer.url} gave an answer that is not understood here ({error})",
-            means=f"{done}the controller is of another version of elastane than this command",
-            do="install the same version here and there: elastane --version, and GET /v1/version",
-        ) from error
+        raise _not_understood(answer, str(error)) from error
+
+
+def _header(answer: httpx.Response, name: str) -> str:
+    """What the controller has said in a header.
+
+    Raises:
+        NotUnderstood: nothing.
+    """
+    if name not in answer.headers:
+        raise _not_understood(answer, f"it has no {name}")
+    found: str = answer.headers[name]
+    return found
+
+
+def _not_understood(answer: httpx.Response, why: str) -> NotUnderstood:
+    done = "it was done; but " if _changes(answer.request.method, answer.url.path) else ""
+    if not answer.headers.get("Content-Type", "").startswith("application/json"):
+        return NotUnderstood(
+            f"{answer.url} gave an answer that is not a controller's ({why})",
+            means="something else has answered in its place; nothing that was asked for is known to be done",
+            do="look at the address, and at proxies on the way",
+        )
+    return NotUnderstood(
+        f"{answer.url} gave an answer that is not understood here ({why})",
+        means=f"{done}the controller is of another version of elastane than this command",
+        do="install the same version here and there: elastane --version, and GET /v1/version",
+    )
 
 
 def _is_about_trust(error: BaseException | None) -> bool:
