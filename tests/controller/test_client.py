@@ -129,6 +129,15 @@ def test_a_watcher_is_told_of_its_own_team_and_of_the_cluster_only(ada, sqlite_s
     stream.close()
 
 
+def test_a_watcher_is_told_whatever_people_have_written(ada, sqlite_store):
+    odd = "a\u2028b\u2029c\x85d\x0ce\r\nf"
+    with sqlite_store.writing() as tx:
+        events.append(tx, "node.drain", odd, NOW_S)
+    stream = ada.watch(after=0)
+    assert next(stream).message == odd
+    stream.close()
+
+
 def test_a_client_outlives_a_controller_that_is_restarted(api, api_over, sqlite_store, served, make_spec):
     secret = api.token()
     with served(api) as url:
@@ -148,6 +157,41 @@ def test_a_client_outlives_a_controller_that_is_restarted(api, api_over, sqlite_
     ada.close()
     ended.set()
     restart.join()
+
+
+def test_a_watcher_that_has_seen_nothing_yet_misses_nothing_while_the_controller_is_restarted(
+    api, api_over, sqlite_store, served
+):
+    def happen(message):
+        with sqlite_store.writing() as tx:
+            events.append(tx, "node.drain", message, NOW_S)
+
+    happen("before")
+    secret, begun, told = api.token(), threading.Event(), []
+
+    def watch(url):
+        with Cluster(url, secret, timeout_s=30) as ada:
+            stream = ada.watch()
+            watched = ada._watched
+
+            def begins(*asked):
+                for one in watched(*asked):
+                    begun.set()
+                    yield one
+
+            ada._watched = begins
+            told.append(next(stream).message)
+            stream.close()
+
+    with served(api) as url:
+        watcher = threading.Thread(target=watch, args=(url,))
+        watcher.start()
+        assert begun.wait(20)
+    happen("meanwhile")
+    with served(api_over(sqlite_store), int(url.rsplit(":", 1)[1])):
+        happen("after")
+        watcher.join(20)
+    assert told == ["meanwhile"]
 
 
 @pytest.fixture

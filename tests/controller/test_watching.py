@@ -33,6 +33,7 @@ def happen(store, *messages):
 def test_a_stream_begins_with_what_happens_next(api, listening, sqlite_store):
     happen(sqlite_store, "before")
     lines = listening(api.token())
+    assert next(lines) == "id: 1"
     assert next(lines).startswith(":")
     assert next(lines) == ""
     happen(sqlite_store, "after")
@@ -45,15 +46,15 @@ def test_a_stream_begins_with_what_happens_next(api, listening, sqlite_store):
 def test_a_browser_that_comes_back_goes_on_where_it_was(api, listening, sqlite_store):
     happen(sqlite_store, "one", "two", "three")
     lines = listening(api.token(), Last_Event_ID="1")
-    data = [line for _, line in zip(range(9), lines, strict=False) if line.startswith("id:")]
-    assert data == ["id: 2", "id: 3"]
+    data = [line for _, line in zip(range(11), lines, strict=False) if line.startswith("id:")]
+    assert data == ["id: 1", "id: 2", "id: 3"]
     lines.close()
 
 
 def test_a_message_cannot_forge_an_event(api, listening, sqlite_store):
     happen(sqlite_store, "x\n\nid: 99\nevent: forged\ndata: {}\n\n")
     lines = listening(api.token(), path="/v1/watch?after=0")
-    found = [line for _, line in zip(range(6), lines, strict=False)]
+    found = [line for _, line in zip(range(7), lines, strict=False)]
     assert "id: 1" in found
     assert not any(line.startswith(("id: 99", "event: forged")) for line in found)
     lines.close()
@@ -67,7 +68,7 @@ def test_a_server_that_ends_ends_its_streams(api, served, sqlite_store):
         )
         answer = stream.__enter__()
         lines = answer.iter_lines()
-        next(lines)
+        assert [next(lines) for _ in range(3)] == ["id: 0", ": from here on", ""]
         api.app.state.closing.set()
         assert [line for line in lines if line] == []
         stream.__exit__(None, None, None)

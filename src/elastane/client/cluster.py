@@ -74,6 +74,8 @@ NONE_YET = '"0"'
 """Version of a document that is not there."""
 QUESTIONS = ("/config/diff", "/policy/check")
 """Paths where also a POST changes nothing: what is asked about is its body."""
+OURS = ("application/json", "text/event-stream")
+"""What can be of another version: anything else is of somebody else."""
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
@@ -225,10 +227,9 @@ class Cluster:
         broken_since: float | None = None
         while True:
             try:
-                for event in self._watched(job, after):
-                    broken_since = None
+                for seen, event in self._watched(job, after):
+                    after, broken_since = seen, None
                     if event is not None:
-                        after = event.id
                         yield event
             except httpx.TransportError as error:
                 if _is_about_trust(error):
@@ -239,8 +240,8 @@ class Cluster:
                     raise self._unreachable(error, changes=False) from error
             time.sleep(PAUSE_S)
 
-    def _watched(self, job: str, after: int | None) -> Iterator[Event | None]:
-        """One stream until it ends; None: it has begun, or still lives."""
+    def _watched(self, job: str, after: int | None) -> Iterator[tuple[int | None, Event | None]]:
+        """One stream until it ends: where the next one goes on, and an event; None: none, but it lives."""
         params: dict[str, Any] = {"job": job} | ({} if after is None else {"after": after})
         timeout = httpx.Timeout(self._timeout_s, read=QUIET_S)
         with self._http.stream("GET", "/watch", params=params, timeout=timeout) as answer:
@@ -250,11 +251,17 @@ class Cluster:
             if not answer.is_success:
                 answer.read()
                 raise _refused(answer)
-            for line in answer.iter_lines():
-                if line.startswith("data: "):
-                    yield _understood(answer, line.removeprefix("data: "), Event)
-                elif line.startswith(":"):
-                    yield None
+            event = None
+            for line in _lines(answer):
+                if line.startswith(b"id: "):
+                    after = _understood(answer, line.removeprefix(b"id: "), int)
+                elif line.startswith(b"data: "):
+                    event = _understood(answer, line.removeprefix(b"data: "), Event)
+                elif not line:
+                    # Not before it is whole: a stream that breaks within an event is told it again. The first
+                    # has a number and no event, so that what happens before the next one is not missed.
+                    yield after, event
+                    event = None
 
     def processes(self, name: str) -> tuple[str, ...]:
         """Processes of a job that have a log: workers in the order of their numbers, then the others."""
@@ -545,6 +552,14 @@ def _changes(method: str, path: str) -> bool:
     return method != "GET" and not path.endswith(QUESTIONS)
 
 
+def _lines(answer: httpx.Response) -> Iterator[bytes]:
+    """Whole lines of a stream: what people have written in one may hold other ends of lines."""
+    rest = b""
+    for part in answer.iter_bytes():
+        *whole, rest = (rest + part).split(b"\n")
+        yield from whole
+
+
 def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> T:
     """What the controller has said.
 
@@ -571,7 +586,7 @@ def _header(answer: httpx.Response, name: str) -> str:
 
 def _not_understood(answer: httpx.Response, why: str) -> NotUnderstood:
     done = "it was done; but " if _changes(answer.request.method, answer.url.path) else ""
-    if not answer.headers.get("Content-Type", "").startswith("application/json"):
+    if not answer.headers.get("Content-Type", "").startswith(OURS):
         return NotUnderstood(
             f"{answer.url} gave an answer that is not a controller's ({why})",
             means="something else has answered in its place; nothing that was asked for is known to be done",

@@ -73,7 +73,8 @@ async def _stream(
     store = caller.controller.store
     async with watchers:
         looked, beaten = -1, anyio.current_time()
-        yield b": from here on\n\n"
+        # With its number: whoever comes back before anything has happened goes on from here, not from then.
+        yield b"id: %d\n: from here on\n\n" % seen
         while not caller.request.app.state.closing.is_set():
             if store.commits != looked:
                 looked = store.commits
