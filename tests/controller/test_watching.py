@@ -1,9 +1,13 @@
 """Server-sent events over a real socket, as a browser would read them."""
 
+import time
+from contextlib import ExitStack
+
 import httpx
 import pytest
 
-from elastane.controller.store import events
+from elastane.controller.api.context import Settings
+from elastane.controller.store import events, tokens
 
 NOW_S = 1_800_000_000.0
 
@@ -72,3 +76,58 @@ def test_a_server_that_ends_ends_its_streams(api, served, sqlite_store):
         api.app.state.closing.set()
         assert [line for line in lines if line] == []
         stream.__exit__(None, None, None)
+
+
+def test_a_token_that_is_revoked_is_told_nothing_more_and_its_stream_ends(api, listening, sqlite_store):
+    operator = api.user("operator")
+    made = operator.post("/tokens", {"user": "bob", "role": "viewer", "team": "vision"}).json()
+    # More than an address may fail with at once.
+    streams = [listening(made["secret"]) for _ in range(api.controller.settings.per_address.burst + 5)]
+    for lines in streams:
+        assert [next(lines) for _ in range(3)][1] == ": from here on"
+    with sqlite_store.writing() as tx:
+        tokens.revoke(tx, made["token"]["id"], api.clock.now_s)
+        events.append(tx, "node.drain", "too late", NOW_S)
+    assert [line for lines in streams for line in lines] == []
+
+
+def test_a_token_that_has_ended_is_told_nothing_more(api, listening, sqlite_store):
+    new = {"user": "bob", "role": "viewer", "team": "vision", "validS": 60}
+    lines = listening(api.user("operator").post("/tokens", new).json()["secret"])
+    assert [next(lines) for _ in range(3)][1] == ": from here on"
+    api.clock.now_s += 61
+    happen(sqlite_store, "too late")
+    assert list(lines) == []
+
+
+def test_one_token_does_not_take_the_streams_of_all(api_over, served, sqlite_store):
+    api = api_over(sqlite_store, settings=Settings(watchers=3, watchers_per_token=2))
+    eager, calm = api.token(user="eve"), api.token(user="ada")
+
+    def watching(client, token):
+        return client.stream("GET", "/v1/watch", headers={"Authorization": f"Bearer {token}"})
+
+    read = []
+
+    def begins(answer):
+        read.append(answer.iter_lines())  # kept: it ends the stream where it ends itself
+        return next(read[-1]) == "id: 0"
+
+    with served(api) as url, httpx.Client(base_url=url, timeout=20) as client, ExitStack() as streams:
+        for token in (eager, eager):
+            assert begins(streams.enter_context(watching(client, token)))
+        with watching(client, eager) as refused:
+            assert refused.status_code == 429
+        with watching(client, calm) as answer:
+            assert begins(answer)
+            with watching(client, calm) as refused:
+                assert refused.status_code == 503
+        streams.close()
+
+        def watches_again():
+            with watching(client, eager) as answer:
+                return answer.status_code == 200
+
+        give_up_s = time.monotonic() + 20
+        while not watches_again():
+            assert time.monotonic() < give_up_s, "a stream that has ended makes room"

@@ -4,7 +4,6 @@ import threading
 from importlib.metadata import version
 from typing import Any
 
-import anyio
 from fastapi import FastAPI
 
 from elastane.controller.api import (
@@ -34,7 +33,9 @@ def application(controller: Controller) -> FastAPI:
     app = _routed(controller.settings)
     app.state.controller = controller
     app.state.closing = threading.Event()
-    app.state.watchers = anyio.CapacityLimiter(controller.settings.watchers)
+    app.state.watchers = watching.Watchers(
+        controller.settings.watchers, controller.settings.watchers_per_token
+    )
     return app
 
 

@@ -21,12 +21,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         per_address: how often one address may fail to show a token.
         body_bytes: of a request.
         watchers: that are served at one time.
+        watchers_per_token: of them with one token.
     """
 
     per_token: Rate = Rate(per_s=100, burst=400)
     per_address: Rate = Rate(per_s=2, burst=20)
     body_bytes: int = 4 * MIB
     watchers: int = 1000
+    watchers_per_token: int = 100
 
 
 class Controller:

@@ -43,6 +43,12 @@ def with_digest(tx: Connection, digest: bytes, now_s: float) -> Token | None:
     return _token(row)
 
 
+def counts(tx: Connection, id_: str, now_s: float) -> bool:
+    """Whether the token counts at this time."""
+    query = select(tokens.c.id).where(tokens.c.id == id_, *_counts(now_s))
+    return tx.execute(query).one_or_none() is not None
+
+
 def find(tx: Connection, id_: str) -> Token | None:
     row = tx.execute(select(tokens).where(tokens.c.id == id_)).one_or_none()
     return _token(row) if row else None
