@@ -1,9 +1,13 @@
 """Jobs as users of the API see them."""
 
+import threading
+
 import msgspec
+import pytest
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.wire import Explained, Job, JobSummary, Page
+from elastane.controller.api import bodies
 from elastane.controller.api.app import description
 from elastane.controller.api.logs import PROCESS
 from elastane.controller.api.parameters import WORDS
@@ -260,3 +264,31 @@ def test_every_form_of_a_parameter_is_said_in_words():
     }
     assert forms <= set(WORDS)
     assert PROCESS in forms
+
+
+@pytest.mark.parametrize(
+    ("raw", "field"),
+    [
+        (b'{"name": "a", "team": "vision", "script": "/a.py", "name": "b"}', "name"),
+        (b'{"name": "a", "team": "vision", "script": "/a.py", "env": {"A": "1", "\\u0041": "2"}}', "A"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_as_nobody_can_tell_which_is_meant(api, raw, field):
+    refused = api.user().post("/jobs", raw=raw)
+    assert (refused.status_code, refused.json()["field"]) == (422, field)
+    assert refused.json()["detail"] == f"{field}: is there twice in one place"
+    assert api.user().get("/jobs").json()["items"] == []
+
+
+def test_a_body_is_read_beside_those_who_are_served_meanwhile(api, make_spec, monkeypatch):
+    readers = []
+    decoded = bodies._decoded
+
+    def noted(*what):
+        readers.append(threading.current_thread())
+        return decoded(*what)
+
+    monkeypatch.setattr(bodies, "_decoded", noted)
+    assert api.user().post("/jobs", make_spec()).is_success
+    (reader,) = readers
+    assert reader is not threading.current_thread(), "the event loop's thread, which serves all"

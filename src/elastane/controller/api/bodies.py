@@ -4,10 +4,13 @@ FastAPI's own models are pydantic's; the nouns are msgspec's, and are the one sc
 the API share. So bodies go past FastAPI, and `elastane.controller.api.description` describes them.
 """
 
+import json
+import re
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from anyio import to_thread
 from fastapi import Depends, Request, Response
 
 from elastane.api.errors import BadField
@@ -17,6 +20,8 @@ from elastane.controller.store.replies import Reply
 
 LARGEST_INTEGER = 2**53
 """Beyond it JSON's numbers are not exact everywhere, nor do they fit every column."""
+SUSPECT = re.compile(rb"\\u0000|\d{16}")
+"""In the bytes of every body that `_check` refuses."""
 
 
 def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's dependencies are untyped
@@ -28,24 +33,46 @@ def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's depen
 
     Raises:
         Refusal: it is not JSON.
-        BadField: it is not of this type.
+        BadField: it is not of this type, or a key is there twice.
     """
 
     async def decoded(request: Request) -> Any:  # noqa: ANN401
         raw = request.state.body = await request.body()
         if not raw and empty is not None:
             return empty
-        try:
-            document = msgspec.json.decode(raw)
-            _check(document, "")
-            return read(document, kind, "request")
-        except (msgspec.DecodeError, RecursionError) as error:
-            said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-            raise Refusal(
-                HTTPStatus.BAD_REQUEST, f"the body is not JSON: {said}", do="send one JSON object"
-            ) from error
+        # A large one takes long; others are served meanwhile.
+        return await to_thread.run_sync(_decoded, raw, kind)
 
     return Depends(decoded)
+
+
+def _decoded(raw: bytes, kind: Any) -> Any:  # noqa: ANN401
+    try:
+        document = msgspec.json.decode(raw)
+        if SUSPECT.search(raw):
+            _check(document, "")
+        # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
+        json.loads(raw, object_pairs_hook=_once, parse_int=str, parse_float=str)
+        return read(document, kind, "request")
+    except (msgspec.DecodeError, RecursionError) as error:
+        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise Refusal(
+            HTTPStatus.BAD_REQUEST, f"the body is not JSON: {said}", do="send one JSON object"
+        ) from error
+
+
+def _once(pairs: list[tuple[str, object]]) -> None:
+    """Refuses what means two things: readers of JSON differ in which of two values counts."""
+    seen = set[str]()
+    for key, _ in pairs:
+        if key in seen:
+            raise BadField(
+                key,
+                "is there twice in one place",
+                means="only one of the two would count, and the other would be lost",
+                do="write it once",
+            )
+        seen.add(key)
 
 
 def _check(value: object, path: str) -> None:
