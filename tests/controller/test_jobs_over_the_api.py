@@ -123,6 +123,15 @@ def test_wrong_specs_are_refused_with_the_name_of_the_field(api):
     assert refused(resourcesPerWorker={"devices": 10**30}) == "resourcesPerWorker.devices"
 
 
+def test_a_job_carries_no_files(api):
+    body = {"name": "train", "team": "vision", "script": "/t.py", "args": ["x" * 1000]}
+    refused = api.user().post("/jobs", body | {"env": {"A": "x" * 200_000, "B": "y" * 100_000}})
+    assert (refused.status_code, refused.json()["field"]) == (422, "env")
+    assert "a job has at most 262144" in refused.json()["detail"]
+    assert "into a file" in refused.json()["do"]
+    assert api.user().post("/jobs", body | {"env": {"A": "x" * 100_000}}).is_success
+
+
 def test_a_script_begins_in_the_working_directory_if_there_is_one(api):
     body = {"name": "train", "team": "vision", "script": "t.py"}
     answer = api.user().post("/jobs", body)

@@ -4,10 +4,14 @@ import re
 from collections.abc import Container
 from pathlib import PurePosixPath
 
+import msgspec
+
 from elastane.api.job_checks import checked
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.reading import MOST_WORKERS, check_name, invalid
 
+LARGEST_SPEC_BYTES = 256 * 2**10
+"""As JSON: it is read with every list of jobs, and given to every process of its own. Files have room."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -22,6 +26,7 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
         BadField: the first thing that is wrong.
     """
     checked(spec)
+    _check_size(spec)
     if spec.queue:
         check_name("queue", spec.queue)
     if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
@@ -66,6 +71,20 @@ def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
             f"write {virtual_ranks} or fewer; for more, submit a job with training.virtualRanks",
             means="a worker computes at least one, and their number is fixed once a run has begun",
         )
+
+
+def _check_size(spec: JobSpec) -> None:
+    """Names the longest of its fields."""
+    if (total_bytes := len(msgspec.json.encode(spec))) <= LARGEST_SPEC_BYTES:
+        return
+    lengths = {name: len(msgspec.json.encode(value)) for name, value in msgspec.to_builtins(spec).items()}
+    field = max(lengths, key=lengths.__getitem__)
+    raise invalid(
+        field,
+        f"has {lengths[field]} of {total_bytes} bytes; a job has at most {LARGEST_SPEC_BYTES}",
+        "put what is long into a file, and write the file's name",
+        means="a job is read with every list of jobs, and its variables are given to every process of it",
+    )
 
 
 def _check_most_workers(policy: ElasticPolicy) -> None:
