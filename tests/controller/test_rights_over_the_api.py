@@ -286,6 +286,15 @@ def test_a_full_disk_does_not_tell_what_is_there_from_what_is_not(api, make_spec
     assert "job train belongs to another team" in caplog.text
 
 
+def test_nobody_is_led_where_the_host_header_says(api):
+    ada = api.user()
+    for path in ("/jobs/", "/pools/h100/", "/me/"):
+        astray = ada.get(path, Host="evil.example")
+        assert astray.status_code == 404
+        assert astray.headers["Content-Type"] == "application/problem+json"
+        assert "Location" not in astray.headers
+
+
 def test_whoever_asks_too_often_waits_and_others_do_not(api, make_spec):
     eager, calm = api.user(), api.user(user="bob")
     answers = [eager.get("/version").status_code for _ in range(3)]

@@ -51,6 +51,8 @@ def _routed(settings: Settings) -> FastAPI:
         openapi_url="/v1/openapi.json",
         docs_url=None,
         redoc_url=None,
+        # A path with a slash too many is none: who is led elsewhere is led where the Host header says.
+        redirect_slashes=False,
     )
     for module in ROUTERS:
         app.include_router(module.router)
