@@ -8,6 +8,7 @@ import pytest
 
 from elastane.controller.api.context import Settings
 from elastane.controller.store import events, tokens
+from elastane.controller.store.database import Store
 
 NOW_S = 1_800_000_000.0
 
@@ -45,6 +46,19 @@ def test_a_stream_begins_with_what_happens_next(api, listening, sqlite_store):
     assert next(lines) == "event: node.drain"
     assert '"after"' in next(lines)
     lines.close()
+
+
+def test_commits_are_counted_one_after_the_other_so_that_none_is_missed(sqlite_store, monkeypatch):
+    counted = []
+
+    def count(store, commits):
+        counted.append((commits, store._one_writer.locked()))
+
+    monkeypatch.setattr(Store, "commits", property(lambda _: len(counted), count), raising=False)
+    del sqlite_store.__dict__["commits"]
+    happen(sqlite_store, "one")
+    happen(sqlite_store, "two")
+    assert counted == [(1, True), (2, True)]
 
 
 def test_a_browser_that_comes_back_goes_on_where_it_was(api, listening, sqlite_store):

@@ -105,7 +105,9 @@ class Store:
                 with connection.begin():
                     connection.execute(select(turns.c.change).with_for_update())
                     yield connection
-            self.commits += 1
+                # Here, where only one thread is: of two that count at once one could be forgotten, and no
+                # watcher would look.
+                self.commits += 1
         except DBAPIError as error:
             raise translated(error, self.where) from error
 
