@@ -26,6 +26,7 @@ from elastane.api.wire import Config
 from elastane.client.privacy import narrowed
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
+from elastane.controller.arriving import Arriving
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
 from elastane.controller.loop import Loop
@@ -149,6 +150,7 @@ def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
+        http=Arriving,
         # Its lines are written as all others of this process, with their time.
         log_config=None,
         log_level="warning",

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from anyio import to_thread
 from fastapi import Depends, Request, Response
+from starlette.requests import ClientDisconnect
 
 from elastane.api.errors import BadField
 from elastane.api.reading import read
@@ -32,12 +33,20 @@ def body(kind: Any, empty: Any = None) -> Any:  # noqa: ANN401 - FastAPI's depen
         empty: what a request without a body means; None: it must have one.
 
     Raises:
-        Refusal: it is not JSON.
+        Refusal: it is not JSON, or has not arrived.
         BadField: it is not of this type, or a key is there twice.
     """
 
     async def decoded(request: Request) -> Any:  # noqa: ANN401
-        raw = request.state.body = await request.body()
+        try:
+            raw = request.state.body = await request.body()
+        except ClientDisconnect as error:
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST,
+                "the body has not arrived",
+                means="nothing was done",
+                do="send it again",
+            ) from error
         if not raw and empty is not None:
             return empty
         # A large one takes long; others are served meanwhile.

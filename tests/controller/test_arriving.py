@@ -1,0 +1,86 @@
+"""Whoever connects and does not ask keeps nobody from being served, and nothing is logged as a failure."""
+
+import socket
+import time
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from elastane.controller import arriving
+from elastane.controller.store import events
+
+SOON_S = 0.3
+
+
+@pytest.fixture
+def connected(api, served, monkeypatch):
+    """Connects; requests have to arrive soon."""
+    monkeypatch.setattr(arriving, "ARRIVE_S", SOON_S)
+    with served(api) as url:
+        at = urlsplit(url)
+
+        @contextmanager
+        def connection():
+            with socket.create_connection((at.hostname, at.port), timeout=10) as line:
+                yield line
+
+        yield connection
+
+
+def request(api, *headers, verb="GET /v1/me"):
+    lines = [f"{verb} HTTP/1.1", "Host: x", f"Authorization: Bearer {api.token()}", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+@pytest.mark.parametrize("begun", ["", "GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Long: "])
+def test_a_request_that_does_not_arrive_is_not_waited_for(connected, begun):
+    with connected() as line:
+        line.sendall(begun.encode())
+        assert line.recv(100) == b""
+
+
+def test_one_that_comes_a_byte_at_a_time_is_not_waited_for_either(connected):
+    def sends_on():
+        for _ in range(100):
+            line.sendall(b"x")
+            time.sleep(SOON_S / 10)
+
+    with connected() as line, pytest.raises(ConnectionError):
+        sends_on()
+
+
+def test_a_body_that_does_not_arrive_is_no_failure_of_the_controller(api, connected, caplog):
+    with connected() as line:
+        line.sendall(request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": ')
+        assert line.recv(100) == b""
+    with connected() as line:
+        line.sendall(request(api, "Content-Length: 100", verb="POST /v1/jobs") + b'{"name": ')
+    with connected() as line:
+        line.sendall(request(api))
+        assert line.recv(1000).startswith(b"HTTP/1.1 200")
+    assert not caplog.records
+
+
+def test_a_connection_is_asked_on_again_and_answered_for_longer_than_that(api, connected):
+    def answer():
+        read = b""
+        while not read.endswith((b"}", b"\n\n\r\n")):
+            read += line.recv(1000)
+        return read
+
+    with connected() as line:
+        for _ in range(3):
+            line.sendall(request(api))
+            assert answer().startswith(b"HTTP/1.1 200")
+            time.sleep(1.5 * SOON_S)
+        line.sendall(request(api, verb="GET /v1/watch"))
+        assert b"from here on" in answer()
+        time.sleep(2 * SOON_S)
+        happen(api.store, "seen")
+        assert b"seen" in answer()
+
+
+def happen(store, message):
+    with store.writing() as tx:
+        events.append(tx, "node.drain", message, 0.0)
