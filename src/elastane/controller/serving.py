@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -205,6 +206,8 @@ def _listening(wish: Serving) -> socket.socket:
     for file in filter(None, (wish.certificate, wish.key)):
         if not Path(file).is_file():
             raise BadInput(f"there is no file {file}", do="name the certificate's file, and its key's")
+    if wish.certificate:
+        _check_pair(wish.certificate, wish.key)
     if not wish.certificate and not _is_loopback(wish.host):
         raise BadInput(
             f"{wish.host} can be reached from other machines, and there is no certificate",
@@ -225,6 +228,23 @@ def _listening(wish: Serving) -> socket.socket:
             do="end what listens there, or give another --listen",
         ) from error
     return listener
+
+
+def _check_pair(certificate: str, key: str) -> None:
+    """Goes on if they can be served with: found out before anybody is told that it is up.
+
+    Raises:
+        BadInput: they cannot.
+    """
+    try:
+        # Nobody is there to be asked for a passphrase, and an empty one opens no key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=str)
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{certificate} and {key} are not a certificate and its key ({error})",
+            means="nothing was started",
+            do="give two PEM files that this user may read, the key of this certificate without a passphrase",
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:

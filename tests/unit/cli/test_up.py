@@ -222,6 +222,26 @@ def test_half_a_certificate_is_refused(home, certificate, half):
     assert "give both" in refused.stderr
 
 
+@pytest.mark.parametrize("wrong", ["another's key", "a key with a passphrase", "no certificate"])
+def test_what_is_no_certificate_and_its_key_is_refused_before_anybody_is_told_that_it_is_up(
+    home, certificate, wrong
+):
+    cert, key = certificate
+    own = serialization.load_pem_private_key(key.read_bytes(), password=None)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    if wrong == "no certificate":
+        cert.write_text("junk")
+    elif wrong == "another's key":
+        other = ec.generate_private_key(ec.SECP256R1())
+        key.write_bytes(other.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    else:
+        key.write_bytes(own.private_bytes(pem, pkcs8, serialization.BestAvailableEncryption(b"secret")))
+    refused = elastane("up", "--detach", "--listen=127.0.0.1:0", f"--tls-cert={cert}", f"--tls-key={key}")
+    assert refused.returncode == 2
+    assert "not a certificate and its key" in refused.stderr
+    assert "nothing was started" in refused.stderr
+
+
 def test_down_without_a_controller_says_so(home):
     refused = elastane("down")
     assert refused.returncode == BadInput.exit_code
