@@ -64,3 +64,14 @@ def test_a_full_disk_refuses_a_change_and_loses_none(small_disk, make_spec, api_
         assert change(tx) == written + 1
         assert events.newest(tx) == written + 1
     again.close()
+
+
+def test_nobody_waits_for_minutes_behind_others_who_wait_to_write(api, make_spec, monkeypatch):
+    ada = api.user()
+    monkeypatch.setattr("elastane.controller.store.database.BUSY_S", 0.1)
+    with api.store.writing():
+        busy = ada.post("/jobs", make_spec())
+        assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
+        assert "is busy" in busy.json()["detail"]
+        assert ada.get("/jobs").json()["items"] == []
+    assert ada.post("/jobs", make_spec()).is_success

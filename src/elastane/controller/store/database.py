@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from elastane.api.errors import BadInput
-from elastane.controller.store.failures import translated
+from elastane.controller.store.failures import busy, translated
 from elastane.controller.store.migrating import migrate
 from elastane.controller.store.tables import turns
 
@@ -100,7 +100,7 @@ class Store:
         """
         try:
             # Threads of this process queue here rather than in SQLite, which would have them poll.
-            with self._one_writer, self.engine.connect() as plain:
+            with self._alone(), self.engine.connect() as plain:
                 connection = plain.execution_options(elastane_writes=True)
                 with connection.begin():
                     connection.execute(select(turns.c.change).with_for_update())
@@ -110,6 +110,16 @@ class Store:
                 self.commits += 1
         except DBAPIError as error:
             raise translated(error, self.where) from error
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._one_writer.acquire(timeout=BUSY_S):
+            # A database that is held elsewhere would be waited for by each in turn, by the last for minutes.
+            raise busy(self.where, f"others have waited to write for {BUSY_S} s")
+        try:
+            yield
+        finally:
+            self._one_writer.release()
 
     def close(self) -> None:
         self.engine.dispose()

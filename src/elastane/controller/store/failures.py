@@ -49,15 +49,19 @@ def translated(error: DBAPIError, where: str) -> StoreError:
             do="free some space, then try again",
         )
     if name in SQLITE_BUSY or state in POSTGRES_BUSY:
-        return StoreBusy(
-            f"the store {where} is busy ({said})",
-            means="the change was not made: something else has held the database for too long",
-            do="try again; if it stays so, look for another process that has the database open",
-        )
+        return busy(where, said)
     return StoreError(
         f"the store {where} refuses ({said})",
         means="the change was not made; jobs go on training, but nothing can be decided",
         do="see that the database runs, can be reached and may be written",
+    )
+
+
+def busy(where: str, said: str) -> StoreBusy:
+    return StoreBusy(
+        f"the store {where} is busy ({said})",
+        means="the change was not made: something else has held the database for too long",
+        do="try again; if it stays so, look for another process that has the database open",
     )
 
 
