@@ -30,6 +30,15 @@ def test_a_document_has_a_version_that_guards_it(operator):
     assert same.headers["ETag"] == '"2"'
 
 
+def test_whoever_means_what_is_there_does_not_make_it(operator):
+    refused = operator.put("/pools/h100", POOL, If_Match="*")
+    assert (refused.status_code, refused.json()["detail"]) == (412, "it is not there, you mean *")
+    assert operator.get("/pools/h100").status_code == 404
+    assert operator.put("/pools/h100", POOL, If_Match='"0"').status_code == 201
+    assert operator.put("/pools/h100", POOL | {"devices": 8}, If_Match="*").status_code == 200
+    assert operator.put("/rules", {"cooldownS": 5}, If_Match="*").status_code == 201
+
+
 def test_headers_are_described_of_those_requests_that_understand_them():
     paths = description()["paths"]
     headers = {

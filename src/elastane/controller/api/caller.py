@@ -170,23 +170,28 @@ class Editor(Changer):
     Args:
         caller: who asks.
         key: idempotency key; empty: none.
-        if_match: version that the change is meant for, as an ``ETag``; empty: any.
+        if_match: version that the change is meant for, as an ``ETag``; ``*``: whichever is there; empty: any.
     """
 
     def __init__(self, caller: Caller, key: str, if_match: str) -> None:
         super().__init__(caller, key)
         self._if_match = if_match
 
-    def expect(self, version: int) -> None:
+    def expect(self, version: int, *, there: bool = True) -> None:
         """Goes on if the caller means this version.
+
+        Args:
+            version: of what is to be changed; 0: nobody has ever changed it.
+            there: it is, so that ``*`` means it too.
 
         Raises:
             Refusal: they mean another one: somebody was quicker.
         """
-        if self._if_match not in {"", "*", f'"{version}"'}:
+        meant = {"", f'"{version}"', "*" if there else ""}
+        if self._if_match not in meant:
             raise Refusal(
                 HTTPStatus.PRECONDITION_FAILED,
-                f"it is at version {version}, you mean {self._if_match}",
+                f"it is {f'at version {version}' if there else 'not there'}, you mean {self._if_match}",
                 means="somebody else has changed it meanwhile; nothing was done",
                 do="read it again, then decide again",
             )

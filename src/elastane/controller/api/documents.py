@@ -55,7 +55,8 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", _target(kind, name))
         found = documents.find(tx, kind, name)
-        caller.expect(found.version if found else 0)
+        # Rules are there before anybody sets them.
+        caller.expect(found.version if found else 0, there=found is not None or kind == "rules")
         check(having(documents.config(tx), kind, document))
         if found and found.value == document:
             return reply(document, version=found.version)
