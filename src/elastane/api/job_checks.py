@@ -10,6 +10,9 @@ LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
 """Of an elastic policy: so long a job may hold what it should not have, or does not use."""
 
+FIRST_YEAR, LAST_YEAR = 1971, 9998
+"""Of moments: so that they are one in every time zone, for whoever looks at the job there."""
+
 
 def job_spec(document: object) -> JobSpec:
     """The spec that a document describes, checked.
@@ -56,6 +59,9 @@ def checked(spec: JobSpec) -> JobSpec:
     for field, time in (("deadline", spec.deadline), ("target.by", spec.target.by)):
         if time is not None and time.tzinfo is None:
             raise invalid(field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset")
+        if time is not None and not FIRST_YEAR <= time.year <= LAST_YEAR:
+            wrong = f"{time} is no time at which a job could end"
+            raise invalid(field, wrong, f"write a year between {FIRST_YEAR} and {LAST_YEAR}, or leave it out")
     return spec
 
 

@@ -114,6 +114,8 @@ def test_discrete_values_are_limits_by_themselves():
             "leave it out",
         ),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
+        ({"deadline": "9999-12-31T23:59:59-14:00"}, "deadline:", "between 1971 and 9998"),
+        ({"deadline": "0001-01-01T00:00:00+14:00"}, "deadline:", "between 1971 and 9998"),
         (
             {"target": {"throughput": 64, "by": "2026-12-01T00:00:00Z"}},
             "target.by: belongs to target.loss",
