@@ -13,6 +13,7 @@ from elastane.api.rules import Rules
 from elastane.api.wire import Capacity, Config, NewToken
 from elastane.client.cluster import Cluster, NotThere, NotUnderstood, Refused, Unreachable
 from elastane.controller.api.bodies import reply
+from elastane.controller.api.watching import Watchers
 from elastane.controller.store import events, nodes
 
 NOW_S = 1_800_000_000.0
@@ -314,6 +315,20 @@ def test_what_something_else_answers_is_not_taken_for_done(other_server, status)
             pytest.raises(Refused, match=f"answered {status}"),
         ):
             next(cluster.watch())
+
+
+def test_what_cannot_be_sent_is_said_in_words(nobody, make_spec):
+    with Cluster(nobody, "ela_x") as cluster:
+        with pytest.raises(BadInput, match="is no key"):
+            cluster.submit(make_spec(), key="ключ")
+        with pytest.raises(BadInput, match="is no text"):
+            cluster.submit(make_spec(env={"A": "\udcff"}))
+
+
+def test_a_watcher_for_whom_there_is_no_room_hears_so_after_a_while(api, url):
+    api.app.state.watchers = Watchers(most=9, most_of_one=0)
+    with Cluster(url, api.token(), timeout_s=0.5) as ada, pytest.raises(Refused, match="watches 0 times"):
+        next(ada.watch())
 
 
 @pytest.mark.parametrize("later", ["Wed, 21 Oct 2026 07:28:00 GMT", "-5", "nan", "²"])

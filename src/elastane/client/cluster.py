@@ -79,7 +79,7 @@ OURS = ("application/json", "text/event-stream")
 AGAIN = {429, 503}
 """Answers that say: later."""
 PAUSE_S = 0.2
-TOKEN = re.compile(r"[!-~]+")
+PRINTABLE = re.compile(r"[!-~]+")
 NOBODY_S = 2.0
 """Where nothing has ever answered and connections are refused, a question is asked again for so long."""
 QUIET_S = 60.0
@@ -223,6 +223,10 @@ class Cluster:
         Args:
             job: only its own; empty: all that the token may see.
             after: number of the last event that was seen; None: begin with the next one.
+
+        Raises:
+            Refused: the token may not, counts no more, or too many watch, and still do after a while.
+            Unreachable: nobody has answered for as long.
         """
         broken_since: float | None = None
         while True:
@@ -231,12 +235,16 @@ class Cluster:
                     after, broken_since = seen, None
                     if event is not None:
                         yield event
+            except Refused as refusal:
+                broken_since = broken_since or time.monotonic()
+                tried_s = time.monotonic() - broken_since
+                if refusal.problem.status not in AGAIN or tried_s > self._timeout_s:
+                    raise
             except httpx.TransportError as error:
                 if _is_about_trust(error):
                     raise self._not_trusted(error) from error
-                now = time.monotonic()
-                broken_since = now if broken_since is None else broken_since
-                if now - broken_since > self._patience_s(error, changes=False):
+                broken_since = broken_since or time.monotonic()
+                if time.monotonic() - broken_since > self._patience_s(error, changes=False):
                     raise self._unreachable(error, changes=False) from error
             time.sleep(PAUSE_S)
 
@@ -246,8 +254,6 @@ class Cluster:
         timeout = httpx.Timeout(self._timeout_s, read=QUIET_S)
         with self._http.stream("GET", "/watch", params=params, timeout=timeout) as answer:
             self._answered = True
-            if answer.status_code in AGAIN:
-                return
             if not answer.is_success:
                 answer.read()
                 raise _refused(answer)
@@ -463,13 +469,18 @@ class Cluster:
         """One request, repeated while the controller is away or asks for patience.
 
         Raises:
+            BadInput: the key, or something in the body, cannot be sent.
             Refused: the controller will not.
             Unreachable: it has not answered in time, or is not who it should be.
         """
         changes = _changes(method, path)
+        if key and not PRINTABLE.fullmatch(key):
+            raise BadInput(
+                f"{key!r} is no key", means="nothing was sent", do="write signs of ASCII, no spaces"
+            )
         headers = {"Idempotency-Key": key or str(uuid.uuid4())} if changes else {}
         headers |= {"If-Match": if_match} if if_match else {}
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else _written(body)
         headers |= {} if body is None else {"Content-Type": "application/json"}
         begun = time.monotonic()
         while True:
@@ -522,13 +533,29 @@ def _shown(token: str) -> str:
     Raises:
         BadInput: it cannot; what it is, is not repeated, because some of it may be a secret.
     """
-    if not TOKEN.fullmatch(token):
+    if not PRINTABLE.fullmatch(token):
         raise BadInput(
             "the token is empty" if not token else "the token has spaces, line breaks or signs that none has",
             means="nothing was sent",
             do="write it as it was told, ela_ and what follows, with nothing around it",
         )
     return token
+
+
+def _written(body: object) -> bytes:
+    """A body as JSON.
+
+    Raises:
+        BadInput: JSON has no such text.
+    """
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            f"{error.object[:40]!r} is no text",
+            means="it has bytes that are none, as names of files and variables may; nothing was sent",
+            do="write it in UTF-8",
+        ) from error
 
 
 def _asked_to_wait_s(answer: httpx.Response) -> float:
