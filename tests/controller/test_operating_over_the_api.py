@@ -253,6 +253,9 @@ def test_nodes_are_drained_failed_and_used_again(operator, api, sqlite_store):
     assert devices() == (8, 0)
     assert operator.post("/nodes/n1/use").json()["wanted"] == "use"
     assert devices() == (16, 0)
+    for why in ("x" * 1001, "new\x1b]0;disk\x07"):
+        refused = operator.post("/nodes/n1/drain", {"why": why})
+        assert (refused.status_code, refused.json()["field"]) == (422, "why")
     assert operator.post("/nodes/n9/drain").status_code == 404
     assert operator.delete("/nodes/n9").status_code == 404
     assert api.user("team-admin").post("/nodes/n1/drain").status_code == 403

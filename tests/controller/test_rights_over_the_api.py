@@ -232,6 +232,8 @@ def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
         ({"user": "=cmd()", "role": "viewer", "team": "vision"}, "user"),
         ({"user": "b", "role": "king", "team": "vision"}, "role"),
         ({"user": "b", "role": "viewer", "team": "vision", "validS": 0}, "validS"),
+        ({"user": "b", "role": "viewer", "team": "vision", "note": "x" * 1001}, "note"),
+        ({"user": "b", "role": "viewer", "team": "vision", "note": "\x1b[2J"}, "note"),
     ],
 )
 def test_tokens_that_make_no_sense_are_refused(api, body, field):

@@ -42,6 +42,7 @@ PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
 LARGEST_COUNT = 10**9
 MOST_WORKERS = 1_000_000
 """Of one run or job, more than any machine or cluster has devices for."""
+LONGEST_REMARK = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -74,6 +75,14 @@ def check_name(field: str, name: str) -> None:
             f"{name!r} is not a name",
             "write letters, digits, dots, dashes and underscores, up to 100, the first a letter or digit",
         )
+
+
+def check_remark(field: str, text: str) -> None:
+    """What somebody writes for others, who see it in a row of a table on their terminal."""
+    if len(text) > LONGEST_REMARK:
+        raise invalid(field, f"has {len(text)} characters", f"write {LONGEST_REMARK} at most")
+    if not text.isprintable():
+        raise invalid(field, "has line breaks or signs that command terminals", "write one line of text")
 
 
 def finite(field: str, value: float | None) -> None:

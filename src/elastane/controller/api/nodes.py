@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.reading import check_remark
 from elastane.api.wire import UNSEEN_S, Node, NodeChange, NodeWanted, Page
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import body, reply, response
@@ -82,6 +83,8 @@ def _known(tx: Connection, name: str) -> Node:
 
 
 def _want(caller: Editor, name: str, wanted: NodeWanted, why: str) -> Response:
+    check_remark("why", why)
+
     def do(tx: Connection) -> Reply:
         caller.must("nodes.write", Target(name=f"node {name}"))
         before = _known(tx, name)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
-from elastane.api.reading import check_name
+from elastane.api.reading import check_name, check_remark
 from elastane.api.wire import MadeToken, NewToken, Page, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
@@ -85,6 +85,7 @@ def _check(new: NewToken) -> None:
             f"{new.user!r} is not a user",
             do="letters, digits, '.', '_', '@', '+', '-', at most 100",
         )
+    check_remark("note", new.note)
     if new.role in OF_THE_CLUSTER and new.team:
         raise BadField("team", f"the role {new.role} belongs to no team", do="leave the team out")
     if new.role not in OF_THE_CLUSTER and new.team != EVERY_TEAM:
