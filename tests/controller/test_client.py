@@ -248,16 +248,16 @@ def other_server():
     """Something that is no controller: its URL, what it answers with, and the headers it was sent."""
 
     class Answering(BaseHTTPRequestHandler):
-        status, named, sent = 200, {}, []
+        status, named, sent, said = 200, {}, [], b"hi"
 
         def _answer(self):
             self.sent.append(dict(self.headers))
             self.send_response(self.status)
             for name, value in self.named.items():
                 self.send_header(name, value)
-            self.send_header("Content-Length", "2")
+            self.send_header("Content-Length", str(len(self.said)))
             self.end_headers()
-            self.wfile.write(b"hi")
+            self.wfile.write(self.said)
 
         do_GET = do_POST = do_PUT = do_DELETE = _answer  # noqa: N815 - so the library calls them
 
@@ -289,9 +289,11 @@ def test_what_is_no_token_is_refused_and_not_repeated(nobody, token):
     assert refused.value.means == "nothing was sent"
 
 
+@pytest.mark.parametrize("said", [b"hi", b'"\xff"'])
 @pytest.mark.parametrize("status", [200, 302, 307])
-def test_what_something_else_answers_is_not_taken_for_done(other_server, status):
+def test_what_something_else_answers_is_not_taken_for_done(other_server, status, said):
     url, answering = other_server
+    answering.said = said
     answering.status, answering.named = (
         status,
         {"Location": "https://elsewhere/", "Content-Type": "text/html"},

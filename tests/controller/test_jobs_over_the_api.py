@@ -142,7 +142,15 @@ def test_a_script_begins_in_the_working_directory_if_there_is_one(api):
 
 def test_what_is_no_json_is_refused(api):
     ada = api.user()
-    for raw in (b"", b"{", b"\xff", b'{"name": "\\ud800"}', b"[" * 100_000):
+    for raw in (
+        b"",
+        b"{",
+        b"\xff",
+        b'{"name": "\\ud800"}',
+        b'{"name": "\xff"}',
+        b'{"\xff": 1}',
+        b"[" * 100_000,
+    ):
         assert ada.ask("POST", "/jobs", raw=raw).status_code == 400
 
 

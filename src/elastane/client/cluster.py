@@ -595,7 +595,7 @@ def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> 
     """
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _not_understood(answer, str(error)) from error
 
 
@@ -654,7 +654,7 @@ def _usage(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> 
 def _refused(answer: httpx.Response) -> Refused:
     try:
         problem = msgspec.json.decode(answer.content, type=Problem)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         # Something between here and the controller has answered in its place.
         problem = Problem(
             type="about:blank",

@@ -63,7 +63,7 @@ def _decoded(raw: bytes, kind: Any) -> Any:  # noqa: ANN401
         # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
         json.loads(raw, object_pairs_hook=_once, parse_int=str, parse_float=str)
         return read(document, kind, "request")
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Refusal(
             HTTPStatus.BAD_REQUEST, f"the body is not JSON: {said}", do="send one JSON object"
