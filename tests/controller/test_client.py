@@ -3,6 +3,7 @@
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -317,6 +318,15 @@ def test_what_something_else_answers_is_not_taken_for_done(other_server, status,
             pytest.raises(Refused, match=f"answered {status}"),
         ):
             next(cluster.watch())
+
+
+@pytest.mark.parametrize(
+    "made", [Path.mkdir, Path.touch, lambda file: file.write_text("junk"), lambda _: None]
+)
+def test_what_is_no_certificate_to_trust_is_said_in_words(tmp_path, made):
+    made(tmp_path / "ca.pem")
+    with pytest.raises(BadInput, match=r"ca\.pem cannot be read as a certificate"):
+        Cluster("https://127.0.0.1:1", "ela_x", verify=str(tmp_path / "ca.pem"))
 
 
 def test_what_cannot_be_sent_is_said_in_words(nobody, make_spec):

@@ -120,7 +120,7 @@ class Cluster:
             address that has never answered, and refuses connections, is given up after `NOBODY_S`.
 
     Raises:
-        BadInput: the token is none.
+        BadInput: the token is none, or what is to be trusted no certificate.
     """
 
     def __init__(self, url: str, token: str, *, verify: bool | str = True, timeout_s: float = 30.0) -> None:
@@ -636,10 +636,24 @@ def _is_about_trust(error: BaseException | None) -> bool:
 
 
 def _trusted(url: str, verify: bool | str) -> bool | ssl.SSLContext:
+    """Whom to trust.
+
+    Raises:
+        BadInput: what is to be trusted is no certificate.
+    """
     if url.startswith("http://"):
         # Nothing to verify; to load the machine's certificates takes 70 ms, most of a short command.
         return False
-    return ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
+    if not isinstance(verify, str):
+        return verify
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        raise BadInput(
+            f"{verify} cannot be read as a certificate ({error})",
+            means="nobody could be told from another by it; nothing was sent",
+            do="name the PEM file of the cluster's authority, or of its own certificate",
+        ) from error
 
 
 def _given(params: dict[str, Any] | None) -> dict[str, Any]:
