@@ -224,6 +224,17 @@ def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
     assert admin.delete(f"/tokens/{foreign}").status_code in {403, 404}
 
 
+def test_an_admin_of_every_team_has_the_teams_and_not_the_cluster(api, make_spec):
+    operator, every = api.user("operator", user="olga"), api.user("team-admin", team="*", user="ann")
+    api.user().post("/jobs", make_spec())
+    operator.put("/teams/vision", {"name": "vision"})
+    operator.put("/pools/h100", {"name": "h100", "device": "h100", "devices": 8})
+    assert {one["role"] for one in every.get("/tokens").json()["items"]} == {"submitter", "team-admin"}
+    assert {one["target"] for one in every.get("/audit").json()["items"]} == {"job train", "team vision"}
+    assert len(operator.get("/tokens").json()["items"]) == 3
+    assert "pool h100" in operator.get("/audit").text
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

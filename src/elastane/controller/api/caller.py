@@ -70,6 +70,11 @@ class Caller:
         """Whose things they may list; None: everybody's."""
         return teams_of(self.principal)
 
+    @property
+    def of_the_cluster(self) -> bool:
+        """Whether what belongs to no team is theirs too; who is one in every team has the teams' only."""
+        return self.principal.role == "operator"
+
     def must(self, action: Action, target: Target) -> None:
         """Goes on if it is allowed.
 

@@ -55,7 +55,7 @@ def list_tokens(caller: Asking) -> Response:
     """Tokens, without their secrets; of one's own team, an operator's of all."""
     caller.must("tokens.read", Target(name="tokens", team=caller.principal.team))
     with caller.reading() as tx:
-        return response(reply(Page(items=tokens.every(tx, caller.teams))))
+        return response(reply(Page(items=tokens.every(tx, caller.teams, of_none=caller.of_the_cluster))))
 
 
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))

@@ -35,11 +35,15 @@ def append(
     )
 
 
-def page(tx: Connection, *, teams: tuple[str, ...] | None, before: int | None, limit: int) -> Page[AuditLine]:
-    """Newest first; None: of all teams and of none."""
+def page(
+    tx: Connection, *, teams: tuple[str, ...] | None, of_none: bool = True, before: int | None, limit: int
+) -> Page[AuditLine]:
+    """Newest first; None: of all teams, and those of none too, if not asked otherwise."""
     query = select(audit).order_by(audit.c.id.desc()).limit(limit + 1)
     if teams is not None:
         query = query.where(audit.c.team.in_(teams))
+    elif not of_none:
+        query = query.where(audit.c.team != "")
     if before is not None:
         query = query.where(audit.c.id < before)
     found = [_line(row) for row in tx.execute(query)]

@@ -54,11 +54,13 @@ def find(tx: Connection, id_: str) -> Token | None:
     return _token(row) if row else None
 
 
-def every(tx: Connection, teams: tuple[str, ...] | None) -> tuple[Token, ...]:
-    """Oldest first; None: of all teams and of none."""
+def every(tx: Connection, teams: tuple[str, ...] | None, *, of_none: bool = True) -> tuple[Token, ...]:
+    """Oldest first; None: of all teams, and those of none too, if not asked otherwise."""
     query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
     if teams is not None:
         query = query.where(tokens.c.team.in_(teams))
+    elif not of_none:
+        query = query.where(tokens.c.team != "")
     return tuple(_token(row) for row in tx.execute(query))
 
 
