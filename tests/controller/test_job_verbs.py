@@ -536,6 +536,44 @@ def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
     assert "digits is paused; its next life is awaited" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (("stop",), "elastane cancel digits, or elastane pause digits"),
+        (("resize", "2"), "elastane scale digits MIN:MAX"),
+        (("resize", "auto"), "elastane scale digits MIN:MAX"),
+        (("drain", "0"), "elastane scale digits --max N"),
+        (("run", "--resume"), "elastane resume digits"),
+    ],
+)
+def test_what_a_controller_decides_is_not_asked_of_the_run(
+    elastane, cluster, submitted, run_here, *, words, instead
+):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    run_here()
+    verb, *rest = words
+    typed = (verb, *rest, "digits") if verb == "run" else (verb, "digits", *rest)
+    answer = elastane(*typed)
+    assert answer.exit_code == 2
+    assert "digits is the run of a job, and its controller decides on it" in answer.stderr
+    assert instead in answer.stderr
+    cluster.api.user().post("/jobs/digits/cancel")
+    cluster.until(lambda: cluster.job("digits").state == "cancelled")
+    assert "its controller decides" not in elastane(*typed).stderr
+
+
+def test_a_run_is_asked_where_its_controller_is_away(elastane, cluster, submitted, run_here, monkeypatch):
+    submitted()
+    cluster.until(lambda: cluster.workers("digits") == 2)
+    run_here()
+    monkeypatch.setenv("ELASTANE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("ELASTANE_TOKEN", "ela_none")
+    answer = elastane("stop", "digits")
+    assert answer.exit_code == 3
+    assert "its controller decides" not in answer.stderr
+
+
 @pytest.mark.parametrize("verb", ["events", "logs"])
 def test_a_run_of_no_job_is_followed_until_its_processes_are_gone(
     elastane, cluster, submitted, run_here, verb

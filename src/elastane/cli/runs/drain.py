@@ -6,8 +6,8 @@ import typer
 
 from elastane.api.control import AskDrain
 from elastane.cli.runs.status import asked, members, wait_until
+from elastane.cli.runs.whose import own_run
 from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
 
 
 def drain(
@@ -20,7 +20,11 @@ def drain(
 
     The run then aims at one worker fewer.
     """
-    run_dir = find_run(run)
+    run_dir = own_run(
+        run,
+        means="the controller would start another worker in its place",
+        do="elastane scale {job} --max N for fewer workers",
+    )
     answer = asked(run_dir, AskDrain(worker=worker))
     console = talk(as_json=as_json)
     if wait:

@@ -3,13 +3,10 @@
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
-from elastane.api.wire import ENDED, Job
-from elastane.client.context import connect
-from elastane.observability.run_files import is_live, read_record
+from elastane.cli.runs.whose import job_that_goes_on
+from elastane.observability.run_files import is_live
 
 LOOK_S = 0.2
 BETWEEN_LIVES_S = 1.0
@@ -33,21 +30,3 @@ def looks(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
         yield True
         time.sleep(LOOK_S if live else BETWEEN_LIVES_S)
     yield False
-
-
-def job_that_goes_on(run_dir: RunDir) -> Job | None:
-    """The job whose run this is, if it may have another life: it is paused, gave way, or is tried again.
-
-    Raises:
-        ElastaneError: it is a job's, and the cluster does not answer.
-    """
-    # The run of a job knows of its lives from the first one on, and before that has had no events either.
-    if not run_dir.life.exists() and run_dir.events.exists():
-        return None
-    try:
-        with connect() as cluster:
-            job = cluster.job(read_record(run_dir).spec.name)
-    except BadInput:
-        return None  # no cluster is known here, or it knows no such job
-    here = bool(job.run_dir) and Path(job.run_dir).resolve() == run_dir.root.resolve()
-    return job if here and job.state not in ENDED else None

@@ -8,8 +8,8 @@ from elastane.api.control import Answer, AskResize, AskStatus
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.cli.runs.status import asked, members, wait_until
+from elastane.cli.runs.whose import own_run
 from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +38,11 @@ def resize(
     somebody sets its size; auto lets it do so again.
     """
     number = None if workers == AUTO else _number(workers)
-    run_dir = find_run(run)
+    run_dir = own_run(
+        run,
+        means="the controller would take it back within seconds",
+        do="elastane scale {job} MIN:MAX",
+    )
     console = talk(as_json=as_json)
     if number is None:
         answer = _freed(run_dir)

@@ -27,8 +27,8 @@ from elastane.cli.runs.run_spec import (
     script_of,
     spec_of,
 )
+from elastane.cli.runs.whose import own_run
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
-from elastane.client.resolve import find_run
 from elastane.controller.embedded import Embedded
 from elastane.lives.living import lived
 from elastane.lives.resuming import resume as another_life
@@ -249,7 +249,12 @@ def run(
         changes = Changes(
             workers=workers, start=start, copies=copies, transport=transport, checkpoints=checkpoints
         )
-        with reclaimed(find_run(resume)) as directory:
+        ended = own_run(
+            resume,
+            means="the controller starts its lives, and would start one beside this",
+            do="elastane resume {job}; elastane explain {job} says what it waits for",
+        )
+        with reclaimed(ended) as directory:
             record = read_record(directory)
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))

@@ -7,8 +7,8 @@ import typer
 
 from elastane.api.control import AskStop
 from elastane.cli.runs.status import LOOK_S, asked
+from elastane.cli.runs.whose import own_run
 from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
 from elastane.observability.run_files import is_live
 
 
@@ -21,7 +21,11 @@ def stop(
 
     The terminal that started it exits with code 130, as after Ctrl-C.
     """
-    run_dir = find_run(run)
+    run_dir = own_run(
+        run,
+        means="the controller would take it for a crash, and start it again",
+        do="elastane cancel {job}, or elastane pause {job}",
+    )
     answer = asked(run_dir, AskStop())
     while wait and is_live(run_dir):
         time.sleep(LOOK_S)
