@@ -533,7 +533,9 @@ def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
     assert answer.exit_code == 0, answer.output
     assert "first life" in answer.stdout
     assert "second life" in answer.stdout
-    assert "digits is paused; its next life is awaited" in answer.stderr
+    awaited = "digits is paused; its next life is awaited"
+    assert awaited in answer.stderr
+    assert answer.output.index("first life") < answer.output.index(awaited)
 
 
 @pytest.mark.parametrize(

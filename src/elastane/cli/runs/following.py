@@ -24,9 +24,10 @@ def looks(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
         job = None if live else job_that_goes_on(run_dir)
         if not live and job is None:
             break
+        yield True
+        # What the life that is over said last has been read by now.
         if job is not None and job.state not in (told, "running"):
             print(f"{job.name} is {job.state}; its next life is awaited", file=sys.stderr, flush=True)
         told = "" if job is None else job.state
-        yield True
         time.sleep(LOOK_S if live else BETWEEN_LIVES_S)
     yield False
