@@ -96,6 +96,16 @@ def test_a_script_is_submitted_with_what_was_typed(elastane, cluster, script):
     assert (spec.training.seed, spec.run_policy.job_max_retry_count) == (7, 0)
 
 
+def test_a_job_of_a_team_that_nobody_has_declared_is_taken_with_a_word(elastane, cluster, script, url):
+    cluster.api.user("operator", user="olga").put("/teams/vision", {"name": "vision"})
+    keep(Context(url=url, token=cluster.api.token("operator"), team="vision"))
+    answer = elastane("submit", script, "--name", "digits", "--team", "visoin", "--json")
+    assert json.loads(answer.stdout)["team"] == "visoin"
+    assert "no team visoin is declared" in answer.stderr
+    assert "did you mean vision?" in answer.stderr
+    assert "note" not in elastane("submit", script, "--name", "other").output
+
+
 def test_options_win_over_a_file_and_its_paths_begin_where_it_is(elastane, cluster, script, tmp_path):
     (script.parent / "job.yaml").write_text(JOB)
     answer = elastane("submit", "../work/job.yaml", "--name", "other", "--workers", "1:3")

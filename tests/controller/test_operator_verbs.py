@@ -149,6 +149,15 @@ def test_a_calendar_of_weeks_and_of_single_days(olga):
     assert "must say what it takes" in olga.error("calendar", "set", "new", *weekly)
 
 
+def test_a_token_in_a_team_that_nobody_has_declared_says_so(olga):
+    token = ("token", "create", "--user", "ada", "--role", "viewer", "--team")
+    assert olga(*token, "visoin").stderr == ""
+    olga("team", "set", "vision")
+    assert "note: no team visoin is declared" in olga(*token, "visoin", "--json").stderr
+    assert olga(*token, "vision").stderr == ""
+    assert olga(*token, "*").stderr == ""
+
+
 def test_tokens_are_made_shown_without_their_secret_and_revoked(olga, terminal):
     made = olga.json(
         "token", "create", "--user", "ada", "--role", "viewer", "--team", "vision", "--valid", "30d"

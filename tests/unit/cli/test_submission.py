@@ -8,9 +8,10 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.quotas import Team
 from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
 from elastane.cli.jobs.scale import limits_of
-from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, wished
+from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, limits_text, notes, wished
 from elastane.cli.written import from_yaml
 
 ROOT = Path(__file__).parents[3]
@@ -209,3 +210,35 @@ def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
 def test_one_number_is_both_limits() -> None:
     assert limits_of("3", None, None) == (3, 3)
     assert limits_of(None, 1, None) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("team", "declared", "said"),
+    [
+        ("visoin", ("speech", "vision"), ["no team visoin is declared", "did you mean vision?"]),
+        ("new", ("speech", "vision"), ["no team new is declared", "elastane team set new declares it"]),
+        ("vision", ("speech", "vision"), []),
+        ("default", (), []),
+    ],
+)
+def test_a_team_that_nobody_has_declared_beside_others_is_told(team, declared, said) -> None:
+    spec = msgspec.structs.replace(SPEC, team=team)
+    found = notes(spec, [Team(name=name) for name in declared], NOW)
+    assert len(found) == bool(said)
+    assert all(words in found[0] for words in said)
+
+
+def test_a_deadline_that_has_passed_is_told() -> None:
+    spec = msgspec.structs.replace(SPEC, deadline=datetime(2026, 11, 21, 10, tzinfo=UTC))
+    assert notes(spec, [], NOW) == (
+        "its deadline, 2026-11-21 11:00, has passed: it grows before others of its priority",
+    )
+    assert notes(msgspec.structs.replace(spec, deadline=NOW + timedelta(hours=1)), [], NOW) == ()
+
+
+def test_limits_are_said_as_one_number_where_they_are_one() -> None:
+    assert [limits_text(*of) for of in ((1, 1), (3, 3), (1, 4))] == [
+        "1 worker",
+        "3 workers",
+        "1 to 4 workers",
+    ]

@@ -10,7 +10,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.wire import Bounds, Job
-from elastane.cli.jobs.submission import deadline_of
+from elastane.cli.jobs.submission import deadline_of, late
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
 
@@ -66,6 +66,8 @@ def amend(
         print_json(found)
         return
     talk().print(f"{job} has now {words_of(found)}", markup=False)
+    if note := late(found.spec.deadline, datetime.now().astimezone()):
+        talk().print(f"note: {note}", markup=False)
 
 
 def words_of(job: Job) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import BadInput
+from elastane.cli.jobs.submission import limits_text
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
 
@@ -56,7 +57,7 @@ def scale(
         print_json(found)
         return
     has = f"; it has {found.workers} now" if found.state == "running" else ""
-    talk().print(f"{job} may have {found.min_workers} to {found.max_workers} workers{has}", markup=False)
+    talk().print(f"{job} may have {limits_text(found.min_workers, found.max_workers)}{has}", markup=False)
 
 
 def limits_of(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:

@@ -1,7 +1,7 @@
 """From a job and what was typed about it to a `JobSpec`, or a sentence that says why not. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
@@ -10,8 +10,10 @@ import msgspec
 from elastane.api.errors import BadInput
 from elastane.api.job_checks import checked
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
+from elastane.api.quotas import Team
 from elastane.cli.checkpoints.policy import moments
 from elastane.cli.runs.run_spec import worker_range
+from elastane.cli.teams import undeclared
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -87,6 +89,30 @@ def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
             training=_training(spec.training, wishes),
         )
     )
+
+
+def notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...]:
+    """What is allowed, and may all the same not be what was meant.
+
+    Args:
+        spec: as it was taken.
+        teams: that are declared, as far as the token may see.
+        now: with the terminal's time zone.
+    """
+    return tuple(filter(None, (undeclared(spec.team, teams), late(spec.deadline, now))))
+
+
+def late(deadline: datetime | None, now: datetime) -> str:
+    """What it means that a deadline has passed; empty: it has not."""
+    if deadline is None or deadline > now:
+        return ""
+    local = deadline.astimezone(now.tzinfo)
+    return f"its deadline, {local:%Y-%m-%d %H:%M}, has passed: it grows before others of its priority"
+
+
+def limits_text(low: int, high: int) -> str:
+    """``1 to 4 workers``."""
+    return f"{high} worker{'s' * (high > 1)}" if low == high else f"{low} to {high} workers"
 
 
 def deadline_of(text: str, now: datetime, option: str = "--deadline") -> datetime:

@@ -12,11 +12,12 @@ from typer.core import TyperCommand
 
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.jobs import JobSpec
+from elastane.api.quotas import Team
 from elastane.api.wire import Job
 from elastane.cli.home import fresh_name
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
 from elastane.cli.jobs.login import own_team
-from elastane.cli.jobs.submission import Here, Wishes, wished
+from elastane.cli.jobs.submission import Here, Wishes, limits_text, notes, wished
 from elastane.cli.jobs.waiting import looks_at
 from elastane.cli.moments import in_local_time
 from elastane.cli.runs.run_spec import check_script, script_of
@@ -243,9 +244,11 @@ def submit(
     with connect() as cluster:
         job = cluster.submit(spec)
         console.print(
-            f"submitted {job.name}: team {job.team}, {job.min_workers} to {job.max_workers} workers",
+            f"submitted {job.name}: team {job.team}, {limits_text(job.min_workers, job.max_workers)}",
             markup=False,
         )
+        for note in notes(job.spec, cluster.declared(Team), typed.now):
+            console.print(f"note: {note}", markup=False)
         if wait:
             try:
                 job = followed(cluster, job.name, console)

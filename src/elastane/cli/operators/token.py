@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from elastane.api.quotas import Team
 from elastane.api.wire import NewToken, Role, Token
 from elastane.cli.operators.documents import group
 from elastane.cli.operators.quantities import duration_s, local
 from elastane.cli.operators.tables import print_table
+from elastane.cli.teams import undeclared
 from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
@@ -39,6 +41,9 @@ def create(
     valid_s = duration_s("--valid", valid) if valid else None
     with connect() as cluster:
         made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
+        strange = undeclared(team, cluster.declared(Team))
+    if strange:
+        talk(as_json=True).print(f"note: {strange}", markup=False)
     if as_json:
         print_json(made)
         return
