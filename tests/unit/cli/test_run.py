@@ -114,6 +114,14 @@ def test_a_failed_run_prints_the_workers_own_traceback(agent, elastane, script) 
     assert "failed after 2 steps" in result.stdout
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_run_that_was_stopped_says_how_it_goes_on_if_it_can(agent, elastane, script, home, kept) -> None:
+    agent.interrupts, agent.over, agent.kept = 1, RunOver(code=130, why="stopped after step 2"), kept
+    result = elastane("run", "--name", "trial", script)
+    onward = f"elastane run --resume {home / 'runs' / 'trial'} goes on from its newest checkpoint"
+    assert (onward in result.stdout) == kept
+
+
 def test_the_first_interrupt_drains(agent, elastane, script) -> None:
     agent.interrupts, agent.over = 1, RunOver(code=130)
     result = elastane("run", script)

@@ -216,7 +216,7 @@ def test_one_number_is_both_limits() -> None:
     ("team", "declared", "said"),
     [
         ("visoin", ("speech", "vision"), ["no team visoin is declared", "did you mean vision?"]),
-        ("new", ("speech", "vision"), ["no team new is declared", "elastane team set new declares it"]),
+        ("new", ("speech", "vision"), ["no team new is declared", "elastane team list shows those that are"]),
         ("vision", ("speech", "vision"), []),
         ("default", (), []),
     ],

@@ -400,10 +400,9 @@ def say_the_end(run_dir: RunDir, over: RunOver, console: "Console", report: Path
         rows.append(("report", str(report)))
     if over.why and over.code:
         console.print(over.why, markup=False)
-    if over.lost and kept:
-        console.print(
-            f"elastane run --resume {run_dir.root} goes back to its newest checkpoint", markup=False
-        )
+    onward = "goes back to" if over.lost else "goes on from" if over.code == STOPPED_BY_USER else ""
+    if onward and kept:
+        console.print(f"elastane run --resume {run_dir.root} {onward} its newest checkpoint", markup=False)
     model = finished_model(run_dir)
     if model is not None:
         rows.insert(0, ("model", str(model)))
