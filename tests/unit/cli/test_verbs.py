@@ -91,6 +91,7 @@ def test_an_honest_run_is_proved(elastane, finished_run) -> None:
     finished_run()
     result = elastane("verify", "done")
     assert result.exit_code == 0
+    assert "4 of 4 steps in 1 generation, 16 samples" in result.stdout
     assert "epoch 1: 8 samples once, 0 never, 0 repeatedly" in result.stdout
     assert "proved" in result.stdout
 
@@ -205,7 +206,7 @@ def test_resize_with_wait_fails_when_the_run_gives_up(elastane, finished_run, as
     answers += [Answer(ok=True, generation=1, target=target, processes=rows) for target in (2, 1)]
     result = elastane("resize", "done", "2", "--wait")
     assert result.exit_code == 1
-    assert "now aims at 1 workers" in result.stderr
+    assert "now aims at 1 worker," in result.stderr
 
 
 def test_drain_with_wait_returns_once_the_worker_is_out(elastane, finished_run, asked, monkeypatch) -> None:

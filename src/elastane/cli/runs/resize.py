@@ -46,7 +46,7 @@ def resize(
     console = talk(as_json=as_json)
     if number is None:
         answer = _freed(run_dir)
-        console.print(f"accepted: its controller decides (now {len(members(answer))} workers)")
+        console.print(f"accepted: its controller decides (now {crew(len(members(answer)))})")
         if as_json:
             print_json({"ok": True, "target": answer.target, "workers": members(answer)})
         return
@@ -85,9 +85,9 @@ def _resize(run_dir: RunDir, workers: int, console: "Console", *, wait: bool, as
             done=lambda status: len(members(status)) == workers == status.target,
             stuck=lambda status: overtaken(status, workers),
         )
-        console.print(f"{workers} workers train in generation {answer.generation}")
+        console.print(f"{crew(workers)} train{'s' * (workers == 1)} in generation {answer.generation}")
     else:
-        console.print(f"accepted: {workers} workers (now {len(members(answer))})")
+        console.print(f"accepted: {crew(workers)} (now {len(members(answer))})")
     if as_json:
         print_json(
             {"ok": True, "target": workers, "workers": members(answer), "generation": answer.generation}
@@ -98,4 +98,9 @@ def overtaken(status: Answer, workers: int) -> str:
     """Why this many workers will not come: somebody asked for another number, or the run gave up on it."""
     if status.target == workers:
         return ""
-    return f"the run now aims at {status.target} workers, not {workers}; elastane events tells why"
+    return f"the run now aims at {crew(status.target)}, not {workers}; elastane events tells why"
+
+
+def crew(workers: int) -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{workers} worker{'s' * (workers != 1)}"

@@ -104,7 +104,8 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
         console.print(words, markup=False)
 
     of = f" of {verdict.planned_steps}" if verdict.planned_steps else ""
-    say(f"{verdict.steps}{of} steps in {verdict.generations} generations, {verdict.samples:,} samples")
+    generations = f"{verdict.generations} generation{'s' * (verdict.generations != 1)}"
+    say(f"{verdict.steps}{of} steps in {generations}, {verdict.samples:,} samples")
     # Of many epochs those of which the same is to be said share a line.
     many = len(verdict.epochs) > SHOWN
     groups = groupby(
