@@ -297,6 +297,23 @@ def test_a_job_is_described_and_explained(elastane, cluster, submitted):
     assert json.loads(elastane("explain", "digits", "--json").stdout)["workers"] == 2
 
 
+def test_what_a_job_is_to_reach_and_may_use_is_described(elastane, cluster, script):
+    cluster.api.user("operator", user="olga").put("/pools/h100", POOL | {"labels": {"fabric": "ib"}})
+    script.with_name("job.yaml").write_text(
+        "name: digits\nscript: train.py\n"
+        "target: {loss: 0.25, by: 2026-12-01T12:00:00Z}\n"
+        "data: {labels: {fabric: ib}}\n"
+        "runPolicy: {activeDeadlineSeconds: 7200}\n"
+    )
+    assert elastane("submit", "job.yaml").exit_code == 0
+    cluster.until(lambda: cluster.workers("digits") == 1)
+    page = elastane("describe", "digits").stdout
+    by = datetime(2026, 12, 1, 12, tzinfo=UTC).astimezone()
+    assert f"loss 0.25 by {by:%Y-%m-%d %H:%M:%S}" in page
+    assert "fabric=ib" in page
+    assert "2 h of running" in page
+
+
 def test_a_job_that_has_crashed_shows_when_it_is_tried_again(elastane, cluster, submitted, monkeypatch):
     monkeypatch.setattr("time.time", cluster.clock)
     submitted()
@@ -319,17 +336,17 @@ def test_a_job_that_has_crashed_shows_when_it_is_tried_again(elastane, cluster, 
     assert "next try" not in elastane("jobs", "--all").stdout
 
 
-def test_a_job_that_stops_by_its_own_limits_is_not_stopped_for_others(elastane, cluster, submitted):
+def test_a_job_that_stops_by_its_own_limits_is_not_preempted(elastane, cluster, submitted):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
     assert elastane("scale", "digits", "9:9").exit_code == 0
     cluster.until(lambda: cluster.job("digits").state == "queued")
-    assert "stopped for others" not in elastane("describe", "digits").stdout
+    assert "preempted once" not in elastane("describe", "digits").stdout
     assert elastane("scale", "digits", "1:2").exit_code == 0
     cluster.until(lambda: cluster.workers("digits") == 2)
     submitted("wide", "--workers", "4:4", "--priority", "high")
     cluster.until(lambda: cluster.workers("wide") == 4)
-    assert "stopped for others once" in elastane("describe", "digits").stdout
+    assert "preempted once" in elastane("describe", "digits").stdout
 
 
 def test_limits_are_changed_together_or_one_by_one(elastane, cluster, submitted):

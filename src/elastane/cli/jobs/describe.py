@@ -90,7 +90,10 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("speeds", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
         ("runs", " ".join(spec.program)),
         ("begins in", spec.working_dir),
+        ("data in", data_text(job)),
         ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
+        ("target", target_text(job)),
+        ("time limit", limit_text(job, now_s)),
         ("cost", cost_text(job)),
         ("was", lives_text(job)),
         ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
@@ -110,6 +113,33 @@ def each_text(job: Job) -> str:
     return ", ".join([devices + kinds, *terms])
 
 
+def data_text(job: Job) -> str:
+    """Where its data may be read; empty: anywhere."""
+    data = job.spec.data
+    regions = [" or ".join(data.regions)] if data.regions else []
+    return ", ".join([*regions, *(f"{key}={value}" for key, value in data.labels.items())])
+
+
+def target_text(job: Job) -> str:
+    """What is enough, or ends it."""
+    target = job.spec.target
+    by = "" if target.by is None else f" by {moment_text(target.by.timestamp())}"
+    loss = [] if target.loss is None else [f"loss {target.loss:g}{by}"]
+    speed = [] if target.throughput is None else [f"{target.throughput:g} samples/s"]
+    return ", ".join(loss + speed)
+
+
+def limit_text(job: Job, now_s: float) -> str:
+    """How long it may hold devices, and how long it has."""
+    from elastane.cli.jobs.words import time_text  # noqa: PLC0415 - rich
+
+    limit_s = job.spec.run_policy.active_deadline_seconds
+    if limit_s is None:
+        return ""
+    since_s = now_s if job.active_since_s is None else job.active_since_s
+    return f"{time_text(limit_s)} of running, {time_text(job.active_s + now_s - since_s)} used"
+
+
 def cost_text(job: Job) -> str:
     if not job.spent and job.spec.budget is None:
         return ""
@@ -120,7 +150,8 @@ def lives_text(job: Job) -> str:
     """How often it was interrupted, and by what."""
     counts = [
         (job.crashes, "crashed"),
-        (job.preemptions, "stopped for others"),
+        # Not for others alone: a node that goes takes a job's devices, too.
+        (job.preemptions, "preempted"),
         (job.resizes, "resized"),
     ]
     return ", ".join(
