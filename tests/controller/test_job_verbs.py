@@ -383,8 +383,10 @@ def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
     by = "2026-12-01T18:00Z"
     assert "a time to reach it by" in elastane("amend", "digits", "--loss", "0.1", "--by", by).stdout
     assert cluster.job("digits").spec.target.by == datetime(2026, 12, 1, 18, tzinfo=UTC)
-    assert "belongs to target.loss" in elastane("amend", "digits", "--loss", "none").output
+    assert elastane("amend", "digits", "--loss", "none").exit_code == 0
+    assert cluster.job("digits").spec.target.by is None
     assert elastane("amend", "digits", "--loss", "none", "--by", "none").exit_code == 0
+    assert "belongs to target.loss" in elastane("amend", "digits", "--loss", "none", "--by", "+1h").output
     assert "--by 'soon' is no moment" in elastane("amend", "digits", "--by", "soon").output
     for wrong in ((), ("--budget", "much"), ("--budget", "-1"), ("--deadline", "soon"), ("--loss", "nan")):
         assert elastane("amend", "digits", *wrong).exit_code == 2

@@ -42,13 +42,16 @@ def amend(
 ) -> None:
     """Give JOB another budget, deadline or target; "none" takes one away.
 
-    The next plan follows it. What is not named stays as it is.
+    The next plan follows it. What is not named stays as it is, but for the
+    time of a loss that is taken away.
 
       $ elastane amend digits --budget 250
       $ elastane amend digits --deadline +8h --throughput none
 
     With --json, the job.
     """
+    if loss == NONE and by is None:
+        by = NONE  # a time by which nothing is wanted: it was the loss's
     bounds = Bounds(
         budget=_said("--budget", budget, _number),
         deadline=_said("--deadline", deadline, _moment("--deadline")),
