@@ -168,6 +168,8 @@ def test_a_scripts_own_options_go_after_two_dashes(elastane, script):
     answer = elastane("submit", script, "--lr", "3e-4")
     assert answer.exit_code == 2
     assert "--lr is no option of elastane submit" in answer.stderr
+    assert "Did you mean" not in answer.stderr
+    assert "Did you mean --workers?" in elastane("submit", script, "--wrkers", "1:2").stderr
 
 
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("train.py", "--name", "digits", "--help")])

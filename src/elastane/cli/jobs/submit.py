@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,9 +49,12 @@ class Submit(TyperCommand):
             if name in valued and not equals:
                 next(ours, None)  # its value, also where that begins with a dash: --budget -5
             elif word.startswith("-") and name not in known:
+                long = [one.removeprefix("--") for one in known if one.startswith("--")]
+                near = get_close_matches(name.removeprefix("--"), long, n=1)
+                meant = f"Did you mean --{near[0]}?\n" if near else ""
                 raise typer.BadParameter(
-                    f"{word} is no option of elastane submit. Those of the script go after --:\n"
-                    f"elastane submit SCRIPT -- {word} ..."
+                    f"{word} is no option of elastane submit.\n{meant}"
+                    f"Those of the script go after --:\nelastane submit SCRIPT -- {word} ..."
                 )
         return super().parse_args(ctx, args)
 
