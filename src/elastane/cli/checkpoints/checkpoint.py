@@ -46,22 +46,21 @@ def listing(run: Checkpoints, as_json: AsJson = False) -> None:
     if not found:
         talk().print(f"no checkpoints in {catalog.place.url}", markup=False)
         return
-    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
-    from rich.text import Text  # noqa: PLC0415
+    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415 - a program needs no tables
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("name", "step", "size", "state", "written", "metrics"):
-        table.add_column(title, justify="right" if title in ("step", "size") else "left", no_wrap=True)
-    for summary in found:
-        table.add_row(
-            Text(summary.name),
+    cells = [
+        (
+            summary.name,
             str(summary.step),
             size_text(summary.bytes) if summary.bytes else "",
-            Text(summary.state),
-            Text(in_local_time(summary.created)),
-            Text(metric_words(summary)),
+            summary.state,
+            in_local_time(summary.created),
+            metric_words(summary),
         )
-    talk().print(table)
+        for summary in found
+    ]
+    titles = ("name", "step", "size", "state", "written", "metrics")
+    print_whole(talk(), table_of(titles, cells, numbers=("step", "size")))
     for summary in found:
         for damage in summary.damages:
             talk().print(f"{summary.name}: {damage}", markup=False)
@@ -172,8 +171,7 @@ def best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
 
 
 def show_manifest(manifest: Manifest, url: str) -> None:
-    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
-    from rich.text import Text  # noqa: PLC0415
+    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415 - a program needs no tables
 
     console = talk()
     tensors = manifest.tensors
@@ -185,19 +183,16 @@ def show_manifest(manifest: Manifest, url: str) -> None:
     told = {name: value for name, value in (manifest.plain | manifest.metrics).items() if value or value == 0}
     for name, value in told.items():
         console.print(f"  {name}: {msgspec.json.encode(value).decode()}", markup=False, overflow="ellipsis")
-    files = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("file", "size", "items", "xxh128"):
-        files.add_column(title, justify="right" if title in ("size", "items") else "left", no_wrap=True)
-    for part in manifest.parts:
-        items = str(len(part.items)) if part.items else ""
-        files.add_row(Text(part.name), size_text(part.bytes), items, part.checksum)
-    console.print(files)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("tensor", "dtype", "shape"):
-        table.add_column(title, no_wrap=True)
-    for key, facts in list(tensors.items())[:SHOWN]:
-        table.add_row(Text(key), facts.dtype, Text(" x ".join(map(str, facts.shape)) or "scalar"))
-    console.print(table)
+    files = [
+        (part.name, size_text(part.bytes), str(len(part.items)) if part.items else "", part.checksum)
+        for part in manifest.parts
+    ]
+    print_whole(console, table_of(("file", "size", "items", "xxh128"), files, numbers=("size", "items")))
+    shapes = [
+        (key, facts.dtype, " x ".join(map(str, facts.shape)) or "scalar")
+        for key, facts in list(tensors.items())[:SHOWN]
+    ]
+    print_whole(console, table_of(("tensor", "dtype", "shape"), shapes))
     if len(tensors) > SHOWN:
         console.print(f"and {len(tensors) - SHOWN} more; --json has them all")
 

@@ -38,7 +38,8 @@ def show(job: Job, events: list[Event]) -> None:
     from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
     from rich.text import Text  # noqa: PLC0415
 
-    from elastane.cli.jobs.words import event_text, explanation_lines, print_whole  # noqa: PLC0415
+    from elastane.cli.jobs.words import event_text, explanation_lines  # noqa: PLC0415
+    from elastane.cli.tables import print_whole  # noqa: PLC0415
 
     console = talk()
     grid = Table.grid(padding=(0, 3, 0, 0))

@@ -51,7 +51,8 @@ def jobs(
         more = "" if all_ or state else "; elastane jobs --all shows those that have ended"
         console.print(f"no jobs{more}")
         return
-    from elastane.cli.jobs.words import jobs_table, print_whole  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.words import jobs_table  # noqa: PLC0415 - rich
+    from elastane.cli.tables import print_whole  # noqa: PLC0415
 
     print_whole(console, jobs_table(rows, time.time()))
 

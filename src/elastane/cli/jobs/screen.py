@@ -9,14 +9,15 @@ from rich.text import Text
 
 from elastane.api.wire import JobSummary, Occupancy
 from elastane.cli.jobs.words import (
+    RIGHT,
     loss_of,
     speed_text,
     state_text,
     step_text,
-    table_of,
     time_text,
     workers_text,
 )
+from elastane.cli.tables import table_of
 
 if TYPE_CHECKING:
     from elastane.cli.jobs.top import Sight
@@ -40,24 +41,27 @@ def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
     head.add_row(Text.assemble(("elastane", "bold"), f"  {url}"), Text(f"{now}   q ends", style="dim"))
     rows = max(0, height - AROUND - len(sight.pools))
     warning = FAILING if sight.failing else Text()
-    parts: list[RenderableType] = [head, warning, pools_part(sight), Text()]
-    parts.append(jobs_part(sight, rows, bars=width >= NARROW))
+    parts: list[RenderableType] = [head, warning, pools_part(sight, width), Text()]
+    parts.append(jobs_part(sight, rows, width))
     return Group(*parts)
 
 
-def pools_part(sight: "Sight") -> Table:
+def pools_part(sight: "Sight", width: int | None = None) -> Table:
     """A row per pool: how full it is."""
     titles = ["pool", "device", "", "used", "free", "leaving", "price", "site"]
-    return table_of(titles, [_pool_row(pool) for pool in sight.pools])
+    rows = [_pool_row(pool) for pool in sight.pools]
+    return table_of(titles, rows, numbers=RIGHT, width=width, giving=("site", "pool", "device"))
 
 
-def jobs_part(sight: "Sight", rows: int | None = None, *, bars: bool = True) -> RenderableType:
-    """A row per job; as many as fit."""
+def jobs_part(sight: "Sight", rows: int | None = None, width: int | None = None) -> RenderableType:
+    """A row per job; as many as fit, and as wide as fits."""
     if not sight.jobs:
         return Text("no jobs", style="dim")
     titles = ["name", "team", "state", "workers", "", "step", "loss", "samples/s", "age"]
     fitting = sight.jobs if rows is None or len(sight.jobs) <= rows else sight.jobs[: max(0, rows - 1)]
-    table = table_of(titles, [_job_row(job, sight.time_s, bars=bars) for job in fitting])
+    bars = width is None or width >= NARROW
+    cells = [_job_row(job, sight.time_s, bars=bars) for job in fitting]
+    table = table_of(titles, cells, numbers=RIGHT, width=width, giving=("team", "name"))
     if len(fitting) < len(sight.jobs) or sight.more:
         return Group(table, Text("and more; elastane jobs has them all", style="dim"))
     return table

@@ -82,7 +82,7 @@ def show(console: "Console", sight: Sight) -> None:
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
     from elastane.cli.jobs.screen import FAILING, jobs_part, pools_part  # noqa: PLC0415 - rich
-    from elastane.cli.jobs.words import print_whole  # noqa: PLC0415
+    from elastane.cli.tables import print_whole  # noqa: PLC0415
 
     if sight.failing:
         print_whole(console, FAILING)

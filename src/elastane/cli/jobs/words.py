@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from elastane.api.wire import Event, Explanation, JobSummary, Wanted
 from elastane.cli.moments import in_local_time
+from elastane.cli.tables import table_of
 from elastane.cli.words import loss_text
 
 COLOURS = {
@@ -49,7 +49,6 @@ EVENT_COLOURS = {
 }
 RIGHT = frozenset({"step", "loss", "age", "samples/s", "devices", "used", "free", "price"})
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
-UNBOUNDED = 10_000
 
 
 def state_of(job: JobSummary) -> str:
@@ -146,25 +145,4 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float, *, speeds: bool = False
         ]
         for job in jobs
     ]
-    return table_of(titles, rows)
-
-
-def table_of(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
-    """A table without lines; a column with nothing in it is left out."""
-    filled = [index for index in range(len(titles)) if any(row[index].plain for row in rows)]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for index in filled:
-        right = titles[index] in RIGHT
-        table.add_column(
-            titles[index], justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
-        )
-    for row in rows:
-        table.add_row(*(row[index] for index in filled))
-    return table
-
-
-def print_whole(console: Console, what: RenderableType) -> None:
-    """In the width of the terminal; for a file or another program, as wide as it is."""
-    if not console.is_terminal:
-        console.width = UNBOUNDED
-    console.print(what)
+    return table_of(titles, rows, numbers=RIGHT)

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from elastane.cli.jobs.words import print_whole
 from elastane.cli.verb import talk
 
 
@@ -23,26 +22,16 @@ def print_table(
         empty: what is said if there is no row.
         total: a last row below a line.
     """
-    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
+
+    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415
 
     found = list(rows)
     console = talk()
     if not found:
         console.print(empty, markup=False)
         return
-    filled = [place for place in range(len(titles)) if any(row[place] for row in found)]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for place in filled:
-        last = place == filled[-1] and titles[place] not in numbers
-        table.add_column(
-            titles[place],
-            justify="right" if titles[place] in numbers else "left",
-            no_wrap=not last,
-            overflow="fold" if last else "ellipsis",
-        )
-    for row in found:
-        table.add_row(*(Text(row[place]) for place in filled))
-    if total is not None:
-        table.add_row(*(Text(total[place], style="bold") for place in filled))
-    print_whole(console, table)
+    last = max((place for place in range(len(titles)) if any(row[place] for row in found)), default=0)
+    folds = "" if titles[last] in numbers else titles[last]
+    sums = [] if total is None else [[Text(cell, style="bold") for cell in total]]
+    print_whole(console, table_of(titles, [*found, *sums], numbers=numbers, folds=folds))

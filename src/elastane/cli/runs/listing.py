@@ -27,24 +27,21 @@ def listing(as_json: AsJson = False) -> None:
     if not rows:
         console.print(f"no runs in {runs_home()}", markup=False)
         return
-    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
-    from rich.text import Text  # noqa: PLC0415
+    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415 - a program needs no tables
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("name", "state", "step", "loss", "started"):
-        table.add_column(title, justify="right" if title in ("step", "loss") else "left", no_wrap=True)
-    table.add_column("directory", overflow="fold")
-    for row in rows:
-        loss, steps = row["loss"], row["steps"]
-        table.add_row(
-            Text(str(row["name"])),
-            Text(str(row["state"])),
-            f"{row['step']}" + (f"/{steps}" if steps else ""),
-            f"{loss:.4f}" if isinstance(loss, float) else "",
-            Text(in_local_time(str(row["created"]))),
-            Text(str(row["directory"])),
+    cells = [
+        (
+            str(row["name"]),
+            str(row["state"]),
+            f"{row['step']}" + (f"/{row['steps']}" if row["steps"] else ""),
+            f"{loss:.4f}" if isinstance(loss := row["loss"], float) else "",
+            in_local_time(str(row["created"])),
+            str(row["directory"]),
         )
-    console.print(table)
+        for row in rows
+    ]
+    titles = ("name", "state", "step", "loss", "started", "directory")
+    print_whole(console, table_of(titles, cells, numbers=("step", "loss")))
 
 
 def row_of(run_dir: RunDir) -> dict[str, str | int | float | None]:

@@ -60,8 +60,9 @@ def name_of(run_dir: RunDir) -> str:
 
 
 def show(name: str, answer: Answer) -> None:
-    from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs no tables
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
+
+    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415
 
     console = talk()
     step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")
@@ -69,10 +70,16 @@ def show(name: str, answer: Answer) -> None:
     console.print(
         Text(f"{name}: {answer.state}, {step}{loss}, generation {answer.generation}, term {answer.term}")
     )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("role", "pid", "worker", "generation", "virtual ranks", "blocks", "state"):
-        table.add_column(title, justify="left" if title in ("role", "state") else "right")
-    for row in answer.processes:
-        numbers = (row.pid, row.worker, row.generation, row.virtual_ranks, row.blocks)
-        table.add_row(row.role, *("" if n is None else str(n) for n in numbers), Text(row.state))
-    console.print(table)
+    numbers = ("pid", "worker", "generation", "virtual ranks", "blocks")
+    cells = [
+        (
+            row.role,
+            *(
+                "" if n is None else str(n)
+                for n in (row.pid, row.worker, row.generation, row.virtual_ranks, row.blocks)
+            ),
+            row.state,
+        )
+        for row in answer.processes
+    ]
+    print_whole(console, table_of(("role", *numbers, "state"), cells, numbers=numbers))
