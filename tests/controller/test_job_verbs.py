@@ -259,6 +259,18 @@ def test_jobs_are_listed_while_they_live_and_with_all_afterwards(elastane, clust
     assert elastane("jobs", "--state", "dead").exit_code == 2
 
 
+def test_a_list_says_whose_the_jobs_are_where_they_are_of_several(elastane, cluster, submitted, url):
+    submitted("one", "--queue", "night")
+    submitted("two")
+    titles, *_ = elastane("jobs").stdout.splitlines()
+    assert titles.split()[:4] == ["name", "team", "queue", "state"]
+    keep(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
+    submitted("three")
+    titles, newest, *_ = elastane("jobs").stdout.splitlines()
+    assert titles.split()[:4] == ["name", "team", "user", "queue"]
+    assert newest.split()[:3] == ["three", "vision", "olga"]
+
+
 def test_a_row_has_the_speed_with_the_workers_that_a_job_has(elastane, cluster, submitted):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)

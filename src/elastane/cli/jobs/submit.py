@@ -85,7 +85,8 @@ def submit(
         ),
     ] = None,
     queue: Annotated[
-        str | None, typer.Option(metavar="QUEUE", help="Of the team, to sort by.", rich_help_panel=WHOSE)
+        str | None,
+        typer.Option(metavar="QUEUE", help="A word to list jobs by; decides nothing.", rich_help_panel=WHOSE),
     ] = None,
     priority: Annotated[
         str | None,

@@ -128,21 +128,24 @@ def explanation_lines(explanation: Explanation) -> Sequence[str]:
     return [in_local_time(sentence) for sentence in explanation.sentences]
 
 
-def jobs_table(jobs: Iterable[JobSummary], now_s: float, *, speeds: bool = False) -> Table:
-    """Jobs, one per row; a column with nothing in it is left out."""
-    titles = ["name", "team", "priority", "state", "workers", "step", "loss", "samples/s", "age"]
+def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
+    """Jobs, one per row; a column with nothing in it is left out, that of users where there is one."""
+    found = list(jobs)
+    several = len({job.user for job in found}) > 1
+    titles = ["name", "team", "user", "queue", "priority", "state", "workers", "step", "loss", "age"]
     rows = [
         [
             Text(job.name),
             Text(job.team),
+            Text(job.user if several else ""),
+            Text(job.queue),
             Text(job.priority_class),
             state_text(job, now_s),
             Text(workers_text(job)),
             Text(step_text(job)),
             Text(loss_of(job)),
-            Text(speed_text(job)) if speeds else Text(),
             Text(time_text(now_s - job.submitted_s)),
         ]
-        for job in jobs
+        for job in found
     ]
     return table_of(titles, rows, numbers=RIGHT)
