@@ -261,8 +261,11 @@ class Occupancy(Served, frozen=True, kw_only=True):
 
     @property
     def free(self) -> int:
-        """Devices that nobody uses and that will stay."""
-        return max(0, self.devices - max(self.used, self.leaving))
+        """Devices that nobody uses and that will stay.
+
+        Jobs leave what goes as soon as they can: what they use counts as if it were on the rest.
+        """
+        return max(0, self.devices - self.leaving - self.used)
 
 
 class Scale(Asked, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ def test_uses_of_all_jobs_on_all_terms_add_up_by_pool() -> None:
         (Use(pool="a", terms="spot", devices=1), Use(pool="b", terms="owned", devices=2)),
     )
     first, second = occupied(pools, (), uses)
-    assert (first.pool, first.used, first.free) == ("a", 4, 4)
+    assert (first.pool, first.used, first.free) == ("a", 4, 1)
     assert (second.pool, second.used, second.free) == ("b", 2, 0)
 
 
@@ -21,4 +21,13 @@ def test_what_leaves_is_not_free_and_a_pool_that_is_gone_counts_nothing() -> Non
     (pool,) = occupied(
         pools, (), ((Use(pool="a", terms="owned", devices=1),), (Use(pool="b", terms="owned", devices=9),))
     )
-    assert (pool.used, pool.free) == (1, 5)
+    assert (pool.used, pool.free) == (1, 4)
+
+
+def test_a_pool_that_a_limit_has_left_full_has_nothing_free() -> None:
+    (pool,) = occupied(
+        (Pool(name="a", device="h100", devices=6, leaving=4),),
+        (),
+        ((Use(pool="a", terms="owned", devices=2),),),
+    )
+    assert pool.free == 0
