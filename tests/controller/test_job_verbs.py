@@ -664,6 +664,29 @@ def test_logs_are_those_of_all_processes_unless_one_is_named(elastane, cluster, 
     assert "worker-2, worker-10, agent" in refused.stderr
 
 
+def completed(*words):
+    """What a shell is offered for the last of these words."""
+    place = {"COMP_WORDS": " ".join(("elastane", *words)), "COMP_CWORD": str(len(words))}
+    env = {"_ELASTANE_COMPLETE": "complete_bash"} | place
+    return CliRunner().invoke(app, env=env, prog_name="elastane").stdout.split()
+
+
+def test_a_shell_completes_verbs_and_the_names_of_jobs_and_runs(elastane, submitted, tmp_path, monkeypatch):
+    submitted("digits-1")
+    submitted("digits-2")
+    submitted("other")
+    run = tmp_path / "home" / "runs" / "digits-0"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    assert completed("reprio") == ["reprioritise"]
+    assert completed("describe", "dig") == ["digits-2", "digits-1"]
+    assert completed("stop", "dig") == ["digits-0"]
+    assert completed("logs", "dig") == ["digits-0", "digits-2", "digits-1"]
+    monkeypatch.setenv("ELASTANE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("ELASTANE_TOKEN", "ela_x")
+    assert completed("describe", "dig") == []
+
+
 def test_what_a_name_may_hold_is_said_in_words(elastane):
     answer = elastane("describe", "my job")
     assert answer.exit_code == 2

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import BadInput
+from elastane.cli.completing import runs_and_jobs
 from elastane.cli.jobs.events import cluster_events, job_events
 from elastane.cli.run_or_job import found_run
 from elastane.cli.runs.events import run_events
@@ -15,7 +16,10 @@ def events(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="A run's name or directory, or a job's name.", show_default=False
+            metavar="NAME",
+            help="A run's name or directory, or a job's name.",
+            show_default=False,
+            autocompletion=runs_and_jobs,
         ),
     ] = None,
     follow: Annotated[

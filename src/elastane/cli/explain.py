@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from elastane.cli.completing import runs_and_jobs
 from elastane.cli.jobs.explain import job_explained
 from elastane.cli.run_or_job import found_run
 from elastane.cli.runs.explain import run_explained
@@ -11,7 +12,12 @@ from elastane.cli.verb import AsJob, AsJson
 
 
 def explain(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A run's name or directory, or a job's name.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A run's name or directory, or a job's name.", autocompletion=runs_and_jobs
+        ),
+    ],
     job: AsJob = False,
     as_json: AsJson = False,
 ) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from elastane.cli.completing import runs_and_jobs
 from elastane.cli.jobs.logs import job_logs
 from elastane.cli.run_or_job import found_run
 from elastane.cli.runs.logs import run_logs
@@ -14,7 +15,10 @@ def logs(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="A run's name or directory, or a job's name.", show_default=False
+            metavar="NAME",
+            help="A run's name or directory, or a job's name.",
+            show_default=False,
+            autocompletion=runs_and_jobs,
         ),
     ],
     process: Annotated[

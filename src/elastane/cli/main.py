@@ -103,7 +103,6 @@ app = typer.Typer(
     epilog=EPILOG,
     rich_markup_mode="rich",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

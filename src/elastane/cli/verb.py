@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from elastane.api.errors import ElastaneError
+from elastane.cli.completing import jobs, runs
 
 P = ParamSpec("P")
 
@@ -19,10 +20,16 @@ AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Machine-readable on stdout; everything else goes to stderr.")
 ]
 RunName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN", help="Name of a run, or its directory.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="RUN", help="Name of a run, or its directory.", show_default=False, autocompletion=runs
+    ),
 ]
 JobName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="JOB", help="Name of a job of the cluster.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="JOB", help="Name of a job of the cluster.", show_default=False, autocompletion=jobs
+    ),
 ]
 AsJob: TypeAlias = Annotated[
     bool,

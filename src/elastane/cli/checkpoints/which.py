@@ -5,6 +5,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from elastane.api.errors import BadInput, NoSuchRun
+from elastane.cli.completing import runs
 from elastane.client.resolve import find_run
 from elastane.observability.run_files import is_live, read_record
 from elastane.storage.catalog import Catalog
@@ -14,6 +15,7 @@ Checkpoints: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
+        autocompletion=runs,
         help="A run's name or directory, or the path or URL of checkpoints.",
         show_default=False,
     ),

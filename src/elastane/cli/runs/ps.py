@@ -8,6 +8,7 @@ import typer
 from elastane.api.control import Answer, AskStatus
 from elastane.api.errors import NoSuchRun
 from elastane.api.rundir import RunDir
+from elastane.cli.completing import runs
 from elastane.cli.home import known_runs
 from elastane.cli.runs.status import asked
 from elastane.cli.verb import AsJson, print_json, talk
@@ -17,7 +18,13 @@ from elastane.observability.run_files import is_live, read_record
 
 def ps(
     run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Name or directory of one run.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="Name or directory of one run.",
+            show_default=False,
+            autocompletion=runs,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

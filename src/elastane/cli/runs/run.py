@@ -15,6 +15,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.policy import CheckpointOptions
+from elastane.cli.completing import runs
 from elastane.cli.devices import devices_here
 from elastane.cli.home import fresh_name
 from elastane.cli.runs.run_spec import (
@@ -159,6 +160,7 @@ def run(
         str | None,
         typer.Option(
             metavar="RUN",
+            autocompletion=runs,
             help="Go on with RUN, whose processes are all gone, from its newest good checkpoint. Takes no "
             "SCRIPT, and only options of elasticity and checkpoints.",
             rich_help_panel=BACK,
