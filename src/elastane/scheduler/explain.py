@@ -158,7 +158,7 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
         case RetryLater(at_s=at_s):
             return f"It crashed and is tried again at {_time(at_s)}."
         case BudgetSpent(spent=spent, budget=budget):
-            return f"It has cost {spent:.2f} of its budget of {budget:.2f}."
+            return f"It has cost {cost_text(spent)} of its budget of {cost_text(budget)}."
         case NoSuchPool():
             return "No pool has what one of its workers asks for."
         case NeverFits(need=need, most=most):
@@ -200,7 +200,7 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             )
         case BudgetAllows(workers=workers, left=left):
             return (
-                f"What is left of its budget, {left:.2f}, would not surely last with more than "
+                f"What is left of its budget, {cost_text(left)}, would not surely last with more than "
                 f"{_count(workers, 'worker')}."
             )
         case _:
@@ -223,17 +223,22 @@ def remedy(why: Why) -> str:
         case NoSuchPool():
             return "It changes with other resourcesPerWorker or data, with spot, or with a new pool."
         case AtMaximum():
-            return "It changes with a higher maxReplicas."
+            return "It changes with a higher maxReplicas: `elastane scale` of a job, --workers of a run."
         case Suspended():
             return "It changes with `elastane resume`."
         case BudgetSpent() | BudgetAllows():
-            return "It changes with a higher budget."
+            return "It changes with a higher budget: `elastane amend --budget`."
         case TargetMet():
-            return "It changes with a higher target."
+            return "It changes with a higher target: `elastane amend --throughput`."
         case DidNotArrive() | DidNotReturn():
             return f"It is tried again; if workers need longer, raise {TIMEOUTS[type(why)]}."
         case _:
             return ""
+
+
+def cost_text(cost: float) -> str:
+    """Money: with two decimals, and of little with as many as it takes not to be nothing."""
+    return f"{cost:.2g}" if 0 < cost < 0.01 else f"{cost:.2f}"  # noqa: PLR2004 - what two decimals can show
 
 
 def _departures(nodes: Sequence[Departure]) -> str:

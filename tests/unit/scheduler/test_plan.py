@@ -13,7 +13,7 @@ from elastane.api.pools import Departure, Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
-from elastane.scheduler.explain import explain, sentence
+from elastane.scheduler.explain import cost_text, explain, sentence
 from elastane.scheduler.plan import plan
 
 NOW_S = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()  # a Friday
@@ -351,8 +351,15 @@ def test_a_job_at_rest_says_why_it_is_not_larger():
     assert explain(decided(state(workers=8)), TEAMS) == (
         "job-1 keeps 8 workers in a.",
         "Its elastic policy allows no more than 8 workers.",
-        "It changes with a higher maxReplicas.",
+        "It changes with a higher maxReplicas: `elastane scale` of a job, --workers of a run.",
     )
+
+
+def test_a_small_budget_is_not_told_as_none():
+    told = explain(decided(state(budget=0.001, fields={"spent": 0.0029})), TEAMS)
+    assert "It has cost 0.0029 of its budget of 0.001." in told
+    assert "It changes with a higher budget: `elastane amend --budget`." in told
+    assert [cost_text(cost) for cost in (0, 0.004, 0.25, 1344.5)] == ["0.00", "0.004", "0.25", "1344.50"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from elastane.api.wire import Bounds, Job
 from elastane.cli.jobs.submission import deadline_of, late
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
+from elastane.scheduler.explain import cost_text
 
 T = TypeVar("T")
 NONE = "none"
@@ -78,7 +79,7 @@ def words_of(job: Job) -> str:
     spec = job.spec
     target = spec.target
     found = [
-        f"a budget of {spec.budget:g} ({job.spent:.2f} spent)" if spec.budget is not None else "",
+        f"a budget of {spec.budget:g} ({cost_text(job.spent)} spent)" if spec.budget is not None else "",
         f"a deadline, {_clock(spec.deadline)}" if spec.deadline is not None else "",
         f"a loss to reach, {target.loss:g}" if target.loss is not None else "",
         f"a time to reach it by, {_clock(target.by)}" if target.by is not None else "",

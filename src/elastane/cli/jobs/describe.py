@@ -10,6 +10,7 @@ from elastane.api.wire import ENDED, Event, Job
 from elastane.cli.moments import moment_text
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
+from elastane.scheduler.explain import cost_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -95,7 +96,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
         ("target", target_text(job)),
         ("time limit", limit_text(job, now_s)),
-        ("cost", cost_text(job)),
+        ("cost", cost_of(job)),
         ("was", lives_text(job)),
         ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
         ("started", moment_text(job.started_s)),
@@ -141,10 +142,10 @@ def limit_text(job: Job, now_s: float) -> str:
     return f"{time_text(limit_s)} of running, {time_text(job.active_s + now_s - since_s)} used"
 
 
-def cost_text(job: Job) -> str:
+def cost_of(job: Job) -> str:
     if not job.spent and job.spec.budget is None:
         return ""
-    return f"{job.spent:.2f}" + ("" if job.spec.budget is None else f" of {job.spec.budget:.2f}")
+    return cost_text(job.spent) + ("" if job.spec.budget is None else f" of {cost_text(job.spec.budget)}")
 
 
 def lives_text(job: Job) -> str:
