@@ -716,6 +716,19 @@ def test_a_job_nobody_knows_is_exit_code_3(elastane, words):
     assert "there is no job nobody" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("describe",), ("explain",), ("logs",), ("events",), ("cancel",), ("scale", "2")]
+)
+def test_a_mistyped_job_is_told_which_one_was_meant(elastane, submitted, words):
+    submitted("digits")
+    verb, *rest = words
+    answer = elastane(verb, "digts", *rest)
+    assert answer.exit_code == 3
+    assert "did you mean digits?" in answer.stderr
+    answer = elastane(verb, "something-else", *rest, "--json")
+    assert "did you mean" not in answer.output
+
+
 def test_another_teams_job_does_not_exist(elastane, cluster, url, submitted):
     submitted()
     keep(Context(url=url, token=cluster.api.token(team="speech", user="bob"), team="speech"))

@@ -2,7 +2,8 @@
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from typing import Annotated, ParamSpec, TypeAlias
 
 import msgspec
@@ -45,16 +46,24 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
         try:
             function(*args, **kwargs)
         except ElastaneError as error:
+            told = with_a_suggestion(error, (kwargs.get("job"), kwargs.get("name")))
             # A program finds the reason where it looks for the answer; a person, in words.
             if kwargs.get("as_json"):
-                words = {"what": error.what, "means": error.means, "do": error.do}
+                words = {"what": told.what, "means": told.means, "do": told.do}
                 print_json({"error": words, "exit_code": error.exit_code})
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {told}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
             raise typer.Exit(STOPPED_BY_USER) from None
 
     return shell
+
+
+def with_a_suggestion(error: ElastaneError, typed: Collection[object]) -> ElastaneError:
+    """The error; where the cluster knows no job of a name that was typed, with the one that may be meant."""
+    unknown = [name for name in typed if error.what == f"there is no job {name}"]
+    near = get_close_matches(str(unknown[0]), jobs(""), n=1) if unknown else []
+    return ElastaneError(error.what, means=error.means, do=f"did you mean {near[0]}?") if near else error
 
 
 def print_json(value: object) -> None:
