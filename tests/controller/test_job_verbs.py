@@ -445,6 +445,21 @@ def looked(monkeypatch):
     return look
 
 
+def test_several_jobs_are_held_or_ended_at_once(elastane, cluster, submitted, meanwhile):
+    for name in ("one", "two", "three"):
+        submitted(name)
+    cluster.until(lambda: cluster.workers("one") == 1)
+    meanwhile(lambda: cluster.job("one").state == cluster.job("two").state == "paused")
+    assert elastane("pause", "one", "two", "one", "--wait").stdout == "one is paused\ntwo is paused\n"
+    told = elastane("resume", "one", "two", "--json").stdout.splitlines()
+    assert [json.loads(line)["name"] for line in told] == ["one", "two"]
+    answer = elastane("cancel", "one", "tow", "three")
+    assert answer.exit_code == 3
+    assert answer.stdout.startswith("one ")
+    assert "did you mean two?" in answer.stderr
+    assert cluster.job("three").wanted == "run"
+
+
 def test_waiting_says_what_is_waited_for_and_what_else_when_that_changes(
     elastane, cluster, submitted, meanwhile, looked
 ):

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from typing import Annotated, ParamSpec, TypeAlias
+from typing import Annotated, ParamSpec, TypeAlias, cast
 
 import msgspec
 import typer
@@ -32,6 +32,12 @@ JobName: TypeAlias = Annotated[
         metavar="JOB", help="Name of a job of the cluster.", show_default=False, autocompletion=jobs
     ),
 ]
+JobNames: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB", help="Names of jobs of the cluster.", show_default=False, autocompletion=jobs
+    ),
+]
 AsJob: TypeAlias = Annotated[
     bool,
     typer.Option("--job", help="The cluster's job, though a run of that name is here.", show_default=False),
@@ -46,7 +52,8 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
         try:
             function(*args, **kwargs)
         except ElastaneError as error:
-            told = with_a_suggestion(error, (kwargs.get("job"), kwargs.get("name")))
+            typed = [kwargs.get("job"), kwargs.get("name"), *cast("list[str]", kwargs.get("jobs") or [])]
+            told = with_a_suggestion(error, typed)
             # A program finds the reason where it looks for the answer; a person, in words.
             if kwargs.get("as_json"):
                 words = {"what": told.what, "means": told.means, "do": told.do}

@@ -1,14 +1,14 @@
 """``elastane pause``, ``resume`` and ``cancel``: a job is held, goes on, or is ended."""
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from elastane.api.wire import ENDED, Job
 from elastane.cli.jobs.waiting import until
-from elastane.cli.verb import AsJson, JobName, print_json, talk
+from elastane.cli.verb import AsJson, JobNames, print_json, talk
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
@@ -21,63 +21,79 @@ ENDS = "ends at its next commit"
 Wait = Annotated[bool, typer.Option("--wait", help="Return once it is so.", show_default=False)]
 
 
-def pause(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
+def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Stop JOB with a checkpoint; give its devices to others.
 
     It stops at its next commit. It keeps its place among the jobs, and goes on
-    with elastane resume.
+    with elastane resume. So does each of several.
 
-    With --json, the job.
+    With --json, the job; of several one per line.
     """
-    with connect() as cluster:
-        found = cluster.pause(job)
-        if wait:
-            found = waited(cluster, found, PAUSES, lambda now: now.state == "paused", as_json=as_json)
-    said(found, PAUSES, as_json=as_json)
+    wish = Wish(PAUSES, lambda now: now.state == "paused")
+    each(jobs, lambda cluster, job: cluster.pause(job), wish, wait=wait, as_json=as_json)
 
 
-def resume(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
+def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """Let a paused JOB go on from its checkpoint.
 
-    It waits until its fewest workers fit.
+    It waits until its fewest workers fit. So does each of several.
 
-    With --json, the job.
+    With --json, the job; of several one per line.
     """
-    with connect() as cluster:
-        found = cluster.resume(job)
-        if wait:
-            found = waited(cluster, found, GOES_ON, trains, as_json=as_json)
-    said(found, GOES_ON, as_json=as_json)
+    wish = Wish(GOES_ON, trains)
+    each(jobs, lambda cluster, job: cluster.resume(job), wish, wait=wait, as_json=as_json)
 
 
-def cancel(job: JobName, wait: Wait = False, as_json: AsJson = False) -> None:
+def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
     """End JOB for good, at its next commit. Its files stay.
 
-    With --json, the job.
+    So does each of several. With --json, the job; of several one per line.
+    """
+    wish = Wish(ENDS, lambda now: now.state in ENDED)
+    each(jobs, lambda cluster, job: cluster.cancel(job), wish, wait=wait, as_json=as_json)
+
+
+class Wish(NamedTuple):
+    """What a job is to become.
+
+    Args:
+        meanwhile: what is said of it until then.
+        done: whether it is so.
+    """
+
+    meanwhile: str
+    done: Callable[[Job], bool]
+
+
+def each(
+    names: Sequence[str], ask: "Callable[[Cluster, str], Job]", wish: Wish, *, wait: bool, as_json: bool
+) -> None:
+    """Ask it of one job after the other, and wait for all of them if that is wanted.
+
+    Raises:
+        ElastaneError: of one of them; those before it were asked, and those after it were not.
     """
     with connect() as cluster:
-        found = cluster.cancel(job)
-        if wait:
-            found = waited(cluster, found, ENDS, lambda now: now.state in ENDED, as_json=as_json)
-    said(found, ENDS, as_json=as_json)
+        asked = []
+        for name in dict.fromkeys(names):
+            found = ask(cluster, name)
+            asked.append(found)
+            if not wait:
+                said(found, wish.meanwhile, as_json=as_json)
+            elif not (wish.done(found) or as_json):
+                tell(f"{found.name} {wish.meanwhile}")
+        for found in asked if wait else ():
+            now = until(cluster, found, wish.done, (lambda _: None) if as_json else tell)
+            said(now, wish.meanwhile, as_json=as_json)
 
 
 def trains(job: Job) -> bool:
     return job.state == "running" and bool(job.observed.held)
 
 
-def waited(
-    cluster: "Cluster", asked: Job, meanwhile: str, done: Callable[[Job], bool], *, as_json: bool
-) -> Job:
-    """The job once it is so; somebody who looks on is told what it waits for."""
-
-    def tell(words: str) -> None:
-        if not as_json:
-            print(words, file=sys.stderr, flush=True)
-
-    if not done(asked):
-        tell(f"{asked.name} {meanwhile}")
-    return until(cluster, asked, done, tell)
+def tell(words: str) -> None:
+    """To somebody who looks on while the command waits."""
+    print(words, file=sys.stderr, flush=True)
 
 
 def said(job: Job, meanwhile: str, *, as_json: bool) -> None:
