@@ -116,6 +116,7 @@ def test_another_price_counts_from_its_moment_on(cluster, operator, everybody):
     after = sum(row.cost for row in cluster.usage("job"))
     assert after - before == 4 * 50 * 2
     assert cluster.state("train").spent == pytest.approx(after)
+    assert cluster.job("train").spent_by(cluster.api.clock()) == pytest.approx(after)
     reporter = cluster.api.user("reporter")
     for name in ("spot", "h100"):
         said = {"kind": "price", "pool": name, "price": 36000.0, "validS": 25}

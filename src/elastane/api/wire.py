@@ -209,7 +209,9 @@ class Job(JobSummary, frozen=True, kw_only=True):
         resizes: how often its grant changed while it ran.
         preemptions: how often it was stopped for others; by its own budget or limits does not count.
         resized_s: when its grant last changed.
-        spent: what it has cost, in the currency of the pools' prices, up to the last change of what it uses.
+        spent: what it has cost, in the currency of the pools' prices, before ``spending_since_s``.
+        spending_per_h: what an hour of what it uses costs.
+        spending_since_s: since when it uses that, at that price.
         active_s: seconds it has held devices, before ``active_since_s``.
         active_since_s: since when it holds some; None: it holds none.
         why: how it ended, why it is about to, or how its last life did.
@@ -228,10 +230,16 @@ class Job(JobSummary, frozen=True, kw_only=True):
     preemptions: int
     resized_s: float | None
     spent: float
+    spending_per_h: float
+    spending_since_s: float
     active_s: float
     active_since_s: float | None
     why: str
     traceback: str
+
+    def spent_by(self, now_s: float) -> float:
+        """What it has cost until then."""
+        return self.spent + self.spending_per_h * max(0.0, now_s - self.spending_since_s) / 3600
 
 
 class Occupancy(Served, frozen=True, kw_only=True):

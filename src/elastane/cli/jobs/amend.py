@@ -69,17 +69,18 @@ def amend(
     if as_json:
         print_json(found)
         return
-    talk().print(f"{job} has now {words_of(found)}", markup=False)
-    if note := late(found.spec.deadline, datetime.now().astimezone()):
+    now = datetime.now().astimezone()
+    talk().print(f"{job} has now {words_of(found, now)}", markup=False)
+    if note := late(found.spec.deadline, now):
         talk().print(f"note: {note}", markup=False)
 
 
-def words_of(job: Job) -> str:
+def words_of(job: Job, now: datetime) -> str:
     """The bounds that a job has."""
     spec = job.spec
-    target = spec.target
+    target, spent = spec.target, cost_text(job.spent_by(now.timestamp()))
     found = [
-        f"a budget of {spec.budget:g} ({cost_text(job.spent)} spent)" if spec.budget is not None else "",
+        f"a budget of {spec.budget:g} ({spent} spent)" if spec.budget is not None else "",
         f"a deadline, {_clock(spec.deadline)}" if spec.deadline is not None else "",
         f"a loss to reach, {target.loss:g}" if target.loss is not None else "",
         f"a time to reach it by, {_clock(target.by)}" if target.by is not None else "",

@@ -96,7 +96,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
         ("target", target_text(job)),
         ("time limit", limit_text(job, now_s)),
-        ("cost", cost_of(job)),
+        ("cost", cost_of(job, now_s)),
         ("was", lives_text(job)),
         ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
         ("started", moment_text(job.started_s)),
@@ -142,10 +142,12 @@ def limit_text(job: Job, now_s: float) -> str:
     return f"{time_text(limit_s)} of running, {time_text(job.active_s + now_s - since_s)} used"
 
 
-def cost_of(job: Job) -> str:
-    if not job.spent and job.spec.budget is None:
+def cost_of(job: Job, now_s: float) -> str:
+    """What it has cost by now; empty: nothing, and no budget limits that."""
+    spent, budget = job.spent_by(now_s), job.spec.budget
+    if not spent and budget is None:
         return ""
-    return cost_text(job.spent) + ("" if job.spec.budget is None else f" of {cost_text(job.spec.budget)}")
+    return cost_text(spent) + ("" if budget is None else f" of {cost_text(budget)}")
 
 
 def lives_text(job: Job) -> str:

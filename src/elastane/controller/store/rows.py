@@ -54,6 +54,8 @@ def job_of(row: Row[Any]) -> Job:
         preemptions=row.preemptions,
         resized_s=_moment(row.resized_s),
         spent=float(row.spent),
+        spending_per_h=cost(uses_of(row), 3600.0),
+        spending_since_s=float(row.using_since_s),
         active_s=float(row.active_s),
         active_since_s=_moment(row.active_since_s),
         why=row.why,
