@@ -36,15 +36,12 @@ def placed(workers: int, granted: Mapping[str, int], before: Mapping[str, int]) 
     return found
 
 
-def still_held(
-    held: Mapping[str, int], granted: Mapping[str, int], given: Mapping[str, int]
-) -> dict[str, int]:
+def still_held(held: dict[str, int], granted: dict[str, int], given: dict[str, int]) -> dict[str, int]:
     """What counts as held, by pool, once ``given`` is decided in place of ``granted``.
 
-    What was granted may have been told, so where less is given it counts as held until it is seen not to be.
+    What was granted may have been told, so once less is given anywhere, all of it counts as held until it is
+    seen not to be: also where the pool keeps its part, because an engine counts workers, not pools.
     """
-    found = dict(held)
-    for pool, workers in granted.items():
-        if given.get(pool, 0) < workers:
-            found[pool] = max(found.get(pool, 0), workers)
-    return found
+    if all(given.get(pool, 0) >= workers for pool, workers in granted.items()):
+        return dict(held)
+    return {pool: max(held.get(pool, 0), granted.get(pool, 0)) for pool in held | granted}

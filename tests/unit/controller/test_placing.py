@@ -40,7 +40,8 @@ def test_nobody_is_where_the_grant_wants_nobody_before_it_has_what_it_wants(
         assert all(found.get(pool, 0) >= most for pool, most in granted.items())
 
 
-def test_what_was_granted_counts_as_held_where_less_is_given() -> None:
-    assert still_held({"a": 1}, {"a": 3, "b": 2}, {"a": 2, "b": 2}) == {"a": 3}
+def test_what_was_granted_counts_as_held_once_less_is_given() -> None:
     assert still_held({"a": 4}, {"a": 3}, {}) == {"a": 4}
     assert still_held({}, {"a": 2}, {"a": 4}) == {}
+    # Nobody has answered for the job yet, and nobody may before it has begun with all five.
+    assert still_held({"a": 1}, {"a": 3, "b": 2}, {"a": 2, "b": 2}) == {"a": 3, "b": 2}
