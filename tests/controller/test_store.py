@@ -291,6 +291,24 @@ def test_a_cancelled_job_that_holds_devices_wants_none_until_they_are_gone(store
     assert (job.ends, job.spec.run_policy.suspend) == ("cancelled", False)
 
 
+def test_what_a_job_used_is_in_the_accounts_also_if_it_is_cancelled_before_the_next_decision(
+    store, make_spec
+):
+    """It was seen gone, and what it held is charged for until something is decided."""
+    submit(store, make_spec())
+    grant(store, "train", 2)
+    with store.writing() as tx:
+        jobs.use(tx, "train", (Use(pool="h100", terms="owned", devices=2),), NOW_S)
+    grant(store, "train", 0, drain=2)
+    see(store, "train", 0, state="paused")
+    with store.writing() as tx:
+        assert jobs.cancel(tx, "train", NOW_S + 100).state == "cancelled"
+    with store.reading() as tx:
+        (row,) = accounting.used(tx, ("job",), 0, NOW_S + 1000, None)
+        assert row.owned_device_s == 200
+        assert jobs.find(tx, "train").active_since_s is None
+
+
 def test_a_forgotten_job_takes_its_history_with_it_and_nobody_elses(store, make_spec):
     policy = RunPolicy(ttl_seconds_after_finished=10.0)
     for name in ("train", "other"):

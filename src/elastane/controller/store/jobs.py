@@ -187,6 +187,8 @@ def cancel(tx: Connection, name: str, now_s: float) -> Job:
     values = {"wanted": "cancel", "version": row.version + 1}
     if not job.grant.workers and not job.observed.held and job.state != "running":
         values |= {"state": "cancelled", "ended_s": now_s, "forget_at_s": forget_at_s(job.spec, now_s)}
+        # What it gave back a moment ago may not have become usage yet, and nobody looks at it again.
+        use(tx, name, (), now_s)
     after = tx.execute(update(jobs).where(jobs.c.name == name).values(values).returning(jobs)).one()
     changed(tx)
     return rows.job_of(after)
