@@ -1,5 +1,6 @@
 """Calendars, borrowing, prices, triggers, notices, budgets and deadlines as hours go by; and the accounts."""
 
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from elastane.api.jobs import ElasticPolicy, Resources, Target
 from elastane.api.observations import SeenNode
 from elastane.api.orders import Kill
+from elastane.api.wire import UNSEEN_S
 from elastane.controller.store.database import Store
+from elastane.controller.store.failures import StoreFull
 
 from .conftest import Api, spec
 from .world import Cluster, World
@@ -183,6 +186,32 @@ def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
     assert cluster.world.running["train"].begun == [1]
     operator.post("/nodes/n1/use")
     cluster.until(lambda: cluster.workers("train") == 8)
+
+
+def test_after_a_full_disk_the_nodes_are_heard_of_before_anything_is_decided(
+    cluster, operator, everybody, monkeypatch
+):
+    cluster.world.seen_nodes += [SeenNode(name="n1", pool="h100", devices=4)]
+    # It waits for the same disk.
+    cluster.world.habits["train"] = {"speed": 0.0}
+    operator.put("/pools/h100", pool(4))
+    everybody.post("/jobs", job(least=4, most=4))
+    cluster.until(lambda: cluster.workers("train") == 4)
+
+    @contextmanager
+    def full():
+        raise StoreFull("the disk is full")
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster.api.store, "writing", full)
+        # Less than a minute has passed since the last look at the nodes.
+        for _ in range(int(UNSEEN_S) + 30):
+            with suppress(StoreFull):
+                cluster.pass_time(1)
+    cluster.pass_time(30)
+    assert cluster.job("train").workers == cluster.workers("train") == 4
+    assert cluster.job("train").preemptions == 0
 
 
 def test_a_job_that_has_its_devices_and_cannot_begin_says_why_once(cluster, operator, everybody):

@@ -207,10 +207,11 @@ class Loop:
                         events.append(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             self._stale |= any(changes_the_plan(one.job, one.after) or one.over for one in found)
         if now_s >= self._nodes_s + NODES_S:
-            self._nodes_s = now_s
             with self._store.writing() as tx:
                 for node in self._engine.nodes():
                     nodes.seen(tx, node.name, node.pool, node.devices, now_s)
+            # Not before: once a full disk has room again, nobody must have gone unheard for long.
+            self._nodes_s = now_s
 
     def _found(self, known: Iterable[Job], now_s: float) -> list[_Found]:
         """What is new about these jobs."""
