@@ -214,6 +214,37 @@ def test_after_a_full_disk_the_nodes_are_heard_of_before_anything_is_decided(
     assert cluster.job("train").preemptions == 0
 
 
+def test_a_clock_that_is_set_back_keeps_nobody_waiting(cluster, operator, everybody):
+    operator.put("/pools/h100", pool(8))
+    everybody.post("/jobs", job())
+    cluster.until(lambda: cluster.workers("train") == 8)
+    hour_s = cluster.clock() - 3600 + 60
+    operator.put(
+        "/reservations/inference",
+        {
+            "name": "inference",
+            "pool": "h100",
+            "devices": 6,
+            "when": {"type": "once", "start": at(hour_s), "end": at(hour_s + 3000)},
+            "announcedAheadS": 20,
+        },
+    )
+    cluster.pass_time(20)
+    cluster.clock.now_s -= 3600
+    step = cluster.job("train").step
+    cluster.pass_time(10)
+    assert cluster.job("train").step > step
+    cluster.pass_time(60)
+    assert cluster.job("train").workers == cluster.workers("train") == 2
+    running = cluster.world.running["train"]
+    running.end(None)
+    cluster.pass_time(1)
+    cluster.clock.now_s -= 3600
+    cluster.until(lambda: running.begun == [1, 2], 10)
+    cluster.pass_time(10)
+    assert "tried again" not in " ".join(cluster.job("train").explained.sentences)
+
+
 def test_a_job_that_has_its_devices_and_cannot_begin_says_why_once(cluster, operator, everybody):
     def held_up():
         told = everybody.get("/jobs/train/events").json()["items"]

@@ -18,6 +18,7 @@ from elastane.api.orders import Order, Settle, Start
 from elastane.api.wire import ENDED, Job
 from elastane.controller.charging import charged
 from elastane.controller.course import Course, Ended, course_of
+from elastane.controller.elapsed import elapsed
 from elastane.controller.ending import Ending, ending
 from elastane.controller.noting import Noted, changes_the_plan, matters, noted, told
 from elastane.controller.observing import observed
@@ -174,13 +175,13 @@ class Loop:
             look: at what there is; else what was seen last still holds.
         """
         # A machine that slept has nodes that nobody has seen for long.
-        if look or self._clock() >= self._nodes_s + NODES_S:
+        if look or elapsed(self._nodes_s, NODES_S, self._clock()):
             begin_s, busy_s = time.monotonic(), time.thread_time()
             await self._observe()
             end_s = time.monotonic()
             self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
-        if self._stale or now_s >= self._planned_s + REPLAN_S:
+        if self._stale or elapsed(self._planned_s, REPLAN_S, now_s):
             await self._plan(now_s)
             self._forget(now_s)
             self._planned_s = now_s
@@ -206,7 +207,7 @@ class Loop:
                         message = f"{job.name} is to end: {over.why}"
                         events.append(tx, "job.ending", message, now_s, team=job.team, job=job.name)
             self._stale |= any(changes_the_plan(one.job, one.after) or one.over for one in found)
-        if now_s >= self._nodes_s + NODES_S:
+        if elapsed(self._nodes_s, NODES_S, now_s):
             with self._store.writing() as tx:
                 for node in self._engine.nodes():
                     nodes.seen(tx, node.name, node.pool, node.devices, now_s)

@@ -5,6 +5,7 @@ import msgspec
 from elastane.api.observations import Observation, Progress
 from elastane.api.wire import ENDED, Held, Job, Observed, State
 from elastane.controller.course import Course
+from elastane.controller.elapsed import elapsed
 from elastane.controller.placing import placed
 
 PROGRESS_S = 5.0
@@ -81,7 +82,7 @@ def matters(job: Job, after: Noted) -> bool:
         job.observed, seen_s=0.0
     )
     return changes_the_plan(job, after) or (
-        rest and after.observed.seen_s >= job.observed.seen_s + PROGRESS_S
+        rest and elapsed(job.observed.seen_s, PROGRESS_S, after.observed.seen_s)
     )
 
 

@@ -80,3 +80,16 @@ def _unready(course: Course, ending: Ended, outcome: Outcome) -> Course:
 def is_permanent(outcome: Outcome) -> bool:
     """Another life would end alike: exit codes from 1 to 127, as Kubeflow has it."""
     return 0 < outcome.code < NOBODYS_FAULT
+
+
+def retried_at_s(retry_at_s: float, now_s: float) -> float:
+    """When another life may begin; 0: at once.
+
+    No wait is longer than `LONGEST_RETRY_S`: after a clock was set back nobody waits until it shows again
+    what it did.
+
+    Args:
+        retry_at_s: as it was written down, in seconds since 1970.
+        now_s: likewise.
+    """
+    return retry_at_s if retry_at_s <= now_s + LONGEST_RETRY_S else 0.0

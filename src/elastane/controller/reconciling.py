@@ -3,6 +3,7 @@
 from elastane.api.observations import Observation
 from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.controller.course import Course
+from elastane.controller.observing import retried_at_s
 
 LINGER_S = 20.0
 """Processes whose agent is gone end within a second or never."""
@@ -20,7 +21,7 @@ def due(course: Course, seen: Observation, now_s: float) -> Order | None:
         return _of_the_living(course, seen, now_s)
     if course.ended is not None:
         return Settle(job=course.job)
-    if course.granted == 0 or now_s < course.retry_at_s:
+    if course.granted == 0 or now_s < retried_at_s(course.retry_at_s, now_s):
         return None
     return Start(job=course.job, life=course.over + 1, workers=course.granted, spec=course.spec)
 

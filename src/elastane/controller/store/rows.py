@@ -12,6 +12,7 @@ from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
 from elastane.controller.noting import how_it_ended
+from elastane.controller.observing import retried_at_s
 
 # The same specs are read again at every turn, and are values.
 _spec_in = lru_cache(maxsize=20_000)(msgspec.json.Decoder(JobSpec).decode)
@@ -170,7 +171,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         starting_since_s=observed.starting_since_s,
         faulty_since_s=observed.faulty_since_s,
         successors=successors,
-        retry_at_s=float(row.retry_at_s),
+        retry_at_s=float(retried_at_s(row.retry_at_s, now_s)),
         speeds=observed.speeds,
         resize_s=observed.resize_s,
         unsaved_s=observed.unsaved_s,
