@@ -259,6 +259,32 @@ def test_processes_of_a_life_that_nobody_can_read_are_killed(tmp_path) -> None:
         stuck.wait()
 
 
+def test_an_agent_whose_directory_was_removed_is_still_there_until_it_ends(tmp_path) -> None:
+    """Else its devices would be given to others, or the same life would begin beside it."""
+    run_dir = Places(tmp_path).run_dir("j")
+    run_dir.logs.mkdir(parents=True)
+    run_dir.presence.touch()
+    agent = subprocess.Popen(["sleep", "600"])
+    write_life(run_dir, Life(number=3, pid=agent.pid, started=identity.started(agent.pid), began_s=0.0))
+    engine = LocalEngine(tmp_path)
+
+    async def story():
+        before = (await engine.observe(["j"]))["j"]
+        shutil.rmtree(run_dir.root)
+        after = (await engine.observe(["j"]))["j"]
+        assert (after.life, after.present, after.agent) == (before.life, True, True)
+        refused = await engine.carry_out([Kill(job="j", life=3)])
+        agent.wait(10)
+        return refused, (await engine.observe(["j"]))["j"]
+
+    try:
+        refused, seen = asyncio.run(story())
+        assert (refused, seen.life, seen.present) == ({}, 0, False)
+    finally:
+        agent.kill()
+        agent.wait()
+
+
 def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     script = tmp_path / "train.py"

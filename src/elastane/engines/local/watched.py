@@ -51,8 +51,7 @@ class Watched:
             # Whoever was not seen gone still has the devices, and has not crashed.
             self._tell(error)
             present = True
-        life = self.life
-        self.agent = life is not None and life.outcome is None and identity.started(life.pid) == life.started
+        self.agent = self._lives()
         self.present = present or self.agent
         if self.agent or not self.present:
             self.lingering_since = None
@@ -90,7 +89,10 @@ class Watched:
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise
-            self._stamp, self.life = None, None
+            self._stamp = None
+            # Whoever removes the directory of a run ends none of its processes.
+            if not self._lives():
+                self.life = None
             return
         # Replaced as a whole each time, so another content is another file.
         stamp = (stat.st_ino, stat.st_mtime_ns)
@@ -101,6 +103,11 @@ class Watched:
                 # Another life would say it.
                 self._tell(error)
             self._stamp = stamp
+
+    def _lives(self) -> bool:
+        """Whether the agent of the newest life that is known does."""
+        life = self.life
+        return life is not None and life.outcome is None and identity.started(life.pid) == life.started
 
     def _tell(self, error: Exception) -> None:
         """One job's damage must not keep anybody from seeing the others. Told once."""
