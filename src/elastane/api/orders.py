@@ -13,13 +13,15 @@ from elastane.api.jobs import JobSpec
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Begin a life with so many workers, unless it has begun already.
 
-    Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning.
+    Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning. What has
+    lived under the job's name before it was submitted, in seconds since 1970, was another job.
     """
 
     job: str
     life: int
     workers: int
     spec: JobSpec
+    submitted_s: float = 0.0
 
 
 class Resize(msgspec.Struct, frozen=True, kw_only=True, tag=True):

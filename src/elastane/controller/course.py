@@ -28,6 +28,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         job: its name.
         spec: as submitted, or as changed since.
+        submitted_s: when, in seconds since 1970.
         granted: workers the plan has given it; 0: none, because it waits, is paused or was preempted.
         reason: of that number, in a sentence.
         held: workers it was last seen to hold.
@@ -43,6 +44,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     spec: JobSpec
+    submitted_s: float = 0.0
     granted: int = 0
     reason: str = ""
     held: int = 0
@@ -65,6 +67,7 @@ def course_of(job: Job) -> Course:
     return Course(
         job=job.name,
         spec=job.spec,
+        submitted_s=job.submitted_s,
         granted=sum(job.grant.workers.values()),
         # The first says what is so, the second why.
         reason=" ".join(job.explained.sentences[1:2]),

@@ -23,7 +23,13 @@ def due(course: Course, seen: Observation, now_s: float) -> Order | None:
         return Settle(job=course.job)
     if course.granted == 0 or now_s < retried_at_s(course.retry_at_s, now_s):
         return None
-    return Start(job=course.job, life=course.over + 1, workers=course.granted, spec=course.spec)
+    return Start(
+        job=course.job,
+        life=course.over + 1,
+        workers=course.granted,
+        spec=course.spec,
+        submitted_s=course.submitted_s,
+    )
 
 
 def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | None:

@@ -301,6 +301,30 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
     assert "another name" in outcome.why
 
 
+def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
+    tmp_path, monkeypatch
+) -> None:
+    """It had finished, and so had this one at once."""
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
+    (tmp_path / "train.py").touch()
+    run_dir = Places(tmp_path).run_dir("j")
+    with claimed(RunSpec(name="j", script=str(tmp_path / "train.py")), run_dir.root):
+        run_dir.presence.touch()
+        write_life(run_dir, msgspec.structs.replace(OVER, began_s=99.0))
+    spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
+    order = Start(job="j", life=1, workers=1, spec=spec, submitted_s=100.0)
+
+    def begun(submitted_s):
+        engine = LocalEngine(tmp_path)
+        asyncio.run(engine.carry_out([msgspec.structs.replace(order, submitted_s=submitted_s)]))
+        return asyncio.run(engine.observe(["j"]))["j"]
+
+    assert "holds a run that was not this job's" in begun(100.0).outcome.why
+    assert is_permanent(begun(100.0).outcome)
+    # The store is an older backup: this job has begun, and has been settled, since.
+    assert begun(98.0).outcome == OVER.outcome
+
+
 def begun_and_seen(home, spec, *, life=1):
     """What an engine says of a life that it was told to begin."""
     engine = LocalEngine(home)

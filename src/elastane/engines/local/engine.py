@@ -95,7 +95,7 @@ class LocalEngine:
         life = watched.life if watched is not None else None
         number = 0 if life is None else life.number
         present = watched is not None and watched.present
-        if started is not None and not started.under_way and not present and number < started.life:
+        if started is not None and not started.under_way and not present and started.unlived(number):
             failure = started.failure
             if failure is not None:
                 return Observation(job=job, life=started.life, outcome=failure)
@@ -163,6 +163,11 @@ class LocalEngine:
         watched = self._seen(job)
         if watched is not None and watched.present:
             return "processes of the job exist: another life would find its directory locked"
+        run_dir = self._places.run_dir(job)
+        if not self._places.noted(job) and _is_anothers(run_dir, watched, order):
+            # Its end would be taken for the job's, and its checkpoints for the job's state.
+            why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
+            return self._impossible(order, why)
         if watched is not None and watched.life is not None and watched.life.number >= order.life:
             return ""
         try:
@@ -172,11 +177,6 @@ class LocalEngine:
             _check_there(job, script, working_dir)
         except BadInput as error:
             return self._impossible(order, str(error))
-        run_dir = self._places.run_dir(job)
-        if run_dir.run.exists() and not run_dir.life.exists() and not self._places.noted(job):
-            # Its end would be taken for the job's, and its checkpoints for the job's state.
-            why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
-            return self._impossible(order, why)
         try:
             self._places.note(job)
             if not run_dir.run.exists():
@@ -230,6 +230,14 @@ class LocalEngine:
     async def close(self) -> None:
         """Hang up; jobs go on."""
         await self._forget(self._watched)
+
+
+def _is_anothers(run_dir: RunDir, watched: Watched | None, order: Start) -> bool:
+    """Whether a run is there that nobody has begun for this job: `elastane run` did, or another store's."""
+    if not run_dir.run.exists():
+        return False
+    life = None if watched is None else watched.life
+    return not run_dir.life.exists() or (life is not None and life.began_s < order.submitted_s)
 
 
 def _check_there(job: str, script: Path, working_dir: Path) -> None:

@@ -28,6 +28,10 @@ class Starting:
         """It has not ended. Asking also lets the kernel forget one that has."""
         return self._process.poll() is None
 
+    def unlived(self, newest: int) -> bool:
+        """Whether it is a life after the newest one."""
+        return newest < self.life
+
     @property
     def failure(self) -> Outcome | None:
         """How it ended; None: it lives, or found that there was nothing to do."""
@@ -52,6 +56,9 @@ class Impossible:
     def __init__(self, life: int, failure: Outcome) -> None:
         self.life = life
         self.failure = failure
+
+    def unlived(self, newest: int) -> bool:  # noqa: ARG002 - those that are there may be another job's
+        return True
 
 
 def start_agent(
