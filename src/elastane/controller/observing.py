@@ -9,6 +9,8 @@ from elastane.controller.course import Course, Ended
 FINISHED, STOPPED = 0, 130
 FIRST_RETRY_S = 2.0
 LONGEST_RETRY_S = 300.0
+DOUBLINGS = 8
+"""From the first wait on, to the longest at the least; of thousands of crashes the power is no float."""
 
 WITHOUT_A_WORD = Outcome(code=NOBODYS_FAULT + 9, why="its agent is gone and left no word")
 
@@ -67,7 +69,7 @@ def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
     if crashes > most:
         times = f"{crashes} crashes, and jobMaxRetryCount is {most}; the last: {outcome.why}"
         return msgspec.structs.replace(course, ended=Ended("failed", times, outcome.traceback))
-    wait_s = min(FIRST_RETRY_S * 2 ** (crashes - 1), LONGEST_RETRY_S)
+    wait_s = min(FIRST_RETRY_S * 2 ** min(crashes - 1, DOUBLINGS), LONGEST_RETRY_S)
     return msgspec.structs.replace(course, retry_at_s=now_s + wait_s)
 
 

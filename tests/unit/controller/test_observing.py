@@ -83,6 +83,13 @@ def test_every_crash_waits_longer_than_the_one_before() -> None:
     assert waits[0] < waits[-1] == 300.0
 
 
+def test_a_job_that_has_crashed_thousands_of_times_is_tried_again() -> None:
+    """One that cannot be judged would stop the controller's turns, for all jobs."""
+    spec = msgspec.structs.replace(SPEC, run_policy=RunPolicy(job_max_retry_count=10**6))
+    course = msgspec.structs.replace(COURSE, spec=spec, over=5000, crashes=5000)
+    assert observed(course, ended(5001, 137), 7.0).retry_at_s == 307.0
+
+
 def test_preemptions_pauses_and_stops_are_no_crashes() -> None:
     course = COURSE
     for life in range(1, 20):
