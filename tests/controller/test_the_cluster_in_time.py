@@ -12,6 +12,7 @@ from elastane.api.jobs import ElasticPolicy, Resources, Target
 from elastane.api.observations import SeenNode
 from elastane.api.orders import Kill
 from elastane.api.wire import UNSEEN_S
+from elastane.controller.reconciling import HOPELESS_S
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import StoreFull
 
@@ -101,6 +102,28 @@ def test_borrowed_devices_go_back_to_their_owner_and_nobody_is_killed(cluster, o
     assert rows["vision"].borrowed_device_s > 0
     used = rows["vision"].owned_device_s + rows["vision"].borrowed_device_s
     assert used == cluster.held["a", "h100"]
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_whoever_owns_devices_has_them_back_also_from_a_job_that_hangs(cluster, operator, everybody, answers):
+    """Nobody answers for it; or its coordinator does, and its agent ends no worker."""
+    operator.put("/pools/h100", pool(8))
+    operator.put("/teams/vision", team("vision", h100=4))
+    operator.put("/teams/speech", team("speech", h100=4))
+    everybody.post("/jobs", job("a", team="vision"))
+    cluster.until(lambda: cluster.workers("a") == 8)
+    hanging = cluster.world.running["a"]
+    hanging.answers, hanging.leave_s = answers, 1e9
+    cluster.world.deaf.add("a")
+    everybody.post("/jobs", job("b", team="speech", least=4, most=4))
+    cluster.until(lambda: cluster.job("a").workers == 4)
+    hanging.target = 4
+    cluster.pass_time(60 + HOPELESS_S - 20)
+    assert hanging.begun == [1]
+    cluster.until(lambda: cluster.workers("b") == 4, 60)
+    hanging.answers = True
+    cluster.until(lambda: cluster.workers("a") == 4, 60)
+    assert (hanging.begun, cluster.job("a").crashes) == ([1, 2], 1)
 
 
 def test_another_price_counts_from_its_moment_on(cluster, operator, everybody):

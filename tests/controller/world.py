@@ -140,7 +140,7 @@ class World:
         self.unsettled: set[str] = set()
         self.orders: list[Order] = []
         self.deaf: set[str] = set()
-        """Jobs to whom no order comes through."""
+        """Jobs whose coordinators no order comes through to."""
         self.full = ""
         """Why nothing starts now; empty: it does."""
 
@@ -163,7 +163,8 @@ class World:
         if isinstance(order, Settle):
             self.unsettled.discard(order.job)
             return ""
-        if order.job in self.deaf:
+        # A signal needs nobody's answer.
+        if order.job in self.deaf and not isinstance(order, Kill):
             return "its coordinator did not answer"
         job = self.running.get(order.job)
         if job is None or not job.agent or job.life != order.life:

@@ -115,6 +115,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         starting_since_s: since when granted workers have not arrived, of a job that crashed from its next try
             on; None: all have.
         faulty_since_s: since when granted workers are gone by a fault; None: none is.
+        beyond_since_s: since when more are held than are granted, and nothing is left to be told; else None.
         speeds: ``(workers, samples per second)`` as measured.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
@@ -129,6 +130,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
     loss: float | None = None
     starting_since_s: float | None = None
     faulty_since_s: float | None = None
+    beyond_since_s: float | None = None
     speeds: tuple[tuple[int, float], ...] = ()
     resize_s: float = 1.0
     unsaved_s: float = 0.0

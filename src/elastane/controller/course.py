@@ -35,6 +35,8 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         ending: nobody wants it any more, and that is what it will be once it is gone, unless it finishes or
             fails by itself before; None: it goes on.
         gone_by_s: when workers beyond those granted are to be gone; 0: nobody was asked to leave.
+        beyond_since_s: since when there are such workers, though their agent was told, or nobody says that it
+            was not; None: there are none.
         over: so many of its lives have ended and been judged. The next has the number after.
         crashes: of those, how many count against the retry limit.
         retry_at_s: no life begins before; in seconds since 1970.
@@ -50,6 +52,7 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     ending: Ended | None = None
     gone_by_s: float = 0.0
+    beyond_since_s: float | None = None
     over: int = 0
     crashes: int = 0
     retry_at_s: float = 0.0
@@ -74,6 +77,7 @@ def course_of(job: Job) -> Course:
         held=sum(held.workers for held in job.observed.held.values()),
         ending=_ending(job.wanted, job.why),
         gone_by_s=job.grant.drain_until_s,
+        beyond_since_s=job.observed.beyond_since_s,
         over=job.lives,
         crashes=job.crashes,
         retry_at_s=job.retry_at_s,

@@ -143,7 +143,16 @@ def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Obser
         },
         starting_since_s=starting_since_s,
         faulty_since_s=faulty_since_s,
+        beyond_since_s=_beyond(before, after, seen, now_s),
     )
+
+
+def _beyond(before: Observed, after: Course, seen: Observation, now_s: float) -> float | None:
+    """Since when it holds more than it is granted and aims at, or than nobody says what it aims at."""
+    to_be_told = seen.target is not None and seen.target != after.granted
+    if after.held <= after.granted or to_be_told or seen.fixed:
+        return None
+    return now_s if before.beyond_since_s is None else before.beyond_since_s
 
 
 def _there(before: Observed, seen: Observation) -> int:

@@ -7,6 +7,9 @@ from elastane.controller.observing import retried_at_s
 
 LINGER_S = 20.0
 """Processes whose agent is gone end within a second or never."""
+HOPELESS_S = 300.0
+"""Workers that were to leave and are there so long after their time never end while their agent lives: it
+hangs, or nobody answers for it. Longer than a run that an eviction has sent back to its checkpoint takes."""
 
 
 def due(course: Course, seen: Observation, now_s: float) -> Order | None:
@@ -43,6 +46,16 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
     if seen.target is not None and seen.target != course.granted:
         limits = course.spec.elastic_policy.limits
         return Resize(job=course.job, life=seen.life, workers=course.granted, limits=limits)
+    if _is_hopeless(course, seen, now_s):
+        return kill
     if seen.workers is not None and seen.workers > course.granted and 0 < course.gone_by_s <= now_s:
         return Evict(job=course.job, life=seen.life)
     return None
+
+
+def _is_hopeless(course: Course, seen: Observation, now_s: float) -> bool:
+    """Whether only the end of the life gives back what it should have given back long ago."""
+    if course.beyond_since_s is None or not course.gone_by_s or seen.fixed or course.held <= course.granted:
+        return False
+    # Of an earlier shrink the time is over; who is beyond the grant now may be so for a moment.
+    return now_s >= max(course.gone_by_s, course.beyond_since_s) + HOPELESS_S

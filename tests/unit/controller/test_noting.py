@@ -165,3 +165,16 @@ def test_the_workers_of_the_next_life_are_expected_from_when_it_may_begin() -> N
     assert missing_since(after(crashed, waits, 11.0)) == (found.retry_at_s, None)
     assert missing_since(after(crashed, waits, 99.0)) == (found.retry_at_s, None)
     assert missing_since(after(msgspec.structs.replace(living(3), life=2), job)) == (None, None)
+
+
+def test_since_when_more_is_held_than_granted_counts_from_when_nothing_is_left_to_be_told() -> None:
+    aims, told, silent = living(4), msgspec.structs.replace(living(4), target=3), living(None)
+    holds = msgspec.structs.replace(JOB, observed=Observed(held={"p": Held(workers=4)}))
+    assert after(aims, holds).observed.beyond_since_s is None
+    assert after(told, holds).observed.beyond_since_s == 10.0
+    assert after(silent, holds).observed.beyond_since_s == 10.0
+    assert after(msgspec.structs.replace(told, fixed=True), holds).observed.beyond_since_s is None
+    since = msgspec.structs.replace(JOB, observed=Observed(held={"p": Held(workers=4)}, beyond_since_s=7.0))
+    assert after(told, since).observed.beyond_since_s == 7.0
+    assert after(aims, since).observed.beyond_since_s is None
+    assert after(living(3), since).observed.beyond_since_s is None

@@ -6,7 +6,7 @@ import pytest
 from elastane.api.observations import Observation
 from elastane.api.orders import Evict, Kill, Resize, Settle, Start, Stop
 from elastane.controller.course import Course, Ended
-from elastane.controller.reconciling import LINGER_S, due
+from elastane.controller.reconciling import HOPELESS_S, LINGER_S, due
 from tests.courses import granting
 
 from .test_observing import SPEC, living
@@ -52,6 +52,22 @@ def test_a_worker_too_many_that_nobody_was_asked_to_give_is_not_evicted() -> Non
     assert due(COURSE, living(4, 3, 2), 1e9) is None
     grown = granting(granting(COURSE, 1, 100.0), 2, 110.0)
     assert due(grown, living(4, 3, 2), 1e9) is None
+
+
+def test_a_life_that_keeps_what_it_should_have_given_back_long_ago_is_killed() -> None:
+    course = granting(msgspec.structs.replace(COURSE, granted=3), 2, 100.0)
+    hopeless_s = course.gone_by_s + HOPELESS_S
+    for seen in (living(4, 3, 2), living(4, None, None)):
+        beyond = msgspec.structs.replace(course, beyond_since_s=101.0)
+        assert not isinstance(due(beyond, seen, hopeless_s - 1), Kill)
+        assert due(beyond, seen, hopeless_s) == Kill(job="j", life=4)
+        # A worker too many for a moment, long after some shrink: one whose successor has come already.
+        lately = msgspec.structs.replace(course, beyond_since_s=hopeless_s)
+        assert not isinstance(due(lately, seen, hopeless_s + 1), Kill)
+    # It may never have heard of it.
+    assert due(beyond, living(4, 3, 3), hopeless_s) == Resize(job="j", life=4, workers=2, limits=LIMITS)
+    ending = msgspec.structs.replace(living(4, 3, 2), fixed=True)
+    assert not isinstance(due(beyond, ending, hopeless_s), Kill)
 
 
 def test_a_life_that_begins_after_it_was_judged_is_as_good_as_any() -> None:
