@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -323,6 +324,37 @@ def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
     assert is_permanent(begun(100.0).outcome)
     # The store is an older backup: this job has begun, and has been settled, since.
     assert begun(98.0).outcome == OVER.outcome
+
+
+def test_on_a_full_disk_no_life_begins_that_would_count_as_a_crash(tmp_path, small_disk_of) -> None:
+    (tmp_path / "train.py").touch()
+    spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
+    home = small_disk_of(1 << 20)
+    engine = LocalEngine(home, agent=("false",))
+
+    def refused(life):
+        return asyncio.run(engine.carry_out([Start(job="j", life=life, workers=1, spec=spec)]))
+
+    def ended(life):
+        seen = asyncio.run(engine.observe(["j"]))["j"]
+        return seen.life == life and seen.outcome is not None
+
+    assert refused(1) == {}
+    eventually(lambda: ended(1))
+    with (home / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+        while True:
+            ballast.write(bytes(1 << 12))
+    assert "No space left" in refused(2)["j"]
+    assert not ended(2)
+    (home / "ballast").unlink()
+    assert refused(2) == {}
+    eventually(lambda: ended(2))
+
+
+def eventually(done) -> None:
+    give_up_s = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < give_up_s
 
 
 def begun_and_seen(home, spec, *, life=1):

@@ -13,6 +13,8 @@ from elastane.api.rundir import RunDir
 
 AGENT = "agent"
 LAST_WORDS_BYTES = 2000
+ROOM_BYTES = 1 << 16
+"""More than a life writes down of itself when it begins."""
 
 
 class Starting:
@@ -77,6 +79,7 @@ def start_agent(
         f"--workers={order.workers}",
         f"--limits={low}:{high}",
     )
+    _check_room(run_dir)
     # The process is present from its first moment on, whoever dies between here and its first line.
     presence = be_present(run_dir)
     try:
@@ -94,3 +97,19 @@ def start_agent(
     finally:
         os.close(presence)
     return Starting(order.life, process, log)
+
+
+def _check_room(run_dir: RunDir) -> None:
+    """Goes on if a life could write down that it has begun; else it would end, and count as a crash.
+
+    Raises:
+        OSError: it could not, because the disk is full for example.
+    """
+    beside = run_dir.root / ".room"
+    try:
+        with beside.open("wb") as file:
+            file.write(bytes(ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        beside.unlink(missing_ok=True)
