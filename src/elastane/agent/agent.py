@@ -78,6 +78,11 @@ class Agent:
 
     # -- what the command line calls ------------------------------------------------------------------------
 
+    @property
+    def target(self) -> int:
+        """Workers that it aims at, as it was told last."""
+        return self._staff.target
+
     def drain(self) -> None:
         """The run stops at the next commit, and the model is written."""
         self._stopping = True

@@ -25,7 +25,7 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
     """
     in_vain = 0
     while True:
-        over = asyncio.run(trained(run_dir, record, audience))
+        over, wanted = asyncio.run(trained(run_dir, record, audience))
         try:
             say_last_word(run_dir, over)
         except (OSError, ElastaneError) as error:
@@ -33,8 +33,10 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
         if not over.lost or in_vain == LIVES_IN_VAIN:
             return over
         before = record.resumed.step if record.resumed is not None else 0
+        # Those that it gave back meanwhile are somebody else's.
+        spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
-            record = resume(run_dir, record.spec, audience.say, why="every copy of the state died")
+            record = resume(run_dir, spec, audience.say, why="every copy of the state died")
         except ElastaneError as error:
             audience.say(f"no way back: {error}")
             return over
@@ -42,8 +44,12 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
         in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
 
 
-async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
-    """One life: the first SIGINT or SIGTERM stops at the next commit, the second ends everything at once."""
+async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> tuple[RunOver, int]:
+    """One life: the first SIGINT or SIGTERM stops at the next commit, the second ends everything at once.
+
+    Returns:
+        How it ended, and how many workers it was to have last.
+    """
     from elastane.agent.agent import Agent  # noqa: PLC0415 - sockets are loaded by whoever needs them
 
     agent = Agent(run_dir, record.spec, resumed=record.resumed)
@@ -72,8 +78,8 @@ async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> Run
         await ended(showing, view, audience)
     # Killed before it could say so itself: the outcome is still the user's wish, not a failure.
     if interrupts > 1 and over.code != 0:
-        return msgspec.structs.replace(over, code=STOPPED_BY_USER, traceback="")
-    return over
+        over = msgspec.structs.replace(over, code=STOPPED_BY_USER, traceback="")
+    return over, agent.target
 
 
 async def ended(showing: "asyncio.Task[None]", view: View, audience: Audience) -> None:

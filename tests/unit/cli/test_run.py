@@ -27,6 +27,7 @@ class PretendAgent:
     interrupts = 0
     torn = b""
     kept = False
+    target = 1
     steps: Callable
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, resumed=None) -> None:
@@ -210,6 +211,22 @@ def test_a_run_that_loses_everything_again_and_again_is_given_up(
     assert lives == ["every copy of the state died"] * (3 + LIVES_IN_VAIN)
     directory = next((home / "runs").iterdir())
     assert f"elastane run --resume {directory} goes back to its newest checkpoint" in result.stdout
+
+
+def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_have_last(
+    agent, elastane, script, monkeypatch
+) -> None:
+    """Devices that it has given back are not its own any more."""
+    agent.over, agent.kept, agent.target = RunOver(code=1, why="every copy died", lost=True), True, 2
+    wanted = []
+
+    def resume(run_dir, spec, say, *, why: str) -> RunRecord:
+        wanted.append(spec.start)
+        raise BadInput("there is no checkpoint")
+
+    monkeypatch.setattr("elastane.lives.living.resume", resume)
+    assert elastane("run", "--start", "4", "--workers", "1:8", script).exit_code == 1
+    assert wanted == [2]
 
 
 def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -> None:

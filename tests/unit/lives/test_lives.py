@@ -25,6 +25,7 @@ class PretendAgent:
     """Writes an event, and ends as its class was told to."""
 
     over = RunOver(code=0, why="all steps are made")
+    target = 1
     specs: list[RunSpec]
 
     def __init__(self, run_dir: RunDir, spec: RunSpec, resumed=None) -> None:
