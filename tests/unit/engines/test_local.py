@@ -326,6 +326,20 @@ def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
     assert begun(98.0).outcome == OVER.outcome
 
 
+@pytest.mark.parametrize("where", [{"script": "/\ud800.py"}, {"env": {"WHO": "\ud800"}}])
+def test_what_this_process_cannot_write_keeps_nobody_else_from_beginning(tmp_path, where) -> None:
+    """As every name beyond ASCII where the controller's locale has no others: its turns failed, for all."""
+    (tmp_path / "train.py").touch()
+    good = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
+    bad = msgspec.structs.replace(good, **where)
+    engine = LocalEngine(tmp_path / "home", agent=("false",))
+    starts = [Start(job=job, life=1, workers=1, spec=spec) for job, spec in (("bad", bad), ("good", good))]
+    refused = asyncio.run(engine.carry_out(starts))
+    assert list(refused) == ["bad"]
+    assert "can't encode" in refused["bad"]
+    eventually(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
+
+
 def test_on_a_full_disk_no_life_begins_that_would_count_as_a_crash(tmp_path, small_disk_of) -> None:
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
