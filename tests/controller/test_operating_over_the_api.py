@@ -317,6 +317,22 @@ def test_reports_become_limits_until_they_are_no_longer_valid(operator, api, sql
     assert api.user().post("/reports", {"kind": "notice", "node": "n1", "inS": 1}).status_code == 403
 
 
+def test_the_audit_log_has_what_was_reported(operator, api):
+    operator.put("/pools/h100", POOL)
+    for said in (
+        {"kind": "capacity", "pool": "h100", "devices": 5, "validS": 60},
+        {"kind": "price", "pool": "h100", "price": 2.5, "validS": 60},
+        {"kind": "metric", "metric": "queue", "value": 30},
+    ):
+        assert api.user("reporter").post("/reports", said).status_code == 204
+    lines = [line for line in operator.get("/audit").json()["items"] if line["action"] == "report"]
+    assert [(line["target"], line["detail"]) for line in reversed(lines)] == [
+        ("pool h100", "at most 5 devices, for 60 s"),
+        ("pool h100", "costs 2.5 an hour, for 60 s"),
+        ("metric queue", "is 30, for 600 s"),
+    ]
+
+
 def test_usage_is_what_was_held_times_how_long(operator, api, sqlite_store, make_spec):
     api.user().post("/jobs", make_spec("a"))
     api.user(team="speech", user="bob").post("/jobs", make_spec("b", team="speech"))

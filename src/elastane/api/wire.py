@@ -252,6 +252,7 @@ class Occupancy(Served, frozen=True, kw_only=True):
         device: kind.
         devices: that there are, as a plan counts them.
         leaving: how many of those are on nodes that are drained or will be taken away.
+        reserved: how many the calendar has, from the announcement on.
         used: by jobs, those on their way out included.
         spot: they can be taken away with a short notice.
         price: of a device for an hour, now.
@@ -263,6 +264,7 @@ class Occupancy(Served, frozen=True, kw_only=True):
     device: str
     devices: int
     leaving: int
+    reserved: int
     used: int
     spot: bool
     price: float
@@ -271,11 +273,11 @@ class Occupancy(Served, frozen=True, kw_only=True):
 
     @property
     def free(self) -> int:
-        """Devices that nobody uses and that will stay.
+        """Devices that nobody uses and that jobs may have.
 
-        Jobs leave what goes as soon as they can: what they use counts as if it were on the rest.
+        Jobs leave what goes or is reserved as soon as they can: what they use counts as if it were elsewhere.
         """
-        return max(0, self.devices - self.leaving - self.used)
+        return max(0, self.devices - self.leaving - self.reserved - self.used)
 
 
 class Scale(Asked, frozen=True, kw_only=True):

@@ -1,14 +1,17 @@
 """How much of each pool is in use. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from elastane.api.pools import Pool
 from elastane.api.wire import Node, Occupancy, Use
 
 
 def occupied(
-    pools: Iterable[Pool], nodes: Iterable[Node], uses: Iterable[tuple[Use, ...]]
+    pools: Iterable[Pool],
+    nodes: Iterable[Node],
+    uses: Iterable[tuple[Use, ...]],
+    reserved: Mapping[str, int],
 ) -> tuple[Occupancy, ...]:
     """The pools with what jobs use of them.
 
@@ -16,6 +19,7 @@ def occupied(
         pools: as a plan sees them.
         nodes: as known.
         uses: of every job, what it uses now.
+        reserved: devices that the calendar has, by pool.
     """
     used = Counter[str]()
     seen = Counter(node.pool for node in nodes)
@@ -28,6 +32,7 @@ def occupied(
             device=pool.device,
             devices=pool.devices,
             leaving=pool.leaving,
+            reserved=min(reserved.get(pool.name, 0), max(0, pool.devices - pool.leaving)),
             used=used[pool.name],
             spot=pool.spot,
             price=pool.price,

@@ -48,7 +48,7 @@ def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
 
 def pools_part(sight: "Sight", width: int | None = None) -> Table:
     """A row per pool: how full it is."""
-    titles = ["pool", "device", "", "used", "free", "leaving", "price", "site"]
+    titles = ["pool", "device", "", "used", "free", "leaving", "reserved", "price", "site"]
     rows = [_pool_row(pool) for pool in sight.pools]
     return table_of(titles, rows, numbers=RIGHT, width=width, giving=("site", "pool", "device"))
 
@@ -83,6 +83,7 @@ def _pool_row(pool: Occupancy) -> list[Text]:
         Text(f"{pool.used}/{pool.devices}"),
         Text(f"{pool.free}"),
         Text(f"{pool.leaving}" if pool.leaving else ""),
+        Text(f"{pool.reserved}" if pool.reserved else ""),
         Text(f"{pool.price:g}" if pool.price else ""),
         Text(pool.site),
     ]

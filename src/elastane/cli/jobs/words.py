@@ -47,7 +47,9 @@ EVENT_COLOURS = {
     "job.finished": "bright_blue",
     "job.cancelled": "yellow",
 }
-RIGHT = frozenset({"step", "loss", "age", "samples/s", "devices", "used", "free", "price"})
+RIGHT = frozenset(
+    {"step", "loss", "age", "samples/s", "devices", "used", "free", "leaving", "reserved", "price"}
+)
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 

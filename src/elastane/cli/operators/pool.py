@@ -93,7 +93,8 @@ def listing(as_json: AsJson = False) -> None:
 
     With --json, a list of objects with the keys pool (as declared), nodes
     (that engines have seen), devices (as a plan counts them now), leaving,
-    used, free and price (of now).
+    reserved (by the calendar, from the announcement on), used, free and
+    price (of now).
     """
     with connect() as cluster:
         declared = {one.name: one for one in cluster.declared(Pool)}
@@ -102,7 +103,8 @@ def listing(as_json: AsJson = False) -> None:
         print_json(
             [
                 {"pool": declared[one.pool], "nodes": one.nodes, "devices": one.devices}
-                | {"leaving": one.leaving, "used": one.used, "free": one.free, "price": one.price}
+                | {"leaving": one.leaving, "reserved": one.reserved, "used": one.used}
+                | {"free": one.free, "price": one.price}
                 for one in now
             ]
         )
@@ -114,6 +116,7 @@ def listing(as_json: AsJson = False) -> None:
             "nodes",
             "devices",
             "leaving",
+            "reserved",
             "used",
             "free",
             "terms",
@@ -128,6 +131,7 @@ def listing(as_json: AsJson = False) -> None:
                 str(one.nodes),
                 str(one.devices),
                 str(one.leaving or ""),
+                str(one.reserved or ""),
                 str(one.used),
                 str(one.free),
                 "spot" if one.spot else "on demand",
@@ -137,7 +141,7 @@ def listing(as_json: AsJson = False) -> None:
             )
             for one in now
         ],
-        numbers=("nodes", "devices", "leaving", "used", "free", "price/h"),
+        numbers=("nodes", "devices", "leaving", "reserved", "used", "free", "price/h"),
         empty="no pool is declared",
     )
     _warn(now)

@@ -9,6 +9,7 @@ from elastane.controller.api.caller import Asking
 from elastane.controller.api.description import says
 from elastane.controller.occupancy import occupied
 from elastane.controller.store import documents, jobs, nodes, snapshots
+from elastane.scheduler.calendar import peak
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
@@ -18,7 +19,9 @@ def occupancy(caller: Asking) -> Response:
     """Every pool, its devices, and how many of them jobs use: of all teams together."""
     caller.must("documents.read", Target(name="pools"))
     with caller.reading() as tx:
-        pools = snapshots.pools_of(tx, documents.config(tx), caller.now_s)
+        config = documents.config(tx)
+        pools = snapshots.pools_of(tx, config, caller.now_s)
         uses = jobs.using(tx)
         known = nodes.every(tx)
-    return response(reply(Page(items=occupied(pools, known, uses.values()))))
+    reserved = {pool.name: peak(config.reservations or (), pool.name, caller.now_s)[0] for pool in pools}
+    return response(reply(Page(items=occupied(pools, known, uses.values(), reserved))))

@@ -28,6 +28,7 @@ def report(caller: Changing, said: Annotated[Report, body(Report)]) -> Response:
 
     def do(tx: Connection) -> Reply:
         caller.must("reports.write", Target(name=about))
+        caller.tells(_words(said))
         match said:
             case Notice(node=node, in_s=in_s):
                 known = nodes.find(tx, node)
@@ -75,6 +76,19 @@ def _about(said: Report) -> str:
             check_name("metric", metric)
             _bounded("validS", valid_s)
             return f"metric {metric}"
+
+
+def _words(said: Report) -> str:
+    """For the audit log."""
+    match said:
+        case Notice(in_s=in_s):
+            return f"will be taken away in {in_s:g} s"
+        case Capacity(devices=devices, valid_s=valid_s):
+            return f"at most {devices} devices, for {valid_s:g} s"
+        case Price(price=price, valid_s=valid_s):
+            return f"costs {price:g} an hour, for {valid_s:g} s"
+        case Metric(value=value, valid_s=valid_s):
+            return f"is {value:g}, for {valid_s:g} s"
 
 
 def _bounded(field: str, value: float, most: float = LONGEST_S) -> None:
