@@ -1,7 +1,6 @@
 """Whoever connects and does not ask keeps nobody from being served, and nothing is logged as a failure."""
 
 import socket
-import time
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -33,6 +32,15 @@ def request(api, *headers, verb="GET /v1/me"):
     return "\r\n".join(lines).encode()
 
 
+def silent(line):
+    """Whether nothing comes within the time of the line, not even its end."""
+    try:
+        line.recv(1, socket.MSG_PEEK)
+    except TimeoutError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("begun", ["", "GET /v1/me HTTP/1.1\r\nHost: x\r\nX-Long: "])
 def test_a_request_that_does_not_arrive_is_not_waited_for(connected, begun):
     with connected() as line:
@@ -44,10 +52,12 @@ def test_one_that_comes_a_byte_at_a_time_is_not_waited_for_either(connected):
     def sends_on():
         for _ in range(100):
             line.sendall(b"x")
-            time.sleep(SOON_S / 10)
+            silent(line)
 
-    with connected() as line, pytest.raises(ConnectionError):
-        sends_on()
+    with connected() as line:
+        line.settimeout(SOON_S / 10)
+        with pytest.raises(ConnectionError):
+            sends_on()
 
 
 def test_a_body_that_does_not_arrive_is_no_failure_of_the_controller(api, connected, caplog):
@@ -71,12 +81,17 @@ def test_a_connection_is_asked_on_again_and_answered_for_longer_than_that(api, c
 
     with connected() as line:
         for _ in range(3):
+            line.settimeout(10)
             line.sendall(request(api))
             assert answer().startswith(b"HTTP/1.1 200")
-            time.sleep(1.5 * SOON_S)
+            line.settimeout(1.5 * SOON_S)
+            assert silent(line)
+        line.settimeout(10)
         line.sendall(request(api, verb="GET /v1/watch"))
         assert b"from here on" in answer()
-        time.sleep(2 * SOON_S)
+        line.settimeout(2 * SOON_S)
+        assert silent(line)
+        line.settimeout(10)
         happen(api.store, "seen")
         assert b"seen" in answer()
 

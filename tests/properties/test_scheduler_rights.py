@@ -3,7 +3,7 @@
 from elastane.api.cluster import Snapshot
 from elastane.api.plans import GivesWay, QuotaReached
 from elastane.api.pools import Pool
-from elastane.api.quotas import Team
+from elastane.api.quotas import Cohort, Team
 from elastane.scheduler.plan import plan
 
 from .scheduler_model import Cluster, by_job, dice, job, quota, replace, running
@@ -162,3 +162,64 @@ def test_a_worker_that_another_gets_was_not_too_little_worth():
     assert actions(plan(cluster(grown, pools=nine))) == ["keep"]
     made = by_job(plan(cluster(grown, job(2, priority="high"), pools=nine)))
     assert made["job-1"].why == (GivesWay(job="job-2", pool="a", devices=1, because="minimum"),)
+
+
+def test_what_the_refused_give_back_goes_to_the_first_in_right_whom_all_of_it_fits():
+    """Each of the two has too little; what both give back is enough for the older one that waits."""
+    made = plan(
+        cluster(
+            running(job(1, low=9), a=9),
+            running(job(2, low=9), b=9),
+            job(3, low=8, submitted_s=NOW_S),
+            job(4, low=4, submitted_s=NOW_S),
+            pools=(pool("a", 4), pool("b", 4)),
+            teams=(Team(name="t", quotas=(quota("a", 4), quota("b", 4))),),
+        )
+    )
+    assert [one.entitled for one in made.decisions] == [0, 0, 8, 0]
+
+
+def lender(devices, borrowed):
+    """Team t lends two of its devices to job 1 of its cohort, which borrows the others; job 4 waits.
+
+    Job 4 takes job 3's growth back, and then job 1 has the rest of what the team owns.
+    """
+    return Cluster(
+        replace(
+            cluster(
+                running(job(1, "u", low=2 + borrowed), a=2 + borrowed),
+                running(job(2, low=6), a=6),
+                running(job(3, high=2), a=2),
+                job(4, low=7, sizes=(7, 8), submitted_s=NOW_S),
+                pools=(pool("a", devices), pool("b", 4)),
+                teams=(
+                    Team(name="t", cohort="c", quotas=(quota("a", 12, lend=2),)),
+                    Team(name="u", cohort="c"),
+                    Team(name="v", quotas=(quota("a", devices - 12 - borrowed, lend=0),)),
+                ),
+            ),
+            cohorts=(Cohort(name="c", quotas=(quota("a", 0, borrow=borrowed),)),),
+        ),
+        dice(1),
+    )
+
+
+def test_two_jobs_do_not_stop_each_other_in_turns():
+    """Later job 3 takes back what was lent: job 1 has not job 4's place for it, nor starts when that left."""
+    crowded = lender(devices=12, borrowed=0)
+    for _ in range(4):
+        crowded.tick(400.0)
+    made = crowded.tick(400.0)
+    assert [(one.action, one.entitled) for one in made.decisions] == [
+        ("wait", 0),
+        ("keep", 6),
+        ("keep", 2),
+        ("keep", 8),
+    ]
+
+
+def test_nobody_waits_for_what_a_team_has_lent_and_will_not_get_back():
+    """It is lent for as long as job 1 runs, so that nothing more than that may be promised to the team."""
+    roomy = lender(devices=22, borrowed=2)
+    roomy.tick(400.0)
+    assert actions(roomy.tick(400.0))[3] == "start"

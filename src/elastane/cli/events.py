@@ -5,23 +5,14 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.cli.completing import runs_and_jobs
 from elastane.cli.jobs.events import cluster_events, job_events
 from elastane.cli.run_or_job import found_run
 from elastane.cli.runs.events import run_events
-from elastane.cli.verb import AsJob, AsJson
+from elastane.cli.verb import NAME, AsJob, AsJson
 
 
 def events(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="A run's name or directory, or a job's name.",
-            show_default=False,
-            autocompletion=runs_and_jobs,
-        ),
-    ] = None,
+    name: Annotated[str | None, NAME] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until it is over.", show_default=False)
     ] = False,

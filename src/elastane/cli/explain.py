@@ -1,23 +1,13 @@
 """``elastane explain``: why a run or a job has the size it has."""
 
-from typing import Annotated
-
-import typer
-
-from elastane.cli.completing import runs_and_jobs
 from elastane.cli.jobs.explain import job_explained
 from elastane.cli.run_or_job import found_run
 from elastane.cli.runs.explain import run_explained
-from elastane.cli.verb import AsJob, AsJson
+from elastane.cli.verb import AsJob, AsJson, Name
 
 
 def explain(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="A run's name or directory, or a job's name.", autocompletion=runs_and_jobs
-        ),
-    ],
+    name: Name,
     job: AsJob = False,
     as_json: AsJson = False,
 ) -> None:

@@ -4,23 +4,14 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.completing import runs_and_jobs
 from elastane.cli.jobs.logs import job_logs
 from elastane.cli.run_or_job import found_run
 from elastane.cli.runs.logs import run_logs
-from elastane.cli.verb import AsJob, AsJson
+from elastane.cli.verb import AsJob, AsJson, Name
 
 
 def logs(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="A run's name or directory, or a job's name.",
-            show_default=False,
-            autocompletion=runs_and_jobs,
-        ),
-    ],
+    name: Name,
     process: Annotated[
         str | None,
         typer.Argument(

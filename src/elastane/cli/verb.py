@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from elastane.api.errors import ElastaneError
-from elastane.cli.completing import jobs, runs
+from elastane.cli.completing import jobs, runs, runs_and_jobs
 
 P = ParamSpec("P")
 
@@ -26,6 +26,13 @@ RunName: TypeAlias = Annotated[
         metavar="RUN", help="Name of a run, or its directory.", show_default=False, autocompletion=runs
     ),
 ]
+NAME = typer.Argument(
+    metavar="NAME",
+    help="A run's name or directory, or a job's name.",
+    show_default=False,
+    autocompletion=runs_and_jobs,
+)
+Name: TypeAlias = Annotated[str, NAME]
 JobName: TypeAlias = Annotated[
     str,
     typer.Argument(

@@ -14,6 +14,9 @@ from elastane.scheduler.recall import Recall
 Parts = tuple[tuple[int, int], ...]
 """``(pool, workers)``; a pool may come twice."""
 
+Find = Callable[[Claimant, int, int], Parts | None]
+"""Where so many workers of a claimant fit on the quota of one level; None: they do not."""
+
 _rank = attrgetter("rank")
 
 
@@ -70,14 +73,8 @@ class Books:
         parts = self.places(claimant, workers, level)
         return parts if sum(count for _, count in parts) == workers else None
 
-    def may_fit(
-        self,
-        claimant: Claimant,
-        workers: int,
-        level: int,
-        find: Callable[[Claimant, int, int], Parts | None],
-    ) -> bool:
-        """Whether so many might fit there once all was taken back that the claimant may take back below.
+    def may_fit(self, claimant: Claimant, workers: int, level: int, find: Find) -> bool:
+        """Whether ``find`` might find places once all was taken back that the claimant may take back below.
 
         False is certain, and costs the same however much that is; True takes trying.
         """
@@ -123,7 +120,7 @@ class Books:
         for pool, held in claimant.held.items():
             stay = min(workers, held - given.get(pool, 0))
             if stay > 0 and pool in group.for_minimum:
-                room = min(self.room(claimant, level, pool)[0], accounts.free[pool])
+                room = min(self.limit(claimant, level, pool)[0], accounts.free[pool])
                 stay = min(stay, int(room // devices))
                 if stay > 0:
                     parts.append((pool, stay))
@@ -142,21 +139,21 @@ class Books:
                 break
             room: float = min(accounts.growable[pool], accounts.free[pool])
             if room >= devices:
-                room = min(room, self.room(claimant, level, pool)[0])
+                room = min(room, self.limit(claimant, level, pool)[0])
                 more = min(workers, int(room // devices) - taken.get(pool, 0))
                 if more > 0:
                     parts.append((pool, more))
                     workers -= more
         return tuple(parts), workers
 
-    def room(self, claimant: Claimant, level: int, pool: int) -> tuple[float, int]:
+    def limit(self, claimant: Claimant, level: int, pool: int) -> tuple[float, int]:
         """Devices it may still get on the quota of ``path[level]``, and the node that sets the limit."""
-        limit, path = self.accounts.limit, claimant.path
-        found = limit(path, level, pool)
+        accounts, path = self.accounts, claimant.path
+        found = accounts.limit(path, level, pool)
         if self.asked_again is None:
             return found
         # Of what a node owns, others may have borrowed a part since it was handed out for the first time.
-        return min(found, limit(path, path.index(self.asked_again), pool), key=itemgetter(0))
+        return min(found, accounts.limit(path, path.index(self.asked_again), pool), key=itemgetter(0))
 
     @contextmanager
     def again(self, node: int) -> Iterator[None]:

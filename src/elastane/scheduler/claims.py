@@ -4,8 +4,9 @@ On the quota of one node of the tree, the jobs below it come
 
 1. by priority, but whoever was started a moment ago before anybody who waits, because a start must be worth
    its cost;
-2. the running before the waiting, because fairness does not stop a job; of the running those that have all
-   they need, and of these the one that was started first;
+2. the running before the waiting, because fairness does not stop a job; of the running those that can stay
+   where they are or may move on what their team or cohort owns, before those that would borrow another
+   place, and of each the one that was started first;
 3. among the waiting those that have lost patience, oldest first, then by the dominant shares of their cohorts
    and teams, then oldest first.
 
@@ -18,14 +19,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from elastane.api.plans import NoRoom
-from elastane.scheduler.books import Books, Hold, Parts, groups_of
+from elastane.scheduler.books import Books, Find, Hold, Parts, groups_of
 from elastane.scheduler.claimant import Claimant, Grant
 
 Fill = Callable[[int], None]
 """Hands out anew what a node owns."""
-
-Find = Callable[[Claimant, int, int], Parts | None]
-"""Where so many workers of a claimant fit on the quota of one level; None: they do not."""
 
 
 def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: float, refill: Fill) -> None:
@@ -46,9 +44,11 @@ def grant_minimums(books: Books, node: int, waiting: Sequence[Claimant], grain: 
     while by_priority:
         group = by_priority.pop(max(by_priority))
         running = sorted((claimant for claimant in group if claimant.running), key=_running_order)
+        served = {claimant.number for claimant in running if desk.serve_in_place(claimant, by_priority)}
         # Whoever must leave a place borrows none where another one of its priority runs.
-        for claimant in [claimant for claimant in running if not desk.serve_in_place(claimant, by_priority)]:
-            desk.serve(claimant, by_priority)
+        for claimant in running:
+            if claimant.number not in served:
+                desk.serve(claimant, by_priority)
         desk.refill_vacated()
         starting = [claimant for claimant in group if not claimant.running]
         if starting:
@@ -139,7 +139,7 @@ class _Desk:
         """Its whole minimum, if it can have it."""
         parts, taken = self.places(claimant, level, find)
         if parts is not None and self.vacated:
-            self.give_up(taken)
+            self.put_back(taken)
             self.refill_vacated()
             if claimant.has_minimum:
                 return True
@@ -201,10 +201,10 @@ class _Desk:
             parts = find(claimant, missing, level)
             if parts is not None:
                 return parts, taken
-        self.give_up(taken)
+        self.put_back(taken)
         return None, []
 
-    def give_up(self, taken: Sequence[Grant]) -> None:
+    def put_back(self, taken: Sequence[Grant]) -> None:
         """As if it had not been taken back."""
         for grant in reversed(taken):
             self.books.restore(grant)
@@ -340,7 +340,7 @@ def no_room(books: Books, claimant: Claimant, workers: int, level: int, held_for
     accounts = books.accounts
     found: list[NoRoom] = []
     for pool in dict.fromkeys(pool for group in groups_of(claimant) for pool in group.for_minimum):
-        room, bound = books.room(claimant, level, pool)
+        room, bound = books.limit(claimant, level, pool)
         there = min(accounts.free[pool], accounts.growable[pool])
         # A quota that has shrunk with a pool grows with it again when the reservation is over.
         by_pool = there <= room or claimant.reserved
