@@ -4,6 +4,9 @@ Each size is measured in a process of its own, on four snapshots: ``cold``, wher
 ``busy``, some plans later, when nothing happens; ``changed``, where since then one job in a hundred has
 ended or come and one pool has lost a tenth of its nodes; and ``refused``, another cluster, in which half the
 jobs have grown and the other half would not fit whatever these gave back. Prints one JSON object per size.
+
+``--odd`` measures two that cost more instead: ``displaced``, where the better half of the jobs comes when the
+other half has all that its cohort owns; ``cut``, where 50 teams own a twentieth of what their jobs run on.
 """
 
 import argparse
@@ -29,6 +32,7 @@ from elastane.scheduler.plan import plan
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 TEAMS, COHORTS = 50, 8
 DEVICES_PER_JOB = 10
+ODD_LARGEST = 10_000
 PLANS_TO_REST = 4
 
 
@@ -91,6 +95,56 @@ def refused(jobs: int) -> Snapshot:
     )
 
 
+def displaced(jobs: int) -> Snapshot:
+    """Half of the teams own a part, their cohort the rest; who waits has a higher priority than who runs."""
+    running = [
+        holding(number, f"team-{TEAMS // 2 + number % (TEAMS // 2)}", 10, "low")
+        for number in range(jobs // 2)
+    ]
+    waiting = [
+        state(number, f"team-{number % TEAMS}", 11 + number % 5, "high") for number in range(jobs // 2, jobs)
+    ]
+    owned = Quota(pool="h100", nominal_quota=jobs * DEVICES_PER_JOB // TEAMS)
+    teams = [Team(name=f"team-{i}", cohort="all", quotas=(owned,) * (i < TEAMS // 2)) for i in range(TEAMS)]
+    rest = Quota(pool="h100", nominal_quota=jobs * DEVICES_PER_JOB // 2)
+    return whole(jobs * DEVICES_PER_JOB, teams, (*running, *waiting), Cohort(name="all", quotas=(rest,)))
+
+
+def cut(jobs: int) -> Snapshot:
+    """Every team keeps a part of a minimum; another one owns all else, and lends nothing."""
+    devices = 2 * DEVICES_PER_JOB * jobs
+    left = Quota(pool="h100", nominal_quota=jobs // TEAMS)
+    others = Quota(pool="h100", nominal_quota=devices - TEAMS * (jobs // TEAMS), lending_limit=0)
+    teams = [Team(name=f"team-{i}", quotas=(left,)) for i in range(TEAMS)]
+    running = tuple(holding(number, f"team-{number % TEAMS}", 18, "low") for number in range(jobs))
+    return whole(devices, [*teams, Team(name="others", quotas=(others,))], running)
+
+
+def state(number: int, team: str, least: int, priority: str) -> JobState:
+    policy = ElasticPolicy(min_replicas=least, max_replicas=2 * DEVICES_PER_JOB)
+    spec = JobSpec(
+        name=f"job-{number}", script="train.py", team=team, elastic_policy=policy, priority_class=priority
+    )
+    return JobState(number=number, spec=spec, submitted_s=-60.0)
+
+
+def holding(number: int, team: str, least: int, priority: str) -> JobState:
+    """With all that it may have, for a day."""
+    holds = (Holding(pool="h100", workers=2 * DEVICES_PER_JOB),)
+    return msgspec.structs.replace(state(number, team, least, priority), holds=holds, started_s=-86400.0)
+
+
+def whole(devices: int, teams: list[Team], jobs: tuple[JobState, ...], *cohorts: Cohort) -> Snapshot:
+    return Snapshot(
+        now_s=0.0,
+        pools=(Pool(name="h100", device="h100", devices=devices),),
+        teams=tuple(teams),
+        cohorts=cohorts,
+        priorities=(PriorityClass(name="low", value=0), PriorityClass(name="high", value=1)),
+        jobs=jobs,
+    )
+
+
 def job(rng: random.Random, number: int, now_s: float) -> JobState:
     devices = rng.choice([1, 1, 1, 2, 4, 8])
     minimum = rng.choice([1, 1, 2, 4])
@@ -150,14 +204,17 @@ def disturbed(snapshot: Snapshot, seed: int) -> Snapshot:
     )
 
 
-def measure(jobs: int, repetitions: int, seed: int) -> dict[str, Any]:
+def usual(jobs: int, seed: int) -> dict[str, Snapshot]:
     snapshot = cold = cluster(jobs, seed)
     for _ in range(PLANS_TO_REST):
         snapshot = after(snapshot, plan(snapshot), 120.0)
     changed = disturbed(snapshot, seed)
+    return {"cold": cold, "busy": snapshot, "changed": changed, "refused": refused(jobs)}
+
+
+def measure(jobs: int, snapshots: dict[str, Snapshot], repetitions: int) -> dict[str, Any]:
     found: dict[str, Any] = {"jobs": jobs, "devices": jobs * DEVICES_PER_JOB}
-    measured = {"cold": cold, "busy": snapshot, "changed": changed, "refused": refused(jobs)}
-    for name, one in measured.items():
+    for name, one in snapshots.items():
         seconds = []
         for _ in range(repetitions):
             # As the process that plans does: see `elastane.controller.planner`.
@@ -179,15 +236,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, help="measure this size here, instead of all sizes")
     parser.add_argument("--largest", type=int, default=SIZES[-1])
+    parser.add_argument("--odd", action="store_true", help="what costs more; up to 10,000 jobs")
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     if options.jobs is not None:
-        print(json.dumps(measure(options.jobs, options.repetitions, options.seed)), flush=True)
+        odd = {"displaced": displaced, "cut": cut}
+        snapshots = (
+            {name: made(options.jobs) for name, made in odd.items()}
+            if options.odd
+            else usual(options.jobs, options.seed)
+        )
+        print(json.dumps(measure(options.jobs, snapshots, options.repetitions)), flush=True)
         return
+    largest = min(options.largest, ODD_LARGEST) if options.odd else options.largest
     for jobs in SIZES:
-        if jobs <= options.largest:
-            command = [sys.executable, str(Path(__file__)), "--jobs", str(jobs)]
+        if jobs <= largest:
+            command = [sys.executable, str(Path(__file__)), "--jobs", str(jobs), *["--odd"] * options.odd]
             command += ["--repetitions", str(options.repetitions), "--seed", str(options.seed)]
             subprocess.run(command, check=True)
 
