@@ -106,6 +106,10 @@ class Commit(msgspec.Struct, frozen=True):
     healthy: bool
 
 
+class Release(msgspec.Struct, frozen=True):
+    """Let the script run on after a training step: it may change values, nobody reads mine any more."""
+
+
 class Leave(msgspec.Struct, frozen=True):
     """I am not in the generation that begins now; I still serve state until dismissed."""
 
@@ -148,6 +152,7 @@ Action: TypeAlias = (
     | Snapshot
     | Restore
     | Commit
+    | Release
     | Leave
     | Report
     | StateIsLost

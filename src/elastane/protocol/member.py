@@ -30,6 +30,7 @@ from elastane.protocol.transitions.checkpoints import snapshot
 from elastane.protocol.transitions.dealing import deal_round, start_computing
 from elastane.protocol.transitions.generations import begin_generation, hear_proposal, switch_generation
 from elastane.protocol.transitions.hearing import recall_early, receive
+from elastane.protocol.transitions.release import release
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.summing import announce, reduce, take_sums
 from elastane.protocol.transitions.transfer import publish, serve
@@ -82,6 +83,7 @@ class Member(MemberState):
     def _advance(self) -> None:
         switch_generation(self)
         begin_generation(self)
+        release(self)
         deal_round(self)
         start_computing(self)
         announce(self)

@@ -127,6 +127,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
         held: units whose optimizer state it holds as of ``committed``.
         keeps: those of them it will still hold if the round after has been committed with its vote.
         behind: units whose values it lacks as of ``committed``.
+        released: its script has run on since ``committed``, so its values may have changed.
     """
 
     worker: int
@@ -138,6 +139,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     held: tuple[Span, ...] = ()
     keeps: tuple[Span, ...] = ()
     behind: tuple[Span, ...] = ()
+    released: bool = False
 
 
 class Ready(PeerMessage, frozen=True, kw_only=True):
@@ -190,12 +192,27 @@ class Published(PeerMessage, frozen=True, kw_only=True):
     units: tuple[int, ...]
 
 
+class Current(PeerMessage, frozen=True, kw_only=True):
+    """The sender has the values of every unit as of ``round`` and reads nobody's any more."""
+
+    round: int
+
+
 class Fetch(PeerMessage, frozen=True, kw_only=True):
-    """Send me state as of ``committed``: the values of some units, the optimizer state of others."""
+    """Asks for state as of ``committed``: the values of some units, the optimizer state of others.
+
+    Args:
+        committed: last committed round of the sender.
+        values: units.
+        states: units.
+        released: as the script's code after that round leaves the state; otherwise as the round left it,
+            because the sender's script has yet to run that code.
+    """
 
     committed: int
     values: tuple[int, ...] = ()
     states: tuple[int, ...] = ()
+    released: bool = False
 
 
 class State(PeerMessage, frozen=True, kw_only=True):
@@ -206,4 +223,4 @@ class State(PeerMessage, frozen=True, kw_only=True):
     states: tuple[int, ...] = ()
 
 
-AnyPeerMessage: TypeAlias = Status | Ready | Summed | Vote | Published | Fetch | State
+AnyPeerMessage: TypeAlias = Status | Ready | Summed | Vote | Published | Current | Fetch | State

@@ -90,10 +90,17 @@ class Checker:
         ideal = quiet(self.shape)
         for unit in held:
             expect(
-                worker.memory.parameters[unit] == ideal.parameters[step][unit]
+                worker.memory.parameters[unit] == ideal.applied[step][unit]
                 and worker.memory.optimizer[unit] == ideal.optimizer[step][unit],
                 f"worker {worker.worker} has unit {unit} wrong after step {step}",
             )
+
+    def released(self, worker: "SimWorker", step: int) -> None:
+        """A script that runs on finds every value as the step left it."""
+        expect(
+            worker.memory.parameters == quiet(self.shape).applied[step],
+            f"the script of worker {worker.worker} finds wrong values after step {step}",
+        )
 
     # -- whether a run could be saved ----------------------------------------------------------------------
 

@@ -114,10 +114,11 @@ class Exchange:
         if peer == STORE:
             return
         ideal, step = quiet(self.world.shape), self.member.step
+        expected = (ideal.parameters if self.memory.released else ideal.applied)[step]
         for unit in state.values:
             value = self._payloads[peer, -2, unit]
             expect(
-                value == ideal.parameters[step][unit],
+                value == expected[unit],
                 f"worker {self.worker} loads a wrong value of unit {unit} after step {step}",
             )
             self.memory.parameters[unit] = value
@@ -131,3 +132,7 @@ class Exchange:
     def take_values(self, peer: WorkerId, units: tuple[int, ...]) -> None:
         for unit in units:
             self.memory.parameters[unit] = self._value_of(peer, unit)
+            expect(
+                self.memory.parameters[unit] == quiet(self.world.shape).applied[self.member.step][unit],
+                f"worker {self.worker} takes a wrong value of unit {unit} after step {self.member.step}",
+            )

@@ -13,6 +13,7 @@ class Memory:
         optimizer: optimizer state of each unit; None where it keeps none.
         slots: per slot, the partial sum of each block; slot 0 ends with the whole sums.
         rooted: blocks of slot 0 that are whole.
+        released: the script has run on since the last training step.
     """
 
     def __init__(self, quiet: Quiet) -> None:
@@ -20,6 +21,7 @@ class Memory:
         self.optimizer: list[int | None] = list(quiet.optimizer[0])
         self.slots: list[dict[int, int]] = [{}]
         self.rooted: set[int] = set()
+        self.released = True
         self._nodes: dict[Span, int] = {}
         self._size = 0
         self._place = 0

@@ -14,7 +14,7 @@ from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Leaf, Outcome, Vote
 from elastane.protocol.sampling import mix
 
-LEAF, NODE, OPTIMIZER, PARAMETER, REST, STATE = range(1, 7)
+LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE = range(1, 8)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +131,8 @@ class Quiet:
     """The run without a single fault, on one worker.
 
     Attributes:
-        parameters: per step, from 0, the value of each unit.
+        parameters: per step, from 0, the value of each unit as the script's code after it leaves them.
+        applied: likewise, as the step itself leaves them.
         optimizer: likewise, its optimizer state.
         sums: per step, from 1, the sum of each block.
     """
@@ -141,6 +142,7 @@ class Quiet:
         units, blocks, size = shape.layout.units, shape.layout.blocks, shape.layout.virtual_ranks
         self.parameters = [[hash((PARAMETER, unit)) for unit in range(units)]]
         self.optimizer = [[hash((OPTIMIZER, unit)) for unit in range(units)]]
+        self.applied = [list(self.parameters[0])]
         self.sums: list[list[int]] = [[]]
         for step in range(1, shape.steps + 1):
             model = hash(tuple(self.parameters[-1]))
@@ -150,7 +152,8 @@ class Quiet:
                 sums = [self.sums[step][block] for block in shape.blocks_of(unit)]
                 parameters[unit], optimizer[unit] = updated(parameters[unit], optimizer[unit], sums)
             parameters[shape.rest], optimizer[shape.rest] = rest_after(parameters[shape.rest], step)
-            self.parameters.append(parameters)
+            self.applied.append(parameters)
+            self.parameters.append(changed_by_script(parameters, step))
             self.optimizer.append(optimizer)
         self._outcomes: dict[tuple[Kind, int], Outcome] = {}
 
@@ -182,6 +185,12 @@ def updated(parameter: int, optimizer: int, sums: list[int]) -> tuple[int, int]:
     """A unit's value and optimizer state after a step."""
     state = hash((OPTIMIZER, optimizer, *sums))
     return hash((PARAMETER, parameter, state)), state
+
+
+def changed_by_script(parameters: list[int], step: int) -> list[int]:
+    """The values of all units after the script's code between two steps, which reads and changes them all."""
+    everything = hash(tuple(parameters))
+    return [hash((SCRIPT, step, value, everything)) for value in parameters]
 
 
 def rest_after(rest: int, step: int) -> tuple[int, int]:

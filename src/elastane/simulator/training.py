@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from elastane.protocol import actions, events, mesh
 from elastane.protocol.events import Kind
-from elastane.simulator.symbols import gradient, leaf_of, rest_after, updated
+from elastane.simulator.symbols import changed_by_script, gradient, leaf_of, rest_after, updated
 
 if TYPE_CHECKING:
     from elastane.simulator.worker import SimWorker
@@ -32,6 +32,7 @@ class TrainingThread:
         self._assignment = 0
         self._computing = False
         self._leaf_s: list[float] = []
+        self._applied: mesh.Outcome | None = None
 
     @property
     def compute_s(self) -> float:
@@ -143,8 +144,20 @@ class TrainingThread:
             memory.parameters[shape.rest], step
         )
         self._world.checker.applied(self.worker, commit.held)
+        self._applied, memory.released = commit.outcome, False
         self.worker.handle(events.Applied())
-        self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(commit.outcome))
+
+    def released(self) -> None:
+        """The script runs on: some time later its code after the step has changed every value."""
+        self._memory.released = True
+        self.worker.after(self.worker.chance(self._world.pace.user_s), self._change)
+
+    def _change(self) -> None:
+        memory, outcome = self._memory, self._applied
+        assert outcome is not None, "released after a step"  # noqa: S101
+        self._world.checker.released(self.worker, outcome.step)
+        memory.parameters = changed_by_script(memory.parameters, outcome.step)
+        self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(outcome))
 
     def _go_on(self, outcome: mesh.Outcome) -> None:
         following = self._world.shape.after(self.kind, outcome)

@@ -236,6 +236,8 @@ class SimWorker(Endpoint):
             case actions.Commit():
                 self._write_snapshot()
                 self._training.committed(action)
+            case actions.Release():
+                self._training.released()
             case actions.Leave():
                 self.state = "leaving"
                 self._training.leave()

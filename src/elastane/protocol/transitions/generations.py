@@ -46,7 +46,8 @@ def adopt(me: MemberState, generation: Generation) -> None:
     me.generation = generation
     me.next = None
     me.planned = {n: planned for n, planned in me.planned.items() if n > generation.number}
-    me.begun = me.hopeless = False
+    me.begun = me.hopeless = me.told_current = False
+    me.current.clear()
     me.wanted_values.clear()
     me.wanted_states.clear()
     me.fetches.clear()
@@ -92,6 +93,7 @@ def tell_status(me: MemberState, generation: Generation) -> None:
         held=spans(me.held),
         keeps=spans(me.held & me.should_hold()) if me.has_voted_for(me.committed + 1) else (),
         behind=spans(me.behind),
+        released=me.released,
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
     told = all_told(generation)
@@ -142,6 +144,8 @@ def resume(me: MemberState, generation: Generation, here: dict[int, mesh.Status]
     now.begun = True
     current = {w: here[w] for w in generation.workers if here[w].committed == newest}
     me.claims_at = {worker: members_of(status.claims) for worker, status in current.items()}
+    me.released_at = {worker for worker, status in current.items() if status.released}
+    me.released_at |= {w for w in generation.workers if here[w].committed == FRESH}
     me.rooted_at = {worker: rooted_at(status, newest) for worker, status in current.items()}
     known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
     # Two may know a virtual rank from two workers; all must name the same one.

@@ -19,7 +19,7 @@ def receive(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
     match message:
         case mesh.Ready() | mesh.Summed() | mesh.Vote():
             early = early or not me.begun or message.round > me.committed + 1
-        case mesh.Published():
+        case mesh.Published() | mesh.Current():
             early = early or message.round > me.committed
         case mesh.Fetch():
             early = early or message.committed > me.committed
@@ -41,6 +41,9 @@ def hear(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
         case mesh.Published():
             if message.round == me.committed:
                 take_values(me, sender, message.units)
+        case mesh.Current():
+            if message.round == me.committed:
+                me.current.add(sender)
         case mesh.Fetch():
             if message.committed == me.committed:
                 me.fetches.append((sender, message))

@@ -50,6 +50,10 @@ class MemberState:
         committed: last committed round; `FRESH`: it has no state at all.
         outcome: of that round.
         applied: the optimizer has run for it.
+        released: the script has run on since the last training step; so has that of a newcomer.
+        released_at: members whose scripts had, when the generation began in the middle of a round.
+        current: members that have told to have all values of the last training step.
+        told_current: this worker has told so in this generation.
         committed_in: generation in which it was committed; 0: that was told by another one's status.
         voted_for: the round it has voted for last.
         round: the one after ``committed``.
@@ -92,6 +96,10 @@ class MemberState:
         self.gone = False
         self.first_generation = 0
         self.applied = True
+        self.released = True
+        self.released_at: set[int] = set()
+        self.current: set[int] = set()
+        self.told_current = False
         self.committed_in = 0
         self.voted_for = 0
         self.stopping = False

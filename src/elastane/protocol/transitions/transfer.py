@@ -37,9 +37,17 @@ def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int,
     if STORE in {*values, *states}:
         me.actions.append(Restore(number, values.get(STORE, ()), states.get(STORE, ())))
     for peer in sorted(values.keys() - {STORE}):
-        me.tell(peer, mesh.Fetch(generation=number, committed=me.committed, values=values[peer]))
+        me.tell(peer, asked(me, number, values=values[peer]))
     for peer in sorted(states.keys() - {STORE}):
-        me.tell(peer, mesh.Fetch(generation=number, committed=me.committed, states=states[peer]))
+        me.tell(peer, asked(me, number, states=states[peer]))
+
+
+def asked(
+    me: MemberState, generation: int, *, values: tuple[int, ...] = (), states: tuple[int, ...] = ()
+) -> mesh.Fetch:
+    return mesh.Fetch(
+        generation=generation, committed=me.committed, values=values, states=states, released=me.released
+    )
 
 
 def fetch_more(me: MemberState) -> None:
@@ -63,14 +71,19 @@ def fetch_more(me: MemberState) -> None:
 
 
 def serve(me: MemberState) -> None:
-    """Hand out state once I have it, as long as it is that of the round asked for."""
+    """Hand out state once I have it, as long as it is that of the round asked for.
+
+    Who asks for it as the script leaves it must wait until the script has entered the next round.
+    """
     if not me.applied:
         return
     fetches, me.fetches = me.fetches, []
     for peer, fetch in fetches:
         if fetch.committed != me.committed:
             continue
-        if me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values):
+        here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
+        if here and (not fetch.released or me.round.entered is not None):
+            assert not (fetch.values and me.released and not fetch.released), "STRANDED"
             me.actions.append(Serve(peer, fetch))
         else:
             me.fetches.append((peer, fetch))

@@ -116,7 +116,9 @@ def conclude(me: MemberState, outcome: mesh.Outcome) -> None:
         outcome = msgspec.structs.replace(outcome, checkpoint=True)
     me.committed, me.outcome = outcome.round, outcome
     if trained:
-        me.applied = False
+        me.applied = me.released = me.told_current = False
+        me.current.clear()
+        me.released_at.clear()
         me.committed_in = me.generation.number
         me.held &= me.should_hold() if me.has_voted_for(outcome.round) else set()
         me.behind = set(me.layout.everything) - {me.layout.rest} - me.held

@@ -1,0 +1,61 @@
+"""Between two steps: when a worker's script may run on, and with it change what has been trained.
+
+A script may change parameters between two steps (clip weights, copy them, average them). So it must find the
+same values on every worker, and no worker may read values of a peer whose script has run on. Where every
+worker computes every value itself, a script runs on at once. Otherwise all members first tell each other
+that they have every value: then, if any script has run on, nobody lacks a value of that step any more.
+"""
+
+from elastane.protocol import mesh
+from elastane.protocol.actions import Release
+from elastane.protocol.ownership import sources
+from elastane.protocol.transitions.state import MemberState
+from elastane.protocol.transitions.transfer import fetch
+
+
+def release(me: MemberState) -> None:
+    """Let the script run on once all members have the values that the last training step left."""
+    generation = me.generation
+    if me.released or not me.applied or generation is None or not me.begun or me.hopeless:
+        return
+    if me.worker not in generation:
+        return
+    if me.behind:
+        fetch_values(me)
+        return
+    # A generation that began since the step may have members that lack some of its values.
+    if me.round.begun or not computes_everything(me):
+        tell_current(me)
+        awaited = set(generation.workers) - {me.worker} - me.released_at
+        if not awaited <= me.current:
+            return
+    me.released = True
+    me.actions.append(Release())
+
+
+def computes_everything(me: MemberState) -> bool:
+    """Every member has run the optimizer on every unit, so nobody reads another one's values."""
+    assert me.generation is not None, "asked within a generation"  # noqa: S101
+    workers, copies = me.generation.workers, me.layout.copies
+    keeps_all = copies is None or copies >= len(workers)
+    return keeps_all and me.outcome is not None and set(workers) <= set(me.outcome.complete)
+
+
+def fetch_values(me: MemberState) -> None:
+    """Ask the donors for values of units whose optimizer state a joiner does not keep yet."""
+    if me.roles is None or me.layout.copies is not None:
+        return
+    lacking = sorted(me.behind - me.wanted_values)
+    donors = {worker: units for worker, units in me.roles.donors.items() if worker != me.worker}
+    fetch(me, sources({me.worker: lacking}, donors).get(me.worker, {}), {})
+
+
+def tell_current(me: MemberState) -> None:
+    """Tell all members, once per generation and step, that I have every value."""
+    generation = me.generation
+    if generation is None or me.told_current:
+        return
+    me.told_current = True
+    for peer in generation.workers:
+        if peer != me.worker and peer not in me.released_at:
+            me.tell(peer, mesh.Current(generation=generation.number, round=me.committed))
