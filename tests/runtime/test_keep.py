@@ -21,7 +21,7 @@ def linear() -> nn.Module:
 
 
 def handed_over(keep: Keep, other: Keep) -> Keep:
-    other.take(keep.said())
+    other.take(*keep.described())
     return other
 
 
@@ -75,7 +75,7 @@ def test_a_tensor_of_one_element_is_kept_as_its_number():
     assert keep["best"] == 0.5
 
 
-@pytest.mark.parametrize("value", [object(), torch.zeros(3), lambda: 0, {1, 2}, b"bytes", [object()]])
+@pytest.mark.parametrize("value", [object(), torch.ones(3, requires_grad=True) * 2, lambda: 0, {1, 2}, b"bytes", [object()]])
 def test_what_cannot_travel_is_refused_at_once(value):
     keep = Keep()
     with pytest.raises(BadInput, match="cannot be"):
@@ -141,14 +141,14 @@ def test_a_change_inside_a_step_is_refused():
 @pytest.mark.parametrize(
     ("vote", "words"),
     [
-        (Vote(generation=1, round=3, leaves=(), kept="1"), ""),
-        (Vote(generation=1, round=3, leaves=(), kept="2"), "other values on worker 0 than on worker 1"),
-        (Vote(generation=1, round=3, leaves=()), "other values on worker 0 than on worker 1"),
-        (Vote(generation=1, round=3, leaves=(), kept="1", kind="settle"), "in one to settle"),
+        (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}), ""),
+        (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "2"}), "worker 0 and worker 1 differ in run.keep"),
+        (Vote(generation=1, round=3, leaves=()), "worker 0 and worker 1 differ in run.keep"),
+        (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}, kind="settle"), "in one to settle"),
     ],
 )
 def test_votes_that_contradict_each_other_are_told_apart(vote, words):
-    why = disagreement(0, "train", "1", {1: vote})
+    why = disagreement(0, "train", {"run.keep": "1"}, {1: vote})
     assert words in why
     assert bool(words) == bool(why)
 

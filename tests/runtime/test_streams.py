@@ -199,7 +199,8 @@ def trained(dataset, until, **options):
     for step in learned.run.steps(dataset, global_batch=8, microbatch=2, until=until, **options):
         numbers = []
         for inputs, number in step:
-            numbers += number.tolist()
+            # The first step begins with rehearsals.
+            numbers += number.tolist() if step._rehearsal is None else []
             loss = functional.mse_loss(learned.model(inputs / LENGTH).mean(1), number / LENGTH)
             step.backward(loss)
         seen.append((step.epoch, numbers, step.loss))

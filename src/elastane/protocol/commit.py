@@ -71,20 +71,24 @@ def _sum_of_squares(squares: list[float]) -> float:
         return math.inf
 
 
-def disagreement(worker: int, kind: str, kept: str | None, votes: Mapping[int, Vote]) -> str:
+def disagreement(
+    worker: int, kind: str, beliefs: Mapping[str, str] | None, votes: Mapping[int, Vote]
+) -> str:
     """Where another worker's script has gone another way than mine; empty while nothing speaks for it.
 
     Args:
         worker: own number.
         kind: of the round I am in.
-        kept: digest of what my script keeps; None before I have voted.
+        beliefs: digests of what all workers must have alike, by what it is; None before I have voted.
         votes: those heard.
     """
     for other, vote in sorted(votes.items()):
         if vote.kind != kind:
             return f"worker {worker} is in a round to {kind}, worker {other} in one to {vote.kind}"
-        if kept is not None and vote.kept != kept:
-            return f"run.keep has other values on worker {worker} than on worker {other}"
+        if beliefs is not None and vote.beliefs != beliefs:
+            names = sorted(beliefs.keys() | vote.beliefs.keys())
+            what = next(name for name in names if beliefs.get(name) != vote.beliefs.get(name))
+            return f"worker {worker} and worker {other} differ in {what}"
     return ""
 
 

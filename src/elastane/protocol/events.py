@@ -46,12 +46,12 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The answer to `Measure`; ``kept`` is the digest of what the script keeps."""
+    """The answer to `Measure`; ``beliefs`` are digests of what all workers must have alike, by what it is."""
 
     ticket: int
     norms: dict[int, float]
     digests: dict[int, tuple[str, str]]
-    kept: str = ""
+    beliefs: dict[str, str] = {}
 
 
 class Applied(msgspec.Struct, frozen=True):

@@ -170,7 +170,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         checkpoint: I was asked for a checkpoint, or the script wants one after this round.
         complete: I hold all I should.
         kind: of the round, as my script entered it.
-        kept: digest of what my script keeps; empty if it keeps nothing.
+        beliefs: digests of what all workers must have alike and no block holds, by what it is.
     """
 
     round: int
@@ -182,7 +182,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     checkpoint: bool = False
     complete: bool = False
     kind: str = "train"
-    kept: str = ""
+    beliefs: dict[str, str] = {}
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

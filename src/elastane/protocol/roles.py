@@ -91,8 +91,8 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         worker: _lacking(layout, status, newest, member=worker in workers)
         for worker, status in statuses.items()
     }
+    values = _values(layout, workers, statuses, lacking)
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
-    values = sources({worker: sorted(lacking[worker]) for worker in workers}, present)
     if layout.copies is None:
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
         owners = spread(layout.blocks, workers)
@@ -128,6 +128,26 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         states=sources(wanted, held),
         lost=tuple(sorted(layout.everything - frozenset[int]().union(*held.values(), rest))),
     )
+
+
+def _values(
+    layout: Layout,
+    workers: tuple[int, ...],
+    statuses: Mapping[int, Status],
+    lacking: Mapping[int, frozenset[int]],
+) -> dict[int, dict[int, tuple[int, ...]]]:
+    """Who fetches which values from whom.
+
+    A newcomer wants them as the scripts of the others leave them before they enter the next round. All those
+    members will have all of them then, whatever they lack now; who leaves may never come so far.
+    """
+    present = {worker: layout.everything - lacking[worker] for worker in statuses}
+    new = {w for w in workers if statuses[w].committed == FRESH or (statuses[w].released and lacking[w])}
+    steady = {worker: layout.everything for worker in workers if worker not in new}
+    return {
+        **sources({w: sorted(lacking[w]) for w in workers if w not in new}, present),
+        **sources({w: sorted(lacking[w]) for w in workers if w in new}, steady or present),
+    }
 
 
 def rooted_at(status: Status, newest: int) -> frozenset[int]:

@@ -33,6 +33,7 @@ class Evaluation:
         length, size = len(self._dataset), -(-len(self._dataset) // self._microbatch)
         policy = training.spec.checkpoints
         due = policy is not None and policy.each_evaluation
+        training.before_step()
         round_ = training.round("evaluate", size, checkpoint=due)
         for rank in round_:
             positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
@@ -40,11 +41,17 @@ class Evaluation:
             batch = deal_in_order(self._dataset, positions, self._collate)
             training.heartbeat.beat(Phase.COMPUTE)
             self._added = {}
+            training.seed_evaluation(rank)
+            versions = training.state.versions()
             yield batch.inputs
+            training.state.check_versions(versions)
+            # Each worker computes others: what they do to buffers must not last.
+            training.state.restore_buffers()
             added = {name: math.fsum(values) for name, values in self._added.items()}
             leaf = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
             round_.done(leaf)
         training.committed(round_.outcome)
+        training.evaluated()
         self.sums = dict(round_.outcome.sums)
         training.measured(self.sums)
         line = EventLine(time=0.0, kind="evaluation", step=training.step, detail=dict(self.sums))

@@ -32,7 +32,9 @@ class Failed(msgspec.Struct, frozen=True):
     error: BaseException
 
 
-Directive: TypeAlias = actions.Begin | actions.Compute | actions.Commit | actions.Leave | Failed
+Directive: TypeAlias = (
+    actions.Begin | actions.Compute | actions.Commit | actions.Release | actions.Leave | Failed
+)
 
 
 class Upstream(Protocol):
@@ -222,7 +224,7 @@ class Reactor:
             case actions.Begin():
                 self._begin(action)
                 self.directives.put(action)
-            case actions.Compute() | actions.Leave():
+            case actions.Compute() | actions.Release() | actions.Leave():
                 self.directives.put(action)
             case actions.Commit():
                 if self.checkpoints is not None:
@@ -294,7 +296,10 @@ class Reactor:
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
         found = {block: self._state.digest(block) for block in digests}
-        return events.Measured(ticket, squares, found, self._state.keep.digest())
+        if digests and self._state.rest_digest() != ("", ""):
+            # What no block holds counts as one more block.
+            found[len(layout.blocks)] = self._state.rest_digest()
+        return events.Measured(ticket, squares, found, self._state.beliefs())
 
     def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:
         layout = self._gradients.layout
@@ -438,6 +443,8 @@ def _disagreed(why: str) -> RunFailed:
 def _diverged(why: str) -> RunFailed:
     return RunFailed(
         why,
-        means="one of them is wrong, by a fault of a machine or of Elastane; the next step was not committed",
-        do="elastane run --resume goes back to a checkpoint; look for what differs between the two workers",
+        means="the script changes state in a way that differs between workers, or a machine is at fault; "
+        "the next step was not committed",
+        do="look for what the script changes inside the loop over a step, or draws from generators of its own; "
+        "elastane run --resume goes back to a checkpoint",
     )

@@ -60,18 +60,36 @@ class Round:
         self.computed = 0
         self.newcomer = False
         self.entered_at = time.perf_counter()
+        self._is_entered = False
+
+    def begin_now(self) -> None:
+        """Enter the round and wait until it begins, before anything of it is computed."""
+        self._enter()
+        while self.begin is None:
+            self._take(self._directive(wait=True))
 
     def __iter__(self) -> Iterator[int]:
-        self._heartbeat.beat(Phase.STEP)
-        self.entered_at = time.perf_counter()
-        self._reactor.post(self._entered)
+        self._enter()
         while self.commit is None:
             directive = self._directive(wait=not self._todo)
             self._heartbeat.beat(Phase.STEP)
+            if directive is None:
+                self._heartbeat.beat(Phase.COMPUTE)
+                yield self._todo.popleft()
+            else:
+                self._take(directive)
+
+    def _enter(self) -> None:
+        if self._is_entered:
+            return
+        self._is_entered = True
+        self._heartbeat.beat(Phase.STEP)
+        self.entered_at = time.perf_counter()
+        self._reactor.post(self._entered)
+
+    def _take(self, directive: Directive | None) -> None:
+        if directive is not None:
             match directive:
-                case None:
-                    self._heartbeat.beat(Phase.COMPUTE)
-                    yield self._todo.popleft()
                 case actions.Begin():
                     self.begin = directive
                     if self.newcomer:
@@ -82,10 +100,24 @@ class Round:
                     self.assignment = assignment
                 case actions.Commit():
                     self.commit = directive
+                case actions.Release():
+                    raise AssertionError("a script runs on after a step, not inside a round")
                 case actions.Leave():
                     raise Left
                 case Failed(error):
                     raise error
+
+    def wait_for_release(self) -> None:
+        """Wait, once the step is applied, until the script may run on and change what was trained."""
+        match self._directive(wait=True):
+            case actions.Release():
+                return
+            case actions.Leave():
+                raise Left
+            case Failed(error):
+                raise error
+            case directive:
+                raise AssertionError(f"{directive} before the script was released")
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

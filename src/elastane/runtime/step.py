@@ -1,18 +1,23 @@
 """One training step, as the script's inner loop sees it."""
 
+import copy
 import math
+import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import torch
 
+from elastane.api import control
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
 from elastane.runtime.data.decks import Deck, Plan
+from elastane.runtime.rehearsal import Rehearsal
 from elastane.runtime.rounds import Round
 from elastane.runtime.training import Training
 
@@ -20,8 +25,9 @@ from elastane.runtime.training import Training
 class Step:
     """One training step; iterate it for the microbatches of my virtual ranks.
 
-    A joiner's first iteration begins with a rehearsal: one microbatch whose gradients are thrown away, to
-    have everything loaded and warm before the others wait for it.
+    A worker's first iteration begins with a rehearsal: a microbatch whose gradients are thrown away, to have
+    everything loaded and warm before the others wait for it. Where a run begins the microbatch is computed
+    twice, to find out whether the script's loop gives the same for it each time.
 
     Attributes:
         loss: of the whole step, the same on every worker; known after the iteration.
@@ -37,21 +43,26 @@ class Step:
         self._plan = plan
         self._deck = deck
         self._number = training.step + 1
-        self._rehearsing = False
+        self._rehearsal: Rehearsal | None = None
         self._awaited: Leaf | None = None
         self._computed: Leaf | None = None
         self._begun = self._ended = False
+        self._told = False
+        self._round: Round | None = None
+        self._put_back: Callable[[], None] = _nothing
         self.loss = math.nan
         self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
 
     @property
     def number(self) -> int:
-        """From 1. A joiner's first step knows its number once its rehearsal is over."""
+        """From 1."""
+        self._must_be_known()
         return self._number
 
     @property
     def epoch(self) -> int:
         """From 0."""
+        self._must_be_known()
         return self._deck.epoch(self._number)
 
     @property
@@ -64,18 +75,47 @@ class Step:
         """Begun, and not iterated to its end."""
         return self._begun and not self._ended
 
-    def __iter__(self) -> Iterator[Any]:
+    def _must_be_known(self) -> None:
+        """Make sure that the number is that of the step which this worker is going to compute.
+
+        A worker that joins learns it with its first round. A script that asks before its inner loop gets what
+        all others got there, at the price of a round that begins without a rehearsal.
+        """
         training = self._training
-        self._begun = training.keep.locked = True
-        newcomer = not training.rehearsed
-        if newcomer:
-            yield from self._rehearse()
+        self._told = True
+        if self._begun or training.rehearsed or training.initial:
+            return
+        training.before_step()
+        training.ready()
+        self._round = round_ = self._enter(newcomer=True)
+        round_.begin_now()
+        self._number = round_.step
+        # Where the others are now, their scripts have run this code already: what it changes is there.
+        self._put_back = training.state.snapshot()
+        training.heartbeat.beat(Phase.USER)
+
+    def _enter(self, *, newcomer: bool) -> Round:
+        training = self._training
         round_ = training.round(
             "train", self._plan.virtual_ranks, checkpoint=training.keeps_after(training.step + 1)
         )
         round_.newcomer = newcomer
+        return round_
+
+    def __iter__(self) -> Iterator[Any]:
+        training = self._training
+        newcomer = not training.rehearsed
+        if self._round is None:
+            training.before_step()
+        else:
+            self._put_back()
+        if newcomer:
+            self._begun = training.keep.locked = True
+            yield from self._rehearse()
+        self._begun = training.keep.locked = True
+        round_ = self._round or self._enter(newcomer=newcomer)
         for rank in round_:
-            self._number = round_.step
+            self._must_be(round_.step)
             assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
                 training.heartbeat.beat(Phase.DATA)
@@ -96,13 +136,25 @@ class Step:
                 changes = training.state.no_changes()
             else:
                 self._awaited = leaf
+                training.state.guard.place = ("step", self._number, rank, begun)
+                versions = training.state.versions()
                 yield batch.inputs
                 leaf = self._after_backward()
+                training.state.check_versions(versions)
                 changes = training.state.buffer_changes()
             untouched = training.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - begun
             round_.done(msgspec.structs.replace(leaf, untouched=untouched))
         self._apply(round_)
+
+    def _must_be(self, number: int) -> None:
+        """The number that the script was told is that of the round."""
+        if self._told and number != self._number:
+            # It began with the run, as far as it knew, and the others have gone on without it. Its script has
+            # decided by a wrong number; the worker that takes its place will not.
+            print(f"step {self._number} was awaited, the run is at step {number}", file=sys.stderr, flush=True)  # noqa: T201
+            os._exit(control.DEAD_THREAD)
+        self._number = number
 
     def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
         """The backward pass of the microbatch at hand.
@@ -114,8 +166,8 @@ class Step:
         Raises:
             RunFailed: the loss is not finite.
         """
-        if self._rehearsing:
-            loss.backward()  # type: ignore[no-untyped-call]
+        if self._rehearsal is not None:
+            self._rehearsal.backward(loss)
             return
         leaf, self._awaited = self._awaited, None
         if leaf is None:
@@ -140,11 +192,11 @@ class Step:
         if weight is None:
             assert count is not None, "decided above"  # noqa: S101
             share = leaf.samples / count
-            scaled.backward(torch.full_like(scaled, share))  # type: ignore[no-untyped-call]
+            self._training.gradients.backward(scaled, torch.full_like(scaled, share))
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
             total = float(weight)
-            scaled.backward()  # type: ignore[no-untyped-call]
+            self._training.gradients.backward(scaled)
             mean = value / total if total else 0.0
             self._computed = msgspec.structs.replace(leaf, loss=mean, weight=total, weighted=True)
 
@@ -168,17 +220,28 @@ class Step:
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
-        batches = (self._deck.deal(1, rank) for rank in range(self._plan.virtual_ranks))
-        batch = next((batch for batch in batches if batch.samples), None)
+        batches = ((rank, self._deck.deal(1, rank)) for rank in range(self._plan.virtual_ranks))
+        batch_rank, batch = next(((rank, batch) for rank, batch in batches if batch.samples), (0, None))
         if batch is None:
             raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
-        self._rehearsing = True
-        self._training.heartbeat.beat(Phase.STARTING)
-        yield batch.inputs
-        self._training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
-        self._rehearsing = False
-        self._training.state.restore_buffers()
-        self._training.ready()
+        training = self._training
+        rehearsal = self._rehearsal = Rehearsal(
+            training.state, training.gradients, compared=training.compares
+        )
+        # A script may change its batch in place, or take things out of it.
+        passes = [copy.deepcopy(batch.inputs), batch.inputs] if training.compares else [batch.inputs]
+        for repeated, inputs in enumerate(passes):
+            # The same random numbers each time.
+            self._deck.seed(1, batch_rank)
+            training.state.guard.place = ("rehearsal", repeated)
+            training.heartbeat.beat(Phase.STARTING)
+            rehearsal.begin()
+            yield inputs
+            rehearsal.end()
+            training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
+        self._rehearsal = None
+        rehearsal.leave_no_trace()
+        training.ready()
 
     def _announce(self, round_: Round) -> "_Announce":
         return _Announce(self._training, round_.assignment)
@@ -192,6 +255,8 @@ class Step:
         self._training.heartbeat.beat(Phase.COMPUTE)
         with round_.timed("apply"):
             taken = self._training.apply(round_.commit)
+        round_.wait_for_release()
+        self._training.after_step(outcome.step)
         self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, taken.skipped
         finished = self._deck.finished(outcome)
         self.last, self.cut_short = finished or outcome.stop, outcome.stop and not finished
@@ -206,6 +271,10 @@ class Step:
             digest_due=due,
             skipped=taken.skipped,
         )
+
+
+def _nothing() -> None:
+    return
 
 
 class _Announce:

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -26,10 +27,11 @@ from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol.layout import Layout
 from elastane.protocol.mesh import Outcome
+from elastane.protocol.sampling import random_key
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
 from elastane.runtime.checkpoints.taking import Described, Taker
-from elastane.runtime.data.decks import Plan
+from elastane.runtime.data.decks import Plan, seed_everything
 from elastane.runtime.finished.write import check_writable
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Reactor
@@ -40,13 +42,18 @@ from elastane.runtime.state import devices
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout, check_dense
+from elastane.runtime.state.optimizers import is_of_torch
 from elastane.runtime.state.placement import placed
 from elastane.runtime.state.scaling import Scaling
 from elastane.runtime.state.state import TrainingState, digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
+BETWEEN = 1 << 32
+"""Counts as the virtual rank of what is drawn between two steps."""
+
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
+PORTION_BYTES, EVERYTHING_BYTES = 16 << 20, 1 << 62
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -78,6 +85,8 @@ class Training:
     Attributes:
         step: training steps committed and applied.
         rehearsed: this worker has everything loaded and warm.
+        initial: the run begins with this worker.
+        compares: it computes a microbatch twice before it begins, to compare.
         digest: of the state, when last computed.
     """
 
@@ -123,8 +132,12 @@ class Training:
         )
         self.clip_grad_norm = clip_grad_norm
         self.step = 0
-        # Alone nobody waits for this process, so it need not rehearse.
-        self.rehearsed = reporter.alone
+        self.rehearsed = False
+        # It is one of the workers that the run begins with, so its first step is known to be the first.
+        self.initial = reporter.alone or (here.resumed is None and here.worker < here.spec.start)
+        self.compares = self.initial and exact
+        self._evaluations = 0
+        self._stepped = False
         self.digest: Digest | None = None
         self.origin: Origin | None = None
         self._reactor: Reactor | None = None
@@ -152,6 +165,8 @@ class Training:
             units=self.state.units,
             unit_bytes=self.state.keeper.unit_bytes,
             copies=self.spec.copies,
+            # An optimizer of the user's may couple parameters: a joiner runs it once it has all of its state.
+            fetch_bytes=PORTION_BYTES if is_of_torch(self.state.optimizer) else EVERYTHING_BYTES,
             digest_every=self.spec.digest_every,
             compared=self.spec.convergence == "exact",
             checkpoints=self._here.run_dir is not None and self.spec.checkpoints is not None,
@@ -174,10 +189,46 @@ class Training:
 
     def ready(self) -> None:
         """The rehearsal is over."""
-        self.gradients.touch()
-        self.state.rehearse(self.gradients.sums)
+        if not self.reporter.alone:
+            # Alone nobody waits for this process.
+            self.gradients.touch()
+            self.state.rehearse(self.gradients.sums)
         self.rehearsed = True
         self.reporter.ready()
+
+    def before_step(self) -> None:
+        """Take over what the script has changed since the last step.
+
+        Raises:
+            BadInput: it has changed what a run cannot change.
+        """
+        self.state.take_changes(first=not self._stepped)
+        self._stepped = True
+
+    def after_step(self, step: int) -> None:
+        """Let the script begin what it does between two steps, with the same random numbers everywhere.
+
+        Raises:
+            BadInput: it has changed inside the step what is changed between steps only.
+        """
+        self.state.step_over()
+        self._evaluations = 0
+        self.state.guard.place = ("after step", step)
+        self.seed_between()
+
+    def seed_between(self) -> None:
+        """Seed what the script draws between two steps; after each evaluation anew."""
+        seed_everything(random_key(self.spec.seed, self.step, BETWEEN + self._evaluations))
+
+    def seed_evaluation(self, virtual_rank: int) -> None:
+        """Seed the random numbers of one virtual rank of an evaluation."""
+        key = random_key(self.spec.seed, self.step, BETWEEN + self._evaluations)
+        seed_everything(random_key(key, self.step, virtual_rank))
+
+    def evaluated(self) -> None:
+        """An evaluation is over."""
+        self._evaluations += 1
+        self.seed_between()
 
     def round(self, kind: events.Kind, size: int, *, checkpoint: bool = False) -> Round:
         """The next round, not yet entered; with ``checkpoint``, the state after it is to be kept."""
@@ -232,7 +283,7 @@ class Training:
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
-        if len(outcome.digests) == len(self.layout.blocks):
+        if len(outcome.digests) >= len(self.layout.blocks):
             self.digest = digest_of(outcome.digests)
             self.reporter.digested(self.step, self.digest)
 
@@ -242,6 +293,7 @@ class Training:
         for _ in round_:
             raise AssertionError("settling has no virtual ranks")
         self.committed(round_.outcome)
+        self.state.guard.remove()
         self.reporter.settled()
         self.heartbeat.beat(Phase.FINISHED)
 
@@ -296,7 +348,8 @@ class Training:
 
         def describe() -> Described:
             plain = {
-                "rest": json.dumps(self.state.rest()),
+                # The tensors it refers to are written beside: see `contents.entries`.
+                "rest": json.dumps(self.state.rest()[0]),
                 "on_host": host_keys(self.state),
                 "cursors": member.outcome.cursors if member.outcome is not None else {},
                 # Whoever resumes from the last checkpoint of a script that has ended writes the model.

@@ -27,6 +27,7 @@ from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.gradients import _Kept, _Leaf
 from elastane.runtime.state.state import TrainingState
+from elastane.runtime.training import Training
 from elastane.storage import local
 from elastane.storage.local import LocalPlace
 
@@ -45,6 +46,16 @@ def wait_for(*names: str) -> None:
     root = _run_dir()
     while root is not None and not any((root / name).exists() for name in names):
         time.sleep(POLL_S)
+
+
+def pace(first: int) -> None:
+    """Begin no step from ``first`` on before the test has made the file ``gate-STEP``, or ``gates``."""
+
+    def wait(training: Training) -> None:
+        if training.step + 1 >= first:
+            wait_for(f"gate-{training.step + 1}", "gates")
+
+    _around(Training, "before_step", before=wait)
 
 
 def wait_as(number: int, name: str) -> None:

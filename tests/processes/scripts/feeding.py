@@ -61,6 +61,7 @@ for fault in options.fault:
     faults.arm(fault)
 for hold in options.hold:
     faults.hold(hold)
+faults.pace(options.paced_from)
 run = elastane.join()
 model = nn.Sequential(nn.Linear(FEATURES, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, CLASSES))
 model, optimizer = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2), clip_grad_norm=0.5)
@@ -72,8 +73,6 @@ steps = run.steps(
     loaders=2 if options.way == "loaders" else 0,
 )
 for step in steps:
-    if step.number >= options.paced_from:
-        faults.wait_for(f"gate-{step.number}", "gates")
     for batch, targets in step:
         step.backward(functional.cross_entropy(model(batch), targets))
 if run.digest is not None:

@@ -26,6 +26,7 @@ for fault in options.fault:
 for hold in options.hold:
     faults.hold(hold)
 
+faults.pace(options.paced_from)
 run = elastane.join()
 model = nn.Sequential(
     nn.Linear(12, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, 4)
@@ -51,8 +52,6 @@ def loss_of(batch, targets):
 
 def train() -> None:
     for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=60):
-        if step.number >= options.paced_from:
-            faults.wait_for(f"gate-{step.number}", "gates")
         for batch, targets in step:
             step.backward(loss_of(batch, targets))
         run.keep["skipped"] += step.skipped

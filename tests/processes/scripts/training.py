@@ -50,6 +50,7 @@ if options.apply_late is not None:
 if options.late is not None:
     faults.wait_as(options.late, "late")
 
+faults.pace(options.paced_from)
 run = elastane.join()
 model = nn.Sequential(
     nn.Linear(12, 256, bias=False),
@@ -72,8 +73,6 @@ inputs = torch.randn(LENGTH, 12, generator=generator)
 data = TensorDataset(inputs, inputs[:, :4].argmax(1))
 
 for step in run.steps(data, global_batch=GLOBAL_BATCH, microbatch=MICROBATCH, until=options.steps):
-    if step.number >= options.paced_from:
-        faults.wait_for(f"gate-{step.number}", "gates")
     for batch, targets in step:
         if options.seconds:
             time.sleep(options.seconds * faults.slowness())

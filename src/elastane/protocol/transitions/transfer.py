@@ -73,7 +73,8 @@ def fetch_more(me: MemberState) -> None:
 def serve(me: MemberState) -> None:
     """Hand out state once I have it, as long as it is that of the round asked for.
 
-    Who asks for it as the script leaves it must wait until the script has entered the next round.
+    A peer whose script is in the next round wants what the script may change between the steps as the script
+    leaves it: it waits until mine has entered that round too. Sharded optimizer state no script can change.
     """
     if not me.applied:
         return
@@ -82,7 +83,8 @@ def serve(me: MemberState) -> None:
         if fetch.committed != me.committed:
             continue
         here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
-        if here and (not fetch.released or me.round.entered is not None):
+        changeable = bool(fetch.values) or me.layout.copies is None
+        if here and not (fetch.released and changeable and me.round.entered is None and not me.left):
             assert not (fetch.values and me.released and not fetch.released), "STRANDED"
             me.actions.append(Serve(peer, fetch))
         else:

@@ -11,9 +11,9 @@ from elastane.api.errors import BadInput
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.reader import Reader, Want
 from elastane.runtime.state.layout import Piece, Place
-from elastane.runtime.state.state import TrainingState
+from elastane.runtime.state.state import UNTRAINED, TrainingState
 
-MODEL, STATE = "model.", "optimizer.state."
+MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
 
 
 def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
@@ -31,6 +31,7 @@ def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
             yield from _optimizer_entries(state, block, piece, place)
         if block == 0:
             yield from _untrained(state)
+            yield from _beside(state)
 
 
 def _entry(prefix: str, place: Place, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> Entry:
@@ -56,6 +57,14 @@ def _untrained(state: TrainingState) -> Iterator[Entry]:
     for name, tensor in state.model.state_dict().items():
         if name not in elsewhere:
             yield whole(MODEL + name, tensor)
+
+
+def _beside(state: TrainingState) -> Iterator[Entry]:
+    """Tensors that the rest of the state refers to, and that are not in the checkpoint as part of the model."""
+    model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
+    for name, tensor in state.rest()[1].items():
+        if name not in model:
+            yield whole(EXTRA + name, tensor.cpu())
 
 
 def aliases_of(state: TrainingState) -> dict[str, str]:
@@ -126,8 +135,13 @@ class Source:
         """
         values = tuple(values)
         wants: list[Want] = []
+        extra: dict[str, torch.Tensor] = {}
         for unit in values:
             wants += self._values(state, unit)
+            if unit == state.units - 1:
+                keys = self._beside()
+                extra = {name: _like(self._facts[key], torch.device("cpu")) for name, key in keys.items()}
+                wants += [Want(keys[name], 0, t.numel(), _flat(t)) for name, t in extra.items()]
         for unit in states:
             if unit != state.units - 1:
                 wants += self._states(state, unit)
@@ -140,7 +154,16 @@ class Source:
         for unit in values:
             if unit != state.units - 1:
                 state.taken(unit)
+            else:
+                state.take_rest(json.loads(self.manifest.plain["rest"]), extra)
         return sum(want.into.nbytes for want in wants)
+
+    def _beside(self) -> dict[str, str]:
+        """Tensors that the rest of the state refers to, with their names in the checkpoint."""
+        beside = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
+        # As text: a plateau's best may be infinite, which only Python's own JSON can say.
+        changed = json.loads(self.manifest.plain["rest"])["untrained"]
+        return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
 
     def _by_way_of_the_host(self, wants: Iterable[Want]) -> Iterator[Want]:
         for want in wants:
@@ -154,8 +177,6 @@ class Source:
     def _values(self, state: TrainingState, unit: int) -> Iterator[Want]:
         layout, tensors = state.layout, state.arena.tensors
         if unit == state.units - 1:
-            # As text: a plateau's best may be infinite, which only Python's own JSON can say.
-            state.take_rest(json.loads(self.manifest.plain["rest"]))
             if state.copies is None:
                 for place in layout.buffer_places:
                     yield self._want(place, 0, place.stop - place.start, place.flat(tensors))
@@ -201,6 +222,11 @@ class Source:
             for key, into in room.items():
                 cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
                 yield Want(f"{STATE}{place.name}.{key}", *cut, into)
+
+
+def _flat(dense: torch.Tensor) -> torch.Tensor:
+    """All elements of a dense tensor, 1-D, in memory order."""
+    return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
 
 
 def _like(facts: TensorFacts, device: torch.device) -> torch.Tensor:

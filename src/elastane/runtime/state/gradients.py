@@ -5,18 +5,26 @@ full siblings are merged. Where the sibling comes right after, its gradients wai
 that the two are added on the way into the slot, their own or that of the pair's sibling: one pass over
 memory instead of two or three. A worker with an aligned power of two ends with one slot and holds at most
 ``log2 V + 1`` on the way. Slot 0 is where whole sums end up, and the gradient the optimizer sees.
+
+A gradient leaves its parameter for a slot while the backward pass goes on, but only once nothing more can come
+to it: gradients of backward passes that the script runs by itself, and of backward passes inside a backward
+pass (``torch.utils.checkpoint`` with ``use_reentrant=True``), add up in ``.grad`` until the pass that
+`Gradients.backward` runs is over.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
+import xxhash
 
+from elastane.api.errors import BadInput
 from elastane.protocol.mesh import Part
 from elastane.protocol.tree import Span, fold, merges, sibling, spans
 from elastane.runtime.state.layout import ModelLayout, Piece, Place
-from elastane.runtime.state.memory import Arena
+from elastane.runtime.state.memory import Arena, raw_bytes
 from elastane.runtime.state.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
@@ -51,11 +59,47 @@ class Gradients:
         self._views: list[list[torch.Tensor]] = []
         self._leaf: _Leaf | _Kept | None = None
         self._touched: set[int] = set()
+        # Of the backward pass under way: its number in autograd; None outside of one.
+        self._pass: int | None = None
+        # Parameters whose gradients come in several parts: those of this pass, and those of any pass so far.
+        self._late: set[int] = set()
+        self._in_parts: set[int] = set()
+        # In a rehearsal, where nothing is delivered: how many parts each gradient came in.
+        self._parts: Counter[int] = Counter()
         self._kept: _Kept | None = None
         self._scratch: dict[torch.dtype, torch.Tensor] = {}
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
+
+    def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
+        """Run the backward pass of the virtual rank at hand; its gradients go to the slots.
+
+        Args:
+            loss: a scalar.
+            gradient: of the loss; None: 1.
+        """
+
+        def begun(_gradient: torch.Tensor) -> None:
+            self._pass = _current_pass()
+
+        watched = loss.register_hook(begun) if loss.requires_grad else None
+        self._late.clear()
+        try:
+            loss.backward(gradient)  # type: ignore[no-untyped-call]
+        finally:
+            self._pass = None
+            if watched is not None:
+                watched.remove()
+        self._in_parts |= self._late | {number for number, parts in self._parts.items() if parts > 1}
+        self._parts.clear()
+        for number in sorted(self._late):
+            self._deliver(number)
+
+    def forget(self) -> None:
+        """Drop gradients that the script has computed for itself between the steps."""
+        for parameter in self.layout.parameters:
+            parameter.grad = None
 
     @property
     def sums(self) -> tuple[torch.Tensor, ...]:
@@ -100,6 +144,7 @@ class Gradients:
             following: the virtual rank I compute after this one, as far as is known.
         """
         self._touched.clear()
+        self.forget()
         node = (rank, rank + 1)
         other = sibling(node, self._size) if self.exact else None
         kept, self._kept = self._kept, None
@@ -119,6 +164,15 @@ class Gradients:
             slot = self._free_slot()
         self._leaf = _Leaf(self, slot, self._merged(node, slot), announce, add=add, kept=kept)
 
+    def fingerprints(self) -> tuple[str, ...]:
+        """Digest the gradients that a rehearsal has left, and drop them."""
+        found = tuple(
+            xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense())) if parameter.grad is not None else ""
+            for parameter in self.layout.parameters
+        )
+        self.forget()
+        return found
+
     def _merged(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
         """Merges of slots that ``node``, about to lie in ``slot``, makes possible; taken note of."""
         plan = []
@@ -135,9 +189,17 @@ class Gradients:
 
         Returns:
             The parameters that got no gradient.
+
+        Raises:
+            BadInput: the script ran a backward pass of its own after that of the virtual rank.
         """
         leaf = self._leaf
         assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
+        for number, parameter in enumerate(self.layout.parameters):
+            if parameter.grad is not None:
+                if number in self._touched:
+                    raise _too_late(self.layout.places[number].name)
+                self._deliver(number)
         if self._carrier is not None:
             self._carrier.wait()
         untouched = tuple(n for n in range(len(self.layout.parameters)) if n not in self._touched)
@@ -148,18 +210,36 @@ class Gradients:
         return untouched
 
     def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
-        def accumulated(parameter: torch.Tensor) -> None:
-            gradient, parameter.grad = parameter.grad, None
-            if self._leaf is not None and gradient is not None:
-                self._touched.add(number)
-                # Sums are dense: a block is one slice of memory, whatever the gradient looked like.
-                dense = gradient.to_dense() if gradient.is_sparse else gradient
-                if self._carrier is None:
-                    self._leaf.add(number, dense)
-                else:
-                    self._carrier.bring(dense, partial(self._leaf.add, number))
+        def accumulated(_parameter: torch.Tensor) -> None:
+            if self._pass is None:
+                return  # a backward pass of the script's own: it adds up in .grad
+            if self._leaf is None:
+                self._parts[number] += 1
+                return
+            if number in self._touched:
+                # Its first part is in a slot already, perhaps announced to its owner.
+                raise _too_late(self.layout.places[number].name)
+            if number in self._in_parts or _current_pass() != self._pass:
+                self._late.add(number)
+            else:
+                self._deliver(number)
 
         return accumulated
+
+    def _deliver(self, number: int) -> None:
+        """Move the gradient of a parameter, complete now, on its way into a slot."""
+        parameter = self.layout.parameters[number]
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return
+        self._touched.add(number)
+        assert self._leaf is not None, "only a virtual rank's gradients are delivered"  # noqa: S101
+        # Sums are dense: a block is one slice of memory, whatever the gradient looked like.
+        dense = gradient.to_dense() if gradient.is_sparse else gradient
+        if self._carrier is None:
+            self._leaf.add(number, dense)
+        else:
+            self._carrier.bring(dense, partial(self._leaf.add, number))
 
     # -- slots ---------------------------------------------------------------------------------------------
 
@@ -238,6 +318,20 @@ class Gradients:
         with self.lock:
             self.layout.block(self.sums, block).copy_(sums)
             self.rooted.add(block)
+
+
+def _current_pass() -> int:
+    """The number that autograd gives the backward pass this thread is in; one inside another has its own."""
+    return torch._C._current_graph_task_id()  # type: ignore[no-any-return]  # noqa: SLF001 - as torch.utils.checkpoint
+
+
+def _too_late(name: str) -> BadInput:
+    return BadInput(
+        f"{name} got another gradient after its gradient of this microbatch was complete",
+        means="workers sum gradients while the backward pass goes on, so what comes later would be lost",
+        do="call loss.backward() of your own before step.backward(loss), or add the losses; "
+        "use torch.utils.checkpoint with use_reentrant=False",
+    )
 
 
 class _Kept:

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.plain import Stateful, restored, said, text
+from elastane.runtime.state.plain import Stateful, joined, restored, said, split, text
 
 
 class Keep(MutableMapping[str, Any]):
-    """The script's own values by name: what JSON can say, or objects whose ``state_dict`` JSON can say.
+    """The script's own values by name: what JSON can say, tensors, and objects with a ``state_dict``.
 
-    Changed between steps only, and alike on all workers, which their votes check. Lists are kept as tuples
-    and dicts read-only, so that no change goes unnoticed.
+    Values are changed between steps only, and alike on all workers, which their votes check. Lists are kept
+    as tuples and dicts read-only, so that no change goes unnoticed. Tensors, modules and other objects are
+    kept as they are, and changed in place.
 
     Attributes:
         locked: a step is under way; nothing may be changed.
@@ -23,8 +24,8 @@ class Keep(MutableMapping[str, Any]):
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        # Those of them that say their own state.
-        self._objects: dict[str, Stateful] = {}
+        # Those of them that have a state of their own: tensors, modules, schedules, optimizers.
+        self._objects: dict[str, torch.Tensor | Stateful] = {}
         # States that have arrived before this script has made the object they belong to.
         self._waiting: dict[str, Any] = {}
         self.locked = False
@@ -38,13 +39,14 @@ class Keep(MutableMapping[str, Any]):
             raise BadInput(
                 f"run.keep[{name!r}]: a name is a string", means="it travels as JSON", do=f"use {str(name)!r}"
             )
-        if isinstance(value, Stateful):
-            _checked(name, value.state_dict())
+        value = _number(value)
+        if isinstance(value, torch.Tensor | Stateful):
+            _checked(name, value)
             if name in self._waiting:
-                value.load_state_dict(restored(value.state_dict(), self._waiting.pop(name)))
+                value = _loaded(value, self._waiting.pop(name))
             self._values[name] = self._objects[name] = value
         else:
-            kept = _frozen(_checked(name, _number(value)))
+            kept = _frozen(_checked(name, value))
             self._waiting.pop(name, None)
             self._objects.pop(name, None)
             self._values[name] = kept
@@ -73,49 +75,91 @@ class Keep(MutableMapping[str, Any]):
                 do="change it between steps, from step.loss or the sums of an evaluation",
             )
 
-    def said(self) -> dict[str, Any]:
-        """All of it, for JSON: ``{"values": ..., "states": ...}``."""
-        return said(self._all())  # type: ignore[no-any-return]
+    def described(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """All of it: as JSON, ``{"values": ..., "states": ...}``, and the tensors that it refers to."""
+        tensors: dict[str, torch.Tensor] = {}
+        values = {name: kept for name, kept in self._values.items() if name not in self._objects}
+        states = {name: _state(kept) for name, kept in self._objects.items()} | self._waiting
+        described = {name: split(state, name, tensors) for name, state in states.items()}
+        return {"values": said(values), "states": described}, tensors
 
-    def take(self, there: dict[str, Any]) -> None:
-        """Become what `said` says of another worker's, or of an earlier run."""
+    def take(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Become what `described` says of another worker's, or of an earlier run."""
         mine, self._objects = self._objects, {}
         self._values = {name: _frozen(value) for name, value in there["values"].items()}
         self._waiting = {}
-        for name, state in there["states"].items():
+        for name, described in there["states"].items():
+            state = joined(described, tensors)
             if name in mine:
-                mine[name].load_state_dict(restored(mine[name].state_dict(), state))
-                self._values[name] = self._objects[name] = mine[name]
+                self._values[name] = self._objects[name] = _loaded(mine[name], state)
             else:
-                self._waiting[name] = state
+                self._waiting[name] = _copied(state)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors and parameters that are kept, where they lie."""
+        found: list[torch.Tensor] = []
+        for kept in self._objects.values():
+            if isinstance(kept, torch.Tensor):
+                found.append(kept)
+            elif isinstance(kept, torch.nn.Module):
+                found += [*kept.parameters(), *kept.buffers()]
+        return found
 
     def digest(self) -> str:
-        """The first 8 bytes of its SHA-256, in hexadecimal; empty if nothing is kept."""
+        """The first 8 bytes of the SHA-256 of all but the elements of tensors; empty if nothing is kept."""
         if not self._values and not self._waiting:
             return ""
-        return hashlib.sha256(text(self._all()).encode()).hexdigest()[:16]
+        described, _ = self.described()
+        return hashlib.sha256(text(described).encode()).hexdigest()[:16]
 
-    def _all(self) -> dict[str, Any]:
-        values = {name: kept for name, kept in self._values.items() if name not in self._objects}
-        states = {name: kept.state_dict() for name, kept in self._objects.items()}
-        return {"values": values, "states": {**states, **self._waiting}}
+
+def _state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - whatever it says
+    return kept if isinstance(kept, torch.Tensor) else kept.state_dict()
+
+
+@torch.no_grad()
+def _loaded(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:  # noqa: ANN401 - likewise
+    """The object with that state: in place where it can be, since the script may have other names for it."""
+    if not isinstance(mine, torch.Tensor):
+        mine.load_state_dict(restored(mine.state_dict(), state))
+        return mine
+    if isinstance(state, torch.Tensor) and (state.shape, state.dtype) == (mine.shape, mine.dtype):
+        return mine.copy_(state)
+    return state.clone().to(mine.device) if isinstance(state, torch.Tensor) else mine
+
+
+def _copied(state: Any) -> Any:  # noqa: ANN401 - likewise
+    """The state in memory of its own; tensors arrive in memory that is about to be freed."""
+    if isinstance(state, torch.Tensor):
+        return state.clone()
+    if isinstance(state, dict):
+        return {key: _copied(entry) for key, entry in state.items()}
+    return [_copied(entry) for entry in state] if isinstance(state, list) else state
 
 
 def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     try:
+        if isinstance(value, torch.Tensor | Stateful):
+            return split(_state(value), name, {})
         return said(value)
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"run.keep[{name!r}] cannot be given to a joining worker: {error}",
-            means="only numbers, strings, lists, dicts and None travel; nothing is unpickled",
-            do="keep numbers, or an object whose state_dict() has nothing else",
+            means="only numbers, strings, lists, dicts, tensors and None travel; nothing is unpickled",
+            do="keep numbers, tensors, modules, or an object whose state_dict() has nothing else",
         ) from error
 
 
 def _number(value: object) -> object:
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        return value.item()
-    if callable(value):
+    if isinstance(value, torch.Tensor):
+        if value.grad_fn is not None:
+            raise BadInput(
+                "a tensor that is part of a computation cannot be kept",
+                means="what it was computed from would be kept with it",
+                do="keep tensor.detach().clone()",
+            )
+        return value.item() if value.dim() == 0 else value
+    if callable(value) and not isinstance(value, Stateful):
         raise BadInput(
             f"{value!r} cannot be kept", means="a function does not travel", do="define it in the script"
         )

@@ -116,7 +116,11 @@ class ModelLayout:
         self.buffers: list[tuple[nn.Module, str]] = []
         self.buffer_places: list[Place] = []
         self._place_buffers(model)
-        self.frozen = [p for p in names if all(p is not trained for trained in self.parameters)]
+        trained = {id(parameter) for parameter in self.parameters}
+        self.frozen = [p for p in names if id(p) not in trained]
+        in_groups = [p for group in optimizer.param_groups for p in group["params"]]
+        self._frozen_in_groups = [(names.get(p, "?"), p) for p in in_groups if not p.requires_grad]
+        self._groups = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
         self.blocks: tuple[Block, ...] = cut([section.elements for section in self.sections])
         self.pieces = tuple(tuple(_pieces(block, self.places)) for block in self.blocks)
         self.buffer_pieces = tuple(tuple(_pieces(block, self.buffer_places)) for block in self.blocks)
@@ -211,6 +215,39 @@ class ModelLayout:
 
     def is_buffers(self, block: int) -> bool:
         return self.blocks[block].section >= self.parameter_sections
+
+    def check_unchanged(self, optimizer: torch.optim.Optimizer, values: tuple[torch.Tensor, ...]) -> None:
+        """Find what the script may not change once the model is prepared.
+
+        Args:
+            optimizer: the user's.
+            values: sections that the parameters are views of.
+
+        Raises:
+            BadInput: parameters were moved, unfrozen, or given to other groups of the optimizer.
+        """
+        starts = [section.data_ptr() for section in values[: self.parameter_sections]]
+        for parameter, place in zip(self.parameters, self.places, strict=True):
+            if parameter.data_ptr() != starts[place.section] + place.start * parameter.element_size():
+                raise BadInput(
+                    f"{place.name} was given other memory, by assigning .data or by moving the model",
+                    means="its values live in memory that all workers read, so the new ones would not be trained",
+                    do="write the values into it: parameter.data.copy_(values)",
+                )
+        thawed = next((name for name, parameter in self._frozen_in_groups if parameter.requires_grad), None)
+        if thawed is not None:
+            raise BadInput(
+                f"requires_grad of {thawed} was switched on after run.prepare",
+                means="what is trained is laid out by run.prepare, where this parameter was frozen",
+                do="call run.prepare while it requires a gradient, and freeze it after that",
+            )
+        ids = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
+        if ids != self._groups:
+            raise BadInput(
+                "the parameter groups of the optimizer were changed after run.prepare, as by add_param_group",
+                means="the optimizer's state is laid out by run.prepare",
+                do="build the optimizer with all its groups; a group with lr=0 is not trained yet",
+            )
 
     def digest(self) -> str:
         """SHA-256 of names, shapes, data types and block borders, and of the values nobody trains."""

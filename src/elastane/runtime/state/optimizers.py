@@ -16,6 +16,7 @@ from torch import optim
 from elastane.api.errors import BadInput
 from elastane.runtime.state.layout import ModelLayout, Piece, Place
 from elastane.runtime.state.placement import Sections
+from elastane.runtime.state.shared import SharedState
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.ASGD,
@@ -30,6 +31,11 @@ ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.Rprop,
     optim.SGD,
 )
+
+
+def is_of_torch(optimizer: optim.Optimizer) -> bool:
+    """Whether it is one of torch's own, all of which update each parameter by itself."""
+    return type(optimizer).__module__.partition(".")[0] == "torch"
 
 
 def _refuse_misfits(optimizer: optim.Optimizer) -> None:
@@ -144,6 +150,7 @@ class WholeOptimizer:
         self._layout = layout
         self.units = len(layout.parameters)
         self._views: list[torch.Tensor] | None = None
+        self.shared = SharedState(optimizer)
         self._spare: dict[torch.Tensor, dict[str, Any]] = {}
 
     @property
@@ -175,23 +182,22 @@ class WholeOptimizer:
             self._spare.clear()
 
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
-        """One step with zero gradients and no learning rate; what it leaves is kept to be overwritten."""
-        groups = self._optimizer.param_groups
-        before = [dict(group) for group in groups]
+        """One step with zero gradients and no learning rate; the memory it leaves is kept to be overwritten."""
+        before = self.shared.snapshot()
         kept = [tensor.clone() for tensor in values]
-        for group in groups:
+        for group in self._optimizer.param_groups:
             group.update({key: 0.0 for key in ("lr", "weight_decay") if isinstance(group.get(key), float)})
         for parameter, place in zip(self._layout.parameters, self._layout.places, strict=True):
-            parameter.grad = place.view(spare)
+            if parameter.requires_grad:
+                parameter.grad = place.view(spare)
         type(self._optimizer).step(self._optimizer)
         for parameter in self._layout.parameters:
             parameter.grad = None
-        for group, was in zip(groups, before, strict=True):
-            group.update(was)
-        for tensor, was_ in zip(values, kept, strict=True):
-            tensor.copy_(was_)
-        self._spare = dict(self._optimizer.state)
-        self._optimizer.state.clear()
+        for tensor, was in zip(values, kept, strict=True):
+            tensor.copy_(was)
+        made = before.restore()
+        if not self._optimizer.state:
+            self._spare = made
 
     def keeps_buffers(self, block: int, held: frozenset[int]) -> bool:  # noqa: ARG002 - all workers do
         return True
@@ -207,7 +213,7 @@ class WholeOptimizer:
 
     def set_state(self, unit: int, state: dict[str, Any]) -> None:
         parameter = self._layout.parameters[unit]
-        spare = self._spare.pop(parameter, {})
+        spare: dict[str, Any] = self._spare.pop(parameter, {})
         self._optimizer.state[parameter] = {
             key: _into(spare.get(key), entry, parameter) for key, entry in state.items()
         }

@@ -1,4 +1,4 @@
-"""State as JSON can say it, and back into the types it had: nothing that travels is ever unpickled."""
+"""State as JSON and tensors, and back into the types it had: nothing that travels is ever unpickled."""
 
 import json
 from collections import Counter
@@ -8,10 +8,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+TENSOR = "elastane.tensor"
+"""The key of what stands in JSON for a tensor: its name among the tensors that travel beside."""
+
+ITEMS = "elastane.items"
+"""The key of what stands in JSON for a dict whose keys are not all strings: its items in order."""
+
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Whatever can say its state and take it again, as schedulers and scalers do."""
+    """Whatever can say its state and take it again, as schedulers, scalers, modules and optimizers do."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
@@ -43,6 +49,48 @@ def _said(value: object) -> Any:  # noqa: ANN401 - likewise
     raise TypeError(f"{type(value).__name__} {value!r}")
 
 
+def split(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
+    """Describe a value as JSON, with a reference in place of each tensor.
+
+    Args:
+        value: nested dicts, lists and tuples of tensors and of what `said` can say.
+        name: of the value, which the names of its tensors begin with.
+        tensors: takes the tensors by name.
+
+    Raises:
+        TypeError: something in it is neither.
+    """
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.detach()
+        return {TENSOR: name, "shape": list(value.shape), "dtype": str(value.dtype)}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: split(entry, f"{name}.{key}", tensors) for key, entry in value.items()}
+        items = [[said(key), split(entry, f"{name}.{key}", tensors)] for key, entry in value.items()]
+        return {ITEMS: items}
+    if isinstance(value, list | tuple):
+        return [split(entry, f"{name}.{place}", tensors) for place, entry in enumerate(value)]
+    return said(value)
+
+
+def joined(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
+    """The value that `split` has described, with lists in place of tuples."""
+    if isinstance(described, dict):
+        if TENSOR in described:
+            return tensors[described[TENSOR]]
+        if ITEMS in described:
+            pairs = ((_key(key), joined(entry, tensors)) for key, entry in described[ITEMS])
+            return dict(pairs)
+        return {key: joined(entry, tensors) for key, entry in described.items()}
+    if isinstance(described, list):
+        return [joined(entry, tensors) for entry in described]
+    return described
+
+
+def _key(said: Any) -> Any:  # noqa: ANN401 - likewise
+    return tuple(map(_key, said)) if isinstance(said, list) else said
+
+
 def restored(mine: object, said: Any) -> Any:  # noqa: ANN401 - likewise
     """What was said, in the types that the same place holds in this process.
 
@@ -63,6 +111,6 @@ def restored(mine: object, said: Any) -> Any:  # noqa: ANN401 - likewise
     return said
 
 
-def _names(mine: Mapping[Any, object]) -> Callable[[str], Any]:
+def _names(mine: Mapping[Any, object]) -> Callable[[Any], Any]:
     numbers = bool(mine) and all(isinstance(key, int) for key in mine)
-    return int if numbers else str
+    return int if numbers else lambda key: key

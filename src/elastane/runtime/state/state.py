@@ -2,7 +2,7 @@
 
 import hashlib
 import mmap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,21 @@ from elastane.api.records import Digest
 from elastane.protocol.mesh import Outcome
 from elastane.runtime.links.mesh import Buffer
 from elastane.runtime.state import parcel
+from elastane.runtime.state.attributes import Attributes, Key, set_attributes
+from elastane.runtime.state.guard import OptimizerGuard
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout
 from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
 from elastane.runtime.state.placement import Placement
-from elastane.runtime.state.plain import restored, said
+from elastane.runtime.state.plain import joined, restored, said, split, text
 from elastane.runtime.state.scaling import Scaling
+from elastane.runtime.state.shared import SharedState
+from elastane.runtime.state.untrained import Untrained, content_digest
+
+
+UNTRAINED = "untrained"
+"""In the rest of the state: untrained tensors that the script has changed."""
 
 
 class TrainingState:
@@ -41,6 +49,7 @@ class TrainingState:
 
     Attributes:
         metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
+        guard: watches which optimizers the script steps.
     """
 
     def __init__(
@@ -72,6 +81,12 @@ class TrainingState:
             else ShardedOptimizer(optimizer, layout, placement.values)
         )
         self.units = self.keeper.units + 1
+        self.guard = OptimizerGuard(optimizer, lambda other: any(kept is other for kept in self.keep.values()))
+        self.shared = SharedState(optimizer)
+        self.untrained = Untrained(model, layout)
+        # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
+        self._attributes = Attributes(model)
+        self._set_by_forward: frozenset[Key] = frozenset()
 
     def _move_in(self) -> None:
         with torch.no_grad():
@@ -98,6 +113,87 @@ class TrainingState:
             module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
         self.placement.complete()
 
+    def snapshot(self) -> Callable[[], None]:
+        """Copy values, buffers and the rest; returns what puts them back."""
+        copies = [section.clone() for section in self.placement.values]
+        committed = [buffer.clone() for buffer in self._buffers]
+        rest, tensors = self.rest()
+        kept = {name: tensor.clone() for name, tensor in tensors.items()}
+
+        @torch.no_grad()
+        def put_back() -> None:
+            for section, copied in zip(self.placement.values, copies, strict=True):
+                section.copy_(copied)
+            for buffer, copied in zip(self._buffers, committed, strict=True):
+                buffer.copy_(copied)
+            self.restore_buffers()
+            self.take_rest(rest, kept)
+
+        return put_back
+
+    # -- between two steps -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def take_changes(self, *, first: bool) -> None:
+        """Take over what the script has changed since the last step: it is part of the state from now on.
+
+        Args:
+            first: no step of this process has been before; every worker has done alike what is done by now.
+
+        Raises:
+            BadInput: the script has changed what a run cannot change.
+        """
+        self.layout.check_unchanged(self.optimizer, self.placement.values)
+        moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
+        for committed, working in zip(self._buffers, moved, strict=True):
+            committed.copy_(working)
+        if not first:
+            self.untrained.changed.update(self.untrained.different(caches=True))
+        self.untrained.remember()
+
+    def step_over(self) -> None:
+        """Let the script find the state that the step has left; what it changes now is between two steps.
+
+        Raises:
+            BadInput: it has changed something inside the step.
+        """
+        # Some of them may have come from other workers.
+        self.restore_buffers()
+        changed = self.untrained.different(caches=False)
+        if changed:
+            raise changed_inside(changed[0])
+        self.untrained.remember()
+
+    def versions(self) -> list[int]:
+        """Autograd's counts of changes in place, of everything that must not change inside a step."""
+        tensors = (*self.layout.parameters, *self.keep.tensors())
+        return [tensor._version for tensor in tensors]  # noqa: SLF001 - what torch names it
+
+    def check_versions(self, before: list[int]) -> None:
+        """Find what a microbatch has changed in place.
+
+        Args:
+            before: `versions`, before it.
+
+        Raises:
+            BadInput: it has changed something that is not changed inside a step.
+        """
+        now = self.versions()
+        if now != before:
+            changed = next(n for n, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
+            places = self.layout.places
+            raise changed_inside(places[changed].name if changed < len(places) else "a tensor in run.keep")
+
+    def set_by_forward(self, attributes: Iterable[Key]) -> None:
+        """Take note of plain attributes that a forward pass sets by itself: they are not carried."""
+        self._set_by_forward = frozenset(attributes)
+
+    def content(self) -> dict[str, str]:
+        """Digests of parameters and of what is kept, by name: ``.data`` changes them without a count."""
+        named = {place.name: p for place, p in zip(self.layout.places, self.layout.parameters, strict=True)}
+        kept = {f"run.keep {place}": tensor for place, tensor in enumerate(self.keep.tensors())}
+        return {name: content_digest(tensor) for name, tensor in (named | kept).items()} | self.untrained.digests()
+
     # -- one virtual rank ----------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -116,7 +212,8 @@ class TrainingState:
             spare: sections of an arena nobody uses now, all zeros; they are zeros again afterwards.
         """
         if isinstance(self.keeper, WholeOptimizer):
-            self.keeper.rehearse(self.placement.values, self.placement.spare(spare))
+            with self.guard.stepping():
+                self.keeper.rehearse(self.placement.values, self.placement.spare(spare))
 
     def no_changes(self) -> list[torch.Tensor]:
         """What a virtual rank without samples adds to the buffers."""
@@ -151,7 +248,8 @@ class TrainingState:
         else:
             untouched = frozenset(outcome.untouched)
             gradients = self.placement.gradients(sums, self.keeper.blocks_of(held))
-            self.keeper.apply(gradients, held, untouched, scale)
+            with self.guard.stepping():
+                self.keeper.apply(gradients, held, untouched, scale)
             self.placement.computed(self.keeper.blocks_of(held))
         self._apply_buffers(sums, held, virtual_ranks)
         if self.scaling is not None:
@@ -193,7 +291,8 @@ class TrainingState:
         plain: dict[str, Any] = {}
         for unit in values:
             if unit == self.units - 1:
-                plain["rest"] = self.rest()
+                plain["rest"], extra = self.rest()
+                tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
                     # Sharded, buffers lie in blocks like everything else.
                     tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self._buffers)}
@@ -216,6 +315,9 @@ class TrainingState:
         """Take over what `pack` made of another worker's state."""
         tensors, plain = parcel.unpack(payload)
         states: dict[int, dict[str, Any]] = {}
+        extra = {
+            key.removeprefix("extra/"): tensors.pop(key) for key in [*tensors] if key.startswith("extra/")
+        }
         for key, entry in (*tensors.items(), *plain.items()):
             kind, *where = key.split("/", 2)
             if kind == "value":
@@ -226,7 +328,7 @@ class TrainingState:
             elif kind in ("state", "host"):
                 states.setdefault(int(where[0]), {})[where[1]] = self._placed(entry, kind)
             else:
-                self.take_rest(entry)
+                self.take_rest(entry, extra)
         with self.placement.aside():
             for unit, state in states.items():
                 self.keeper.set_state(unit, state)
@@ -248,24 +350,49 @@ class TrainingState:
         """The values of a unit, 1-D, in an arena of this layout."""
         return self.keeper.unit_values(unit, tensors)
 
-    def rest(self) -> dict[str, Any]:
-        """Hyperparameters and schedule: what every worker keeps besides tensors, as JSON has it."""
+    def rest(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What every worker keeps besides blocks: as JSON, and the tensors that it refers to.
+
+        Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and what of the untrained
+        tensors it has changed.
+
+        Raises:
+            BadInput: something in it is neither.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        rest = self._plain() | {
+            # A copy: it is taken down in one thread and added to in another.
+            "metrics": self.metrics.copy(),
+            "attributes": [
+                [*key, split(value, f"attributes.{key[0]}.{key[1]}", tensors)]
+                for key, value in self._changed_attributes().items()
+            ],
+            UNTRAINED: split(self.untrained.travelling(), UNTRAINED, tensors),
+        }
+        kept, kept_tensors = self.keep.described()
+        shared, shared_tensors = self.shared.described()
+        tensors |= {f"keep/{name}": tensor for name, tensor in kept_tensors.items()} | shared_tensors
+        return {**rest, "keep": kept, "optimizer": shared}, tensors
+
+    def _plain(self) -> dict[str, Any]:
+        """Hyperparameters, schedule, scaler and flags as JSON has them: little, and compared in every vote.
+
+        Raises:
+            BadInput: a hyperparameter or something of the schedule is no number, string, list or None.
+        """
         groups = [
             {key: value for key, value in group.items() if key != "params"}
             for group in self.optimizer.param_groups
         ]
-        schedule = self.scheduler.state_dict() if self.scheduler is not None else None
-        scale = self.scaling.scaler.state_dict() if self.scaling is not None else None
-        rest = {
+        plain = {
             "groups": groups,
-            "schedule": schedule,
-            "scaler": scale,
-            "keep": self.keep.said(),
-            # A copy: it is taken down in one thread and added to in another.
-            "metrics": self.metrics.copy(),
+            "schedule": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "scaler": self.scaling.scaler.state_dict() if self.scaling is not None else None,
+            "requires_grad": _flags(parameter.requires_grad for parameter in self.layout.parameters),
+            "training": _flags(module.training for module in self.model.modules()),
         }
         try:
-            return said(rest)  # type: ignore[no-any-return]
+            return said(plain)  # type: ignore[no-any-return]
         except TypeError as error:
             raise BadInput(
                 f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
@@ -273,7 +400,11 @@ class TrainingState:
                 do="keep other objects out of param_groups and out of the scheduler's state",
             ) from error
 
-    def take_rest(self, rest: dict[str, Any]) -> None:
+    def _changed_attributes(self) -> dict[Key, Any]:
+        changed = Attributes(self.model).changed(since=self._attributes)
+        return {key: value for key, value in changed.items() if key not in self._set_by_forward}
+
+    def take_rest(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Take over what `rest` told, on another worker or in an earlier life of the run."""
         for group, values in zip(self.optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
@@ -285,8 +416,39 @@ class TrainingState:
             self.scheduler.load_state_dict(restored(self.scheduler.state_dict(), rest["schedule"]))
         if self.scaling is not None and rest["scaler"] is not None:
             self.scaling.scaler.load_state_dict(rest["scaler"])
-        self.keep.take(rest["keep"])
+        for parameter, flag in zip(self.layout.parameters, rest["requires_grad"], strict=True):
+            parameter.requires_grad_(flag == "1")
+        for module, flag in zip(self.model.modules(), rest["training"], strict=False):
+            module.training = flag == "1"
+        attributes = {(path, name): joined(value, tensors) for path, name, value in rest["attributes"]}
+        set_attributes(self.model, {key: _owned(value) for key, value in attributes.items()})
+        self.untrained.take(joined(rest[UNTRAINED], tensors))
+        self.shared.take(rest["optimizer"], tensors)
+        prefix = "keep/"
+        kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        self.keep.take(rest["keep"], kept)
         self.metrics = dict(rest["metrics"])
+
+    # -- what all workers must have alike --------------------------------------------------------------------
+
+    def beliefs(self) -> dict[str, str]:
+        """Digests of what every worker must have alike and no block holds; compared in every vote."""
+        plain = self._plain()
+        names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
+        names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
+        found = {name: _short(text(plain[key])) for key, name in names.items()}
+        return found | {"run.keep": self.keep.digest()}
+
+    def rest_digest(self) -> tuple[str, str]:
+        """Digests of the tensors that no block holds, and of state that an optimizer shares among parameters."""
+        kept = self.keep.described()[1]
+        values = {f"keep/{name}": content_digest(tensor) for name, tensor in kept.items()}
+        values |= self.untrained.digests()
+        shared, tensors = self.shared.described()
+        states = [text(shared), *(content_digest(tensor) for tensor in tensors.values())]
+        if not values and not tensors and not shared["attributes"]:
+            return "", ""
+        return _short(text(values)), _short(text(states))
 
     # -- digests -------------------------------------------------------------------------------------------
 
@@ -303,6 +465,27 @@ class TrainingState:
                         raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
                     )
         return values.hexdigest(), states.hexdigest()
+
+
+def changed_inside(name: str) -> BadInput:
+    """The error for a change that other workers do not make alike."""
+    return BadInput(
+        f"{name} was changed inside a step",
+        means="workers run the inner loop for other microbatches, so each would make another change",
+        do="change it after the inner loop, between two steps; initialise from data before run.prepare",
+    )
+
+
+def _flags(values: Iterable[bool]) -> str:
+    return "".join("1" if value else "0" for value in values)
+
+
+def _short(words: str) -> str:
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def _owned(value: Any) -> Any:  # noqa: ANN401 - a number, a string or a tensor
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:

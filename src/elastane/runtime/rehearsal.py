@@ -1,0 +1,118 @@
+"""A microbatch computed for nothing: to have everything warm, and to find out what the script's loop does.
+
+Which microbatches a worker computes, and how often, depends on the others. So the loop over a step must give
+the same for the same microbatch each time, and leave nothing behind but its gradient and its buffers. Where a
+run begins the microbatch is computed twice, and everything that can be seen is compared.
+"""
+
+import msgspec
+import torch
+
+from elastane.api.errors import BadInput
+from elastane.runtime.state.attributes import Attributes
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.state import TrainingState, changed_inside
+
+
+class _Pass(msgspec.Struct, frozen=True):
+    """What one pass over the microbatch came to.
+
+    Args:
+        loss: its bits.
+        gradients: digest of each parameter's.
+        attributes: of the modules, after it.
+        caches: non-persistent buffers and others that are not averaged, after it.
+    """
+
+    loss: str
+    gradients: tuple[str, ...]
+    attributes: Attributes
+    caches: dict[str, torch.Tensor]
+
+
+class Rehearsal:
+    """One or two passes over a microbatch that leave no trace.
+
+    Args:
+        state: of the training.
+        gradients: likewise.
+        compared: passes must be the same to the bit.
+    """
+
+    def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
+        self._state, self._gradients, self._compared = state, gradients, compared
+        self._attributes = Attributes(state.model)
+        self._caches = state.untrained.copies()
+        self._content = state.content() if compared else {}
+        self._versions = state.versions()
+        self._passes: list[_Pass] = []
+        self._loss = ""
+
+    def begin(self) -> None:
+        """Begin a pass."""
+        self._gradients.forget()
+        self._loss = ""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """The backward pass of the microbatch; its gradients are not summed."""
+        self._loss = float(loss.detach()).hex()
+        self._gradients.backward(loss)
+
+    def end(self) -> None:
+        """End a pass.
+
+        Raises:
+            BadInput: it has changed something that is not changed inside a step.
+        """
+        state = self._state
+        changed = state.untrained.different(caches=False)
+        content = state.content() if self._compared else {}
+        changed += [name for name, digest in content.items() if digest != self._content.get(name)]
+        if changed:
+            raise changed_inside(changed[0])
+        state.check_versions(self._versions)
+        found = self._gradients.fingerprints() if self._compared else ()
+        self._gradients.forget()
+        self._passes.append(_Pass(self._loss, found, Attributes(state.model), state.untrained.copies()))
+        state.restore_buffers()
+
+    def leave_no_trace(self) -> None:
+        """Put back all that the passes have changed.
+
+        Raises:
+            BadInput: two passes over the same microbatch were not the same.
+        """
+        first, last = self._passes[0], self._passes[-1]
+        if self._compared:
+            self._compare(first, last)
+        state = self._state
+        state.set_by_forward(last.attributes.changed(since=self._attributes))
+        self._attributes.restore()
+        state.untrained.restore(self._caches)
+        state.untrained.remember()
+
+    def _compare(self, first: _Pass, last: _Pass) -> None:
+        if first.loss != last.loss or first.gradients != last.gradients:
+            values = f"{float.fromhex(first.loss or '0')!r} and {float.fromhex(last.loss or '0')!r}"
+            what = f"losses of {values}" if first.loss != last.loss else "different gradients"
+            raise BadInput(
+                f"the same microbatch, computed twice, gave {what}",
+                means="the loop over a step remembers something, or draws from a random generator of its own, so "
+                "the result would depend on which microbatches a worker computes",
+                do="start each microbatch from its data and the model alone; draw from torch's, Python's or "
+                "NumPy's global generator; keep what lasts longer in buffers or, between steps, in run.keep",
+            )
+        names = [".".join(filter(None, key)) for key in last.attributes.changed(since=first.attributes)]
+        caches = first.caches
+        names += [name for name, now in last.caches.items() if not _equal(now, caches.get(name))]
+        if names:
+            raise BadInput(
+                f"{names[0]} was another one after the same microbatch was computed twice",
+                means="it counts or averages over microbatches, and each worker computes others",
+                do="make it a persistent buffer of floating point or int64, which takes the mean over all "
+                "microbatches of a step: register_buffer",
+            )
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor | None) -> bool:
+    return other is not None and one.shape == other.shape and torch.equal(one, other)

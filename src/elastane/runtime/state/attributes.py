@@ -1,0 +1,75 @@
+"""What a script's objects remember besides tensors that travel: numbers and tensors in plain attributes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+SCALARS = (bool, int, float, str, type(None))
+OF_MODULES = frozenset(vars(nn.Module())) - {"training"}
+
+Key: TypeAlias = tuple[str, str]
+"""Path of a module in the model, and the name of its attribute."""
+
+
+class Attributes:
+    """Numbers, strings and tensors in plain attributes of a model's modules, as they were at one moment."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._found = {key: _copied(value) for key, value in _visible(model)}
+
+    def restore(self) -> None:
+        """Put all of them back, and remove those that have come since."""
+        modules = dict(self._model.named_modules())
+        now = dict(_visible(self._model))
+        for path, name in now.keys() - self._found.keys():
+            delattr(modules[path], name)
+        for (path, name), value in self._found.items():
+            there = now.get((path, name))
+            if isinstance(value, torch.Tensor) and isinstance(there, torch.Tensor):
+                if not _same(there, value):
+                    setattr(modules[path], name, value)
+            elif (path, name) not in now or not _same(there, value):
+                setattr(modules[path], name, value)
+
+    def changed(self, since: "Attributes") -> dict[Key, Any]:
+        """Those that differ from an earlier moment, or were not there, with their values now."""
+        earlier = since._found
+        return {
+            key: value
+            for key, value in self._found.items()
+            if key not in earlier or not _same(earlier[key], value)
+        }
+
+
+def set_attributes(model: nn.Module, values: Mapping[Key, Any] = MappingProxyType({})) -> None:
+    """Give modules these attributes; one whose module is gone is left out."""
+    modules = dict(model.named_modules())
+    for (path, name), value in values.items():
+        if path in modules:
+            setattr(modules[path], name, value)
+
+
+def _visible(model: nn.Module) -> list[tuple[Key, Any]]:
+    return [
+        ((path, name), value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name not in OF_MODULES and isinstance(value, (*SCALARS, torch.Tensor))
+    ]
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever a script keeps
+    # Without its history: a tensor that a forward pass leaves behind may hold a whole graph.
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - likewise
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
+            return False
+        return torch.equal(one.detach(), other.detach()) or repr(one) == repr(other)
+    return type(one) is type(other) and (one == other or repr(one) == repr(other))

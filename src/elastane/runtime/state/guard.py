@@ -1,0 +1,66 @@
+"""What a script may not do beside the run: step an optimizer by hand.
+
+Torch calls the hook here before any optimizer steps. The run's own optimizer is stepped by the run alone. An
+optimizer of the script's whose life is longer than one microbatch or one stretch between two steps has state
+that no newcomer would be given.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from elastane.api.errors import BadInput
+
+
+class OptimizerGuard:
+    """Watches which optimizers step.
+
+    Args:
+        optimizer: the one given to ``prepare``.
+        kept: tells whether the run keeps an optimizer of the script's.
+
+    Attributes:
+        place: where the script is: another value in each microbatch and between any two steps.
+    """
+
+    def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool]) -> None:
+        self._optimizer, self._kept = optimizer, kept
+        self.place: tuple[Any, ...] = ()
+        self._ours = False
+        self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+        self._hook = register_optimizer_step_pre_hook(self._stepping)
+
+    def remove(self) -> None:
+        """Watch no longer: the run is over."""
+        self._hook.remove()
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around the steps that the run makes."""
+        self._ours = True
+        try:
+            yield
+        finally:
+            self._ours = False
+
+    def _stepping(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:  # noqa: ANN401 - torch's types
+        if self._ours:
+            return
+        if optimizer is self._optimizer:
+            raise BadInput(
+                "optimizer.step() was called by the script",
+                means="the run steps the optimizer itself, when all workers have the whole gradient",
+                do="leave out optimizer.step(); step.backward(loss) is all that a microbatch needs",
+            )
+        if self._kept(optimizer) or self._seen.setdefault(optimizer, self.place) == self.place:
+            return
+        raise BadInput(
+            f"a second optimizer ({type(optimizer).__name__}) is stepped beside the run: optimizer.step()",
+            means="what it trains, and its state, would be missing in a worker that joins",
+            do="give its parameters to the model and the optimizer of run.prepare, in a group of their own; "
+            "what is trained between the steps only, keep: run.keep['other'] = optimizer, and its module likewise",
+        )

@@ -1,0 +1,148 @@
+"""What an optimizer keeps besides the state of each parameter: attributes of its own, and shared state."""
+
+import copy
+import logging
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import optim
+
+from elastane.api.errors import BadInput
+from elastane.runtime.state.plain import joined, restored, split
+
+NAME = "optimizer"
+
+
+class SharedState:
+    """Of one optimizer, which may be of the user's own class.
+
+    Args:
+        optimizer: the user's.
+
+    Raises:
+        BadInput: one of its attributes cannot be given to a joining worker.
+    """
+
+    def __init__(self, optimizer: optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        for name, value in self._attributes().items():
+            if isinstance(value, optim.Optimizer):
+                raise BadInput(
+                    f"the optimizer keeps another one in its attribute {name}",
+                    means="the state of the inner optimizer would be missing in a worker that joins",
+                    do="keep its state in self.state[parameter] of the optimizer given to run.prepare",
+                )
+            _described(value, f"{NAME}.{name}", {})
+
+    def described(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """All of it: as JSON, ``{"attributes": ..., "state": ...}``, and the tensors that it refers to.
+
+        Raises:
+            BadInput: something in it cannot be given to a joining worker.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        attributes = {
+            name: _described(value, f"{NAME}.attributes.{name}", tensors)
+            for name, value in self._attributes().items()
+        }
+        shared = {key: value for key, value in self._optimizer.state.items() if not _is_parameter(key)}
+        return {"attributes": attributes, "state": _described(shared, f"{NAME}.state", tensors)}, tensors
+
+    def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Become what `described` says of another worker's, or of an earlier life of the run."""
+        for name, described in there["attributes"].items():
+            mine = getattr(self._optimizer, name, None)
+            setattr(self._optimizer, name, restored(mine, _owned(joined(described, tensors))))
+        for key, state in joined(there["state"], tensors).items():
+            mine = self._optimizer.state.get(key, {})
+            self._optimizer.state[key] = restored(mine, _owned(state))
+
+    def snapshot(self) -> "Snapshot":
+        """Copy everything that running the optimizer may change, the state of parameters included."""
+        return Snapshot(self._optimizer, self._attributes())
+
+    def _attributes(self) -> dict[str, Any]:
+        """Attributes that torch's own optimizers do not have, without what a script makes anew everywhere."""
+        return {
+            name: value
+            for name, value in vars(self._optimizer).items()
+            if name not in OF_OPTIMIZERS and not name.startswith("_optimizer_") and _is_state(value)
+        }
+
+
+class Snapshot:
+    """An optimizer as it was at one moment."""
+
+    def __init__(self, optimizer: optim.Optimizer, attributes: Mapping[str, Any]) -> None:
+        self._optimizer = optimizer
+        self._groups = [{**group, "params": list(group["params"])} for group in optimizer.param_groups]
+        self._state = {key: copy.deepcopy(value) for key, value in optimizer.state.items()}
+        self._names = set(vars(optimizer))
+        self._attributes = {name: copy.deepcopy(value) for name, value in attributes.items()}
+
+    def restore(self) -> dict[Any, Any]:
+        """Put all of it back.
+
+        Returns:
+            The state of parameters that has come since, whose memory may be used again.
+        """
+        spare = dict(self._optimizer.state)
+        for group, was in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group.clear()
+            group.update(was)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+        vars(self._optimizer).update(self._attributes)
+        for name in set(vars(self._optimizer)) - self._names - OF_OPTIMIZERS:
+            delattr(self._optimizer, name)
+        return spare
+
+
+def _is_parameter(key: object) -> bool:
+    return isinstance(key, torch.Tensor)
+
+
+def _is_state(value: object) -> bool:
+    """False for what never changes, and for parameters, which the model has."""
+    if callable(value) or isinstance(
+        value, ModuleType | torch.dtype | torch.device | logging.Logger | optim.lr_scheduler.LRScheduler
+    ):
+        return False
+    if isinstance(value, torch.nn.Parameter):
+        return False
+    if isinstance(value, list | tuple | set) and value:
+        return any(_is_state(entry) for entry in value)
+    if isinstance(value, Mapping) and value:
+        return any(_is_state(entry) for entry in value.values())
+    return True
+
+
+def _described(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - the user's
+    try:
+        return split(value, name, tensors)
+    except (TypeError, ValueError) as error:
+        raise BadInput(
+            f"{name} cannot be given to a joining worker: {error}",
+            means="only numbers, strings, lists, dicts, tensors and None travel; nothing is unpickled",
+            do="keep other objects out of the optimizer, or make them from numbers in its step()",
+        ) from error
+
+
+def _owned(value: Any) -> Any:  # noqa: ANN401 - likewise
+    """The value with tensors in memory of their own: they arrive in memory that is about to be freed."""
+    return copy.deepcopy(value)
+
+
+OF_OPTIMIZERS = frozenset(vars(optim.Optimizer([torch.nn.Parameter(torch.zeros(1))], {}))) | {
+    "step",  # a schedule wraps it
+    "zero_grad",
+    "_opt_called",
+    "_warned_capturable_if_run_uncaptured",
+    "_step_supports_amp_scaling",
+    "_need_device_dtype_check_for_fused",
+    "grad_scale",
+    "found_inf",
+    "fused",
+}

@@ -1,0 +1,140 @@
+"""Tensors of a model that no block holds: frozen parameters, and buffers whose changes have no mean.
+
+Every worker makes them by running the script, so as a rule they need not travel. A script may change them
+between two steps (a target network, a mask): from then on they travel like everything else.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+import torch
+import xxhash
+from torch import nn
+
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.memory import raw_bytes
+
+SAMPLED_BYTES = 64
+
+
+class _Mark(msgspec.Struct, frozen=True):
+    """What tells at little cost that a tensor was changed.
+
+    Args:
+        address: of its elements; changes when ``.data`` is assigned.
+        version: autograd's count of changes in place; ``.data`` passes it by.
+        sample: some bytes of its elements, on the host only.
+    """
+
+    address: int
+    version: int
+    sample: bytes
+
+
+class Untrained:
+    """The untrained tensors of one model.
+
+    Args:
+        model: of the run.
+        layout: of its parameters and of the buffers that blocks hold.
+
+    Attributes:
+        changed: names of those that the script has changed since its loop began.
+    """
+
+    def __init__(self, model: nn.Module, layout: ModelLayout) -> None:
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        self._frozen = {names[parameter]: parameter for parameter in layout.frozen}
+        in_blocks = {(id(module), name) for module, name in layout.buffers}
+        self._buffers: dict[str, tuple[nn.Module, str]] = {}
+        # Caches, by torch's own definition: a forward pass may change them.
+        self._caches: set[str] = set()
+        for path, module in model.named_modules():
+            for name, _ in module.named_buffers(recurse=False):
+                full = f"{path}.{name}" if path else name
+                if (id(module), name) not in in_blocks:
+                    self._buffers[full] = (module, name)
+                    if name in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no accessor
+                        self._caches.add(full)
+        self._views: dict[str, tuple[int, memoryview]] = {}
+        self._marks: dict[str, _Mark] = {}
+        self.changed: set[str] = set()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of them, as they are now, by name."""
+        buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}  # noqa: SLF001
+        return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
+
+    def travelling(self) -> dict[str, torch.Tensor]:
+        """Those that a newcomer must be given."""
+        return {name: tensor for name, tensor in self.tensors().items() if name in self.changed}
+
+    def remember(self) -> None:
+        """Take them as they are now for unchanged."""
+        self._marks = {name: self._mark(name, tensor) for name, tensor in self.tensors().items()}
+
+    def different(self, *, caches: bool) -> list[str]:
+        """Names of those that were changed since `remember`.
+
+        Args:
+            caches: name non-persistent buffers too.
+        """
+        return [
+            name
+            for name, tensor in self.tensors().items()
+            if (caches or name not in self._caches) and self._mark(name, tensor) != self._marks.get(name)
+        ]
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Become what `travelling` was on another worker or in an earlier life of the run."""
+        mine = self.tensors()
+        for name, theirs in tensors.items():
+            there = mine.get(name)
+            if there is not None and (there.shape, there.dtype) == (theirs.shape, theirs.dtype):
+                there.data.copy_(theirs)
+            elif name in self._buffers:
+                module, own = self._buffers[name]
+                module._buffers[own] = theirs.clone()  # noqa: SLF001 - setattr would register the same, slower
+        self.changed = set(tensors)
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put buffers back that `copies` has copied."""
+        for name, copied in tensors.items():
+            module, own = self._buffers[name]
+            module._buffers[own] = copied  # noqa: SLF001 - likewise
+
+    def copies(self) -> dict[str, torch.Tensor]:
+        """Copies of the buffers among them, which a forward pass may change."""
+        return {name: tensor.clone() for name, tensor in self.tensors().items() if name in self._buffers}
+
+    def digests(self) -> dict[str, str]:
+        """XXH3-128 of their elements, by name; of those on a device only if they were changed."""
+        return {
+            name: content_digest(tensor)
+            for name, tensor in self.tensors().items()
+            if name not in self._caches and (tensor.device.type == "cpu" or name in self.changed)
+        }
+
+    def _mark(self, name: str, tensor: torch.Tensor) -> _Mark:
+        address = tensor.data_ptr()
+        if tensor.device.type != "cpu" or not tensor.numel():
+            return _Mark(address, tensor._version, b"")
+        known = self._views.get(name)
+        if known is None or known[0] != address:
+            dense = tensor.detach()
+            if not dense.is_contiguous():
+                dense = dense.as_strided((1,), (1,))
+            known = self._views[name] = address, memoryview(raw_bytes(dense)).cast("B")
+        step = max(1, len(known[1]) // SAMPLED_BYTES)
+        # The first byte of an element is the one that changes most: numbers are little-endian.
+        step -= step % tensor.element_size() if step > tensor.element_size() else 0
+        return _Mark(address, tensor._version, known[1][::step].tobytes())
+
+
+def content_digest(tensor: torch.Tensor) -> str:
+    """XXH3-128 of the elements of a tensor, with its shape and type."""
+    found = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+    if tensor.numel():
+        found.update(raw_bytes(tensor))
+    return found.hexdigest()
