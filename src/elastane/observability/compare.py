@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.spec import Pinned
-from elastane.observability.digests import digest_problems, is_due, is_end_of_a_life
+from elastane.observability.digests import digest_problems, is_due, is_end_of_a_life, with_last_digest
 from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import (
@@ -107,10 +107,11 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
     pinned = pinned_differences(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
-    one_sided = one_sided_digests(first, second) if comparable else ()
-    ledger = ledger_differences(first.ledger, second.ledger, one_sided) if comparable else ()
-    told = frozenset(difference.step for difference in one_sided)
-    problems = (*problems_within(first, told), *problems_within(second, told))
+    told = (with_last_digest(first), with_last_digest(second))
+    one_sided = one_sided_digests(*told) if comparable else ()
+    ledger = ledger_differences(told[0].ledger, told[1].ledger, one_sided) if comparable else ()
+    named = frozenset(difference.step for difference in one_sided)
+    problems = (*problems_within(first, named), *problems_within(second, named))
     remarks = list(length_remarks(steps))
     tensors: tuple[TensorDifference, ...] = ()
     compared = 0
@@ -135,7 +136,7 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
         same_steps=same_prefix(first.ledger, second.ledger) if comparable else 0,
         digests=sum(
             a.digest is not None and b.digest is not None
-            for a, b in zip(first.ledger, second.ledger, strict=False)
+            for a, b in zip(told[0].ledger, told[1].ledger, strict=False)
         ),
         ledger=ledger,
         tensors_compared=compared,
@@ -266,7 +267,8 @@ def digest_differences(step: int, a: Digest, b: Digest) -> list[LedgerDifference
     return [
         LedgerDifference(what, step, whole_a, whole_b, first_difference(blocks_a, blocks_b))
         for what, whole_a, whole_b, blocks_a, blocks_b in parts
-        if whole_a != whole_b or blocks_a != blocks_b
+        # An event has no blocks; that a line has all of them is checked by itself.
+        if whole_a != whole_b or (blocks_a and blocks_b and blocks_a != blocks_b)
     ]
 
 

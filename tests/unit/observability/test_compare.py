@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.api.records import EventLine
+from elastane.api.records import SCRIPT, EventLine
 from elastane.observability.compare import Comparison, compare
 from elastane.observability.tensors import TensorFile, compare_tensors
 
@@ -84,6 +84,20 @@ def test_a_digest_that_is_due_and_that_neither_run_has_is_a_problem_of_both(make
     assert [(problem.run, problem.step) for problem in found.problems] == [
         (str(run.run_dir.root), 4) for run in (first, second)
     ]
+
+
+@pytest.mark.parametrize(("parameters", "equal"), [("e" * 64, True), ("0" * 64, False)])
+def test_the_last_digest_of_a_run_that_its_script_has_ended_is_compared(make_run, parameters, equal) -> None:
+    detail = {"parameters_sha256": parameters, "optimizer_sha256": "f" * 64}
+    told = EventLine(time=1.0, kind="digest", step=6, detail=detail)
+    ended = EventLine(time=2.0, kind="run.finished", who=SCRIPT, step=6)
+    first = make_run(name="a", change=at(6, digest=None), events=(told, ended))
+    second = make_run(name="b")
+    for run in (first, second):
+        safetensors(run.run_dir.model, {"w": ("F32", [1], floats(1.0))})
+    found = compare(first, second)
+    assert (found.equal, found.digests) == (equal, 3)
+    assert [(d.what, d.step) for d in found.ledger] == ([] if equal else [("parameters", 6)])
 
 
 def digesting(run, every):

@@ -30,6 +30,9 @@ def ending(kind, who="coordinator", step=None, **detail):
     return (EventLine(time=1.0, kind=kind, who=who, step=step, detail=detail),)
 
 
+TOLD = ending("digest", step=4, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
+
+
 def missing(run):
     return [problem.step for problem in judged_by_ledger(run).problems if problem.kind == "digest"]
 
@@ -53,13 +56,19 @@ def test_the_last_step_has_a_digest_whatever_its_number(digesting) -> None:
         (),
         ending("run.failed"),
         ending("run.stopped", "agent"),
-        ending("run.finished", SCRIPT, 4),
+        (*TOLD, *ending("run.finished", SCRIPT, 4)),
         (*ending("run.stopped", "user", 4), EventLine(time=2.0, kind="run.resumed")),
     ],
 )
 def test_a_run_that_ended_another_way_owes_none_for_its_last_step(digesting, events) -> None:
     assert missing(digesting(50, lost=(4,), steps=4, events=events)) == []
     assert missing(digesting(2, lost=(4,), steps=4, events=events)) == [4]
+
+
+def test_the_last_digest_of_a_run_that_its_script_has_ended_is_in_an_event(digesting) -> None:
+    ended = ending("run.finished", SCRIPT, 4)
+    assert missing(digesting(50, lost=(4,), steps=4, events=ended)) == [4]
+    assert missing(digesting(50, steps=4, events=ended)) == [], "the line has it"
 
 
 def test_a_life_that_made_no_step_owes_none(digesting) -> None:
