@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from elastane.agent.environment import worker_environment
+
 from .lives import Lives
 from .stage import Ended, Stage, eventually
 
@@ -19,7 +21,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process = subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).with_name("warm_process.py")), str(path)],
         stdin=subprocess.PIPE,
-        env=os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+        env=worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
     )
     try:
         eventually(lambda: path.exists() or process.poll() is not None, "the warm process listens")

@@ -1,12 +1,19 @@
 """A whole run by the command line, and its model as others read it, whoever wrote it."""
 
 import json
+import shutil
 import subprocess
 import sys
+from itertools import count
 
 import pytest
 import safetensors.torch
 import torch
+
+from elastane.api.rundir import RunDir
+from elastane.lives.proof import judged
+from elastane.observability.compare import compare
+from elastane.observability.run_files import read_run
 
 pytestmark = pytest.mark.processes
 
@@ -69,3 +76,57 @@ def test_the_set_is_the_same_whoever_writes_it(stage, moment):
     assert not [path for path in ended.run.run_dir.root.iterdir() if path.name.endswith(".partial")]
     for name in files:
         assert (quiet.run.run_dir.root / name).read_bytes() == (ended.run.run_dir.root / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def written(stage):
+    """A run of eight steps, in shards and with its optimizer."""
+    ended = stage.play("--steps=8", save_optimizer=True, max_shard_bytes=20_000, digest_every=3)
+    assert (ended.over.code, ended.verdict.problems, ended.verdict.remarks) == (0, (), ()), ended.story()
+    (event,) = ended.events("run.finished")
+    assert ended.verdict.files == len(event.files) > 4
+    return ended.run.run_dir
+
+
+@pytest.fixture
+def copied(written, tmp_path):
+    """A function that copies the run, to be tampered with."""
+    copies = count()
+    return lambda: RunDir(shutil.copytree(written.root, tmp_path / f"copy-{next(copies)}"))
+
+
+def test_a_flipped_bit_or_a_missing_file_of_the_model_is_noticed(copied):
+    names = [*sorted(path.name for path in copied().root.glob("*.safetensors*")), "environment.json"]
+    for name in names:
+        copy = copied()
+        raw = bytearray((copy.root / name).read_bytes())
+        raw[len(raw) // 2] ^= 16
+        (copy.root / name).write_bytes(raw)
+        assert [(p.kind, name in p.text) for p in judged(read_run(copy)).problems] == [("model", True)]
+        (copy.root / name).unlink()
+        assert [(p.kind, name in p.text) for p in judged(read_run(copy)).problems] == [("model", True)]
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "kind"),
+    [
+        (2, lambda line: line | {"loss": line["loss"] * (1 + 2**-52)}, "loss"),
+        (2, lambda line: line | {"loss": None}, "loss"),
+        (3, lambda line: {name: value for name, value in line.items() if name != "digest"}, "digest"),
+        (8, lambda line: {name: value for name, value in line.items() if name != "digest"}, "digest"),
+        (6, lambda line: line | {"digest": line["digest"] | {"optimizer_blocks": []}}, "digest"),
+        (4, lambda line: line | {"samples": line["samples"] | {"count": 1}}, "samples"),
+        (4, lambda line: line | {"samples": line["samples"] | {"ended": True}}, "samples"),
+        (5, lambda line: line | {"workers": {}}, "shares"),
+        (5, lambda line: line | {"skipped": True}, "norm"),
+    ],
+)
+def test_a_line_that_contradicts_itself_is_noticed(copied, step, change, kind):
+    whole, tampered = read_run(copied()), copied()
+    assert compare(whole, read_run(copied())).equal
+    lines = [json.loads(line) for line in tampered.ledger.read_text().splitlines()]
+    lines[step - 1] = change(lines[step - 1])
+    tampered.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert {(p.kind, p.step) for p in judged(read_run(tampered)).problems} >= {(kind, step)}
+    if kind != "shares":  # who computed what may differ between two runs
+        assert not compare(whole, read_run(tampered)).equal

@@ -6,8 +6,10 @@ import pytest
 import safetensors
 import safetensors.torch
 import torch
+import xxhash
 from torch import nn
 
+from elastane.api.checkpoints import Written
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.runtime.finished.named_tensors import InMemory
@@ -48,6 +50,18 @@ def test_equal_states_give_equal_bytes(tmp_path, copies, wishes):
     one = finish(elastic(Lesson(Tied)), tmp_path / "one", **wishes)
     two = finish(elastic(Lesson(Tied), copies=copies), tmp_path / "two", **wishes)
     assert contents(one) == contents(two)
+
+
+@pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}])
+def test_it_says_what_it_has_written(tmp_path, wishes):
+    state = elastic(Lesson(Tied)).run._training.state
+    for _ in range(2):
+        written = write_finished(state, RunDir(tmp_path), spec(**wishes))
+        there = {
+            name: Written(len(raw), xxhash.xxh3_128_hexdigest(raw))
+            for name, raw in contents(tmp_path).items()
+        }
+        assert written == there
 
 
 def test_repeating_it_touches_no_file(tmp_path):

@@ -10,16 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from elastane.agent.environment import process_environment, worker_environment
 from elastane.api.rundir import RunDir
 
 PF_EXITING = 0x4
 """Of the kernel's flags of a process: it is being taken down."""
-
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-"""Of a worker, unless the user has set them: glibc keeps what a step has freed for the next one. Else it may
-give gradients back to the kernel and have them cleared anew in each step, a tenth of its time. The first is
-the largest that glibc takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +88,7 @@ class Child:
         pass_fds: file descriptors it inherits.
         hears: its standard input is a pipe from the agent.
         speaks: its standard output is a pipe to the agent.
-        threads: of numerical libraries in it, a worker's; None leaves the environment as it is.
+        threads: of numerical libraries in it, a worker's; None leaves them as they are.
 
     Raises:
         OSError: it cannot be started.
@@ -109,8 +104,9 @@ class Child:
         speaks: bool = False,
         threads: int | None = None,
     ) -> None:
-        settings = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
-        defaults = {} if threads is None else MALLOC_VARIABLES
+        environment = (
+            process_environment(os.environ) if threads is None else worker_environment(os.environ, threads)
+        )
         with log.open("ab") as stream:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules
                 command,
@@ -119,7 +115,7 @@ class Child:
                 stderr=stream,
                 pass_fds=pass_fds,
                 start_new_session=True,
-                env={**defaults, **os.environ, **settings},
+                env=environment,
                 bufsize=0,
             )
         self._watch = Watch(self.process.pid)

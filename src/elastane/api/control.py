@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from elastane.api.checkpoints import Written
 from elastane.api.membership import Generation, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
@@ -145,9 +146,10 @@ class Happened(Message, frozen=True, kw_only=True):
 
 
 class ModelWritten(Message, frozen=True, kw_only=True):
-    """The finished model is complete in the run directory."""
+    """The finished model is complete in the run directory; ``files`` are all of its set."""
 
     worker: WorkerId
+    files: dict[str, Written] = {}
 
 
 class CheckpointKept(Message, frozen=True, kw_only=True):

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from elastane.api.checkpoints import Written
+
 SCRIPT = "script"
 """Who ended a run, in a ``run.finished`` before the last planned step."""
 
@@ -74,7 +76,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its
     usual one, ``pause_steps`` to the same in usual steps. ``workers`` are then its members; in a
     ``worker.*`` event, the one it is about. ``key`` is that of the `elastane.api.control.Happened` it came
-    from. A number in ``detail`` reads back as None when it was not finite.
+    from. A number in ``detail`` reads back as None when it was not finite. ``files`` are, in ``run.finished``
+    and ``run.stopped``, those of the finished model as they were written.
     """
 
     time: float
@@ -88,3 +91,4 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pause_steps: dict[int, float] = {}
     key: str = ""
     detail: Mapping[str, float | int | str | None] = {}
+    files: Mapping[str, Written] = {}

@@ -92,8 +92,8 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
             _hear_failure(turn, event)
         case Happened():
             _hear_happening(turn, event)
-        case ModelWritten():
-            turn.roster = replace(turn.roster, model_written=True)
+        case ModelWritten(files=files):
+            turn.roster = replace(turn.roster, model_written=True, model_files=files)
         case CheckpointKept():
             hear_kept(turn, event)
         case Asked():

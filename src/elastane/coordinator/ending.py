@@ -19,7 +19,9 @@ def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -
     tell_all(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
-    turn.record(kind, who=who, why=over.why, detail=detail)
+    # A run that failed has no model that could be relied on.
+    written = turn.roster.model_files if over.code in (0, STOPPED_BY_USER) else {}
+    turn.record(kind, who=who, why=over.why, detail=detail, files=written)
     turn.roster = replace(turn.roster, over=over)
     turn.tell_agent(over)
     for worker in turn.roster.started:

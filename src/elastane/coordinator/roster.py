@@ -7,6 +7,7 @@ be learned again from one report of each worker and the agent, which is how a ne
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from elastane.api.checkpoints import Written
 from elastane.api.control import (
     AgentReport,
     AskStop,
@@ -70,6 +71,7 @@ class Roster:
         finishing: since when all members have made the last step.
         writer: who was asked to write the model, and when.
         model_written: somebody did.
+        model_files: what was written, by name.
         over: the outcome.
         keeping: of checkpoints.
         noted: ``worker.*`` events written, by kind and worker.
@@ -115,6 +117,7 @@ class Roster:
     finishing: float | None = None
     writer: tuple[WorkerId, float] | None = None
     model_written: bool = False
+    model_files: Mapping[str, Written] = field(default_factory=dict)
     over: RunOver | None = None
     keeping: Keeping = field(default_factory=Keeping)
     noted: Noted = frozenset()

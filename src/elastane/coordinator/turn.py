@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
+from elastane.api.checkpoints import Written
 from elastane.api.control import Answer, Dismiss, Propose, SetTarget, ToAgent, ToWorker
 from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine
@@ -49,9 +52,11 @@ class Turn:
         why: str = "",
         workers: Iterable[WorkerId] = (),
         detail: Mapping[str, float | int | str] | None = None,
+        files: Mapping[str, Written] | None = None,
     ) -> None:
         """Write down an event of this moment: at the last committed step, in the generation at work."""
-        self.actions.append(Record(self._event(kind, who, why, workers, detail or {})))
+        event = self._event(kind, who, why, workers, detail or {})
+        self.actions.append(Record(msgspec.structs.replace(event, files=files or {})))
 
     def about(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
         """An event of this moment about one worker, not written yet."""

@@ -7,7 +7,7 @@ import msgspec
 
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
-from elastane.lives.proof import judged
+from elastane.lives.proof import judged_by_ledger
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.finished import write_conclusion
 from elastane.observability.report import write_report
@@ -49,5 +49,5 @@ def drawn(run: Recorded) -> Path:
         BadInput: it cannot be written.
     """
     samples = sum(line.samples.count for line in run.ledger)
-    verdict = judged(run) if run.record.pinned and samples <= MOST_PROVED_SAMPLES else None
+    verdict = judged_by_ledger(run) if run.record.pinned and samples <= MOST_PROVED_SAMPLES else None
     return write_report(run, verdict).report

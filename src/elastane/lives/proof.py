@@ -1,17 +1,36 @@
-"""A run judged by its ledger, with the rules by which the runtime deals samples."""
+"""A run judged by its files, with the rules by which the runtime deals samples."""
+
+import msgspec
 
 from elastane.api.records import SCRIPT
 from elastane.observability.coverage import SampleRules
 from elastane.observability.facts import outcome_of
+from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
-from elastane.observability.verify import Verdict, verify
+from elastane.observability.run_problems import run_problems
+from elastane.observability.verify import Verdict, in_order, verify
 from elastane.protocol.cursors import stream_hash
 from elastane.protocol.sampling import sample_hash, sample_index
 
 
 def judged(run: Recorded) -> Verdict:
-    """Whether every step, virtual rank and sample was there once."""
+    """Whether every step, virtual rank and sample was there once, and the finished model is what was written.
+
+    Raises:
+        BadInput: a file of the finished model cannot be read.
+    """
+    verdict, model = judged_by_ledger(run), check_model(run)
+    problems = in_order((*verdict.problems, *model.problems))
+    return msgspec.structs.replace(
+        verdict, ok=not problems, problems=problems, files=model.intact, remarks=model.remarks
+    )
+
+
+def judged_by_ledger(run: Recorded) -> Verdict:
+    """Whether every step, virtual rank and sample was there once; no file of the model is read."""
     outcome, _ = outcome_of(run.events, live=run.live)
     rules = SampleRules(sample_index, sample_hash, stream_hash)
     ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)
-    return verify(run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at)
+    verdict = verify(run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at)
+    problems = in_order((*verdict.problems, *run_problems(run)))
+    return msgspec.structs.replace(verdict, ok=not problems, problems=problems)

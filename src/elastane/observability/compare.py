@@ -6,6 +6,8 @@ import msgspec
 
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.spec import Pinned
+from elastane.observability.digests import digest_problems, is_due, is_end_of_a_life, with_last_digest
+from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import (
     ModelTensors,
@@ -13,6 +15,7 @@ from elastane.observability.tensors import (
     compare_tensors,
     finished_model,
 )
+from elastane.observability.verify import in_order, line_problems
 
 DECIDES = (
     "virtual_ranks",
@@ -43,9 +46,10 @@ class PinnedDifference(msgspec.Struct, frozen=True):
 
 
 class LedgerDifference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The first step that differs in one respect: ``loss``, ``samples``, ``parameters`` or ``optimizer``.
+    """The first step that differs in one respect.
 
-    ``block`` is the first differing block of a digest.
+    ``what`` is ``loss``, ``norm`` (of the gradient), ``skipped``, ``samples``, ``digest`` (only one run has
+    one), ``parameters`` or ``optimizer``. ``block`` is the first differing block of a digest.
     """
 
     what: str
@@ -55,11 +59,23 @@ class LedgerDifference(msgspec.Struct, frozen=True, omit_defaults=True):
     block: int | None = None
 
 
+class RunProblem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What contradicts itself within one of the two runs.
+
+    ``run`` is its directory; the rest is of a `elastane.observability.coverage.Problem`.
+    """
+
+    run: str
+    kind: str
+    text: str
+    step: int | None = None
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What two runs have in common.
 
     Args:
-        equal: comparable, of the same length, and every step, digest and tensor the same.
+        equal: comparable, of the same length, every step, digest and tensor the same, and no problem.
         comparable: they share every pinned choice that decides the bits.
         pinned: choices they do not share.
         steps: of the first and of the second run.
@@ -69,6 +85,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         tensors_compared: how many tensors of the finished models were held against each other.
         tensors: those that differ.
         remarks: what could not be compared, in words.
+        problems: of the first, then of the second run: lines that contradict themselves, digests that are
+            missing, files of the finished model that are not as they were written.
     """
 
     equal: bool
@@ -81,6 +99,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     tensors_compared: int
     tensors: tuple[TensorDifference, ...]
     remarks: tuple[str, ...]
+    problems: tuple[RunProblem, ...] = ()
 
 
 def compare(first: Recorded, second: Recorded) -> Comparison:
@@ -88,7 +107,11 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
     pinned = pinned_differences(first.record.pinned, second.record.pinned)
     comparable = not any(difference.decides for difference in pinned)
     steps = (len(first.ledger), len(second.ledger))
-    ledger = ledger_differences(first.ledger, second.ledger) if comparable else ()
+    told = (with_last_digest(first), with_last_digest(second))
+    one_sided = one_sided_digests(*told) if comparable else ()
+    ledger = ledger_differences(told[0].ledger, told[1].ledger, one_sided) if comparable else ()
+    named = frozenset(difference.step for difference in one_sided)
+    problems = (*problems_within(first, named), *problems_within(second, named))
     remarks = list(length_remarks(steps))
     tensors: tuple[TensorDifference, ...] = ()
     compared = 0
@@ -104,20 +127,60 @@ def compare(first: Recorded, second: Recorded) -> Comparison:
         tensors = compare_tensors(a, b)
     return Comparison(
         # One run with a model and one without are not the same; two that both ended early may be.
-        equal=comparable and steps[0] == steps[1] and not ledger and not tensors and len(missing) != 1,
+        equal=comparable
+        and steps[0] == steps[1]
+        and not (ledger or tensors or problems or len(missing) == 1),
         comparable=comparable,
         pinned=pinned,
         steps=steps,
         same_steps=same_prefix(first.ledger, second.ledger) if comparable else 0,
         digests=sum(
             a.digest is not None and b.digest is not None
-            for a, b in zip(first.ledger, second.ledger, strict=False)
+            for a, b in zip(told[0].ledger, told[1].ledger, strict=False)
         ),
         ledger=ledger,
         tensors_compared=compared,
         tensors=tensors,
         remarks=tuple(remarks),
+        problems=problems,
     )
+
+
+def problems_within(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProblem, ...]:
+    """Find what contradicts itself within a run, coverage aside.
+
+    Args:
+        run: one of the two.
+        one_sided: steps whose missing digest is told as a difference.
+
+    Raises:
+        BadInput: a file of its finished model cannot be read.
+    """
+    found = (
+        *line_problems(run.ledger, run.record.pinned),
+        *(problem for problem in digest_problems(run) if problem.step not in one_sided),
+        *check_model(run).problems,
+    )
+    root = str(run.run_dir.root)
+    return tuple(RunProblem(root, problem.kind, problem.text, problem.step) for problem in in_order(found))
+
+
+def one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifference, ...]:
+    """Find the steps at which one run has a digest, and the other should have one and has none.
+
+    Runs may differ in how many steps lie between two digests. A life that ends also leaves a digest behind,
+    which a run without that end does not have.
+    """
+    same_every = first.record.spec.digest_every == second.record.spec.digest_every
+    found = []
+    for a, b in zip(first.ledger, second.ledger, strict=False):
+        if a.step != b.step or (a.digest is None) == (b.digest is None):
+            continue
+        having, lacking = (first, second) if b.digest is None else (second, first)
+        if is_due(lacking, a.step) or (same_every and not is_end_of_a_life(having, a.step)):
+            texts = tuple("none" if line.digest is None else line.digest.parameters for line in (a, b))
+            found.append(LedgerDifference("digest", a.step, texts[0], texts[1]))
+    return tuple(found)
 
 
 def pinned_differences(first: Pinned | None, second: Pinned | None) -> tuple[PinnedDifference, ...]:
@@ -148,7 +211,7 @@ def decides(name: str) -> bool:
 
 
 def same(a: LedgerLine, b: LedgerLine) -> bool:
-    return a.step == b.step and a.loss_hex == b.loss_hex and a.samples == b.samples
+    return (a.step, a.loss, a.loss_hex, a.samples) == (b.step, b.loss, b.loss_hex, b.samples)
 
 
 def same_prefix(first: Sequence[LedgerLine], second: Sequence[LedgerLine]) -> int:
@@ -161,16 +224,32 @@ def same_prefix(first: Sequence[LedgerLine], second: Sequence[LedgerLine]) -> in
 
 
 def ledger_differences(
-    first: Sequence[LedgerLine], second: Sequence[LedgerLine]
+    first: Sequence[LedgerLine], second: Sequence[LedgerLine], one_sided: Sequence[LedgerDifference] = ()
 ) -> tuple[LedgerDifference, ...]:
-    """The first difference in each respect over the steps both runs have."""
+    """The first difference in each respect over the steps both runs have.
+
+    Args:
+        first: its ledger.
+        second: likewise.
+        one_sided: digests that only one of them has, in the order of their steps.
+    """
     found: dict[str, LedgerDifference] = {}
+    if one_sided:
+        found["digest"] = one_sided[0]
+    # Whether norms are measured is the script's choice, which decides no bits.
+    measured = all(any(line.grad_norm is not None for line in ledger) for ledger in (first, second))
     for a, b in zip(first, second, strict=False):
         if a.step != b.step:
             found.setdefault("step", LedgerDifference("step", a.step, str(a.step), str(b.step)))
-        if a.loss_hex != b.loss_hex:
+        if (a.loss, a.loss_hex) != (b.loss, b.loss_hex):
             texts = (f"{a.loss} ({a.loss_hex})", f"{b.loss} ({b.loss_hex})")
             found.setdefault("loss", LedgerDifference("loss", a.step, *texts))
+        if measured and a.grad_norm != b.grad_norm:
+            texts = (str(a.grad_norm), str(b.grad_norm))
+            found.setdefault("norm", LedgerDifference("norm", a.step, *texts))
+        if a.skipped != b.skipped:
+            texts = (str(a.skipped), str(b.skipped))
+            found.setdefault("skipped", LedgerDifference("skipped", a.step, *texts))
         if a.samples != b.samples:
             texts = (str(msgspec.structs.asdict(a.samples)), str(msgspec.structs.asdict(b.samples)))
             found.setdefault("samples", LedgerDifference("samples", a.step, *texts))
@@ -188,7 +267,8 @@ def digest_differences(step: int, a: Digest, b: Digest) -> list[LedgerDifference
     return [
         LedgerDifference(what, step, whole_a, whole_b, first_difference(blocks_a, blocks_b))
         for what, whole_a, whole_b, blocks_a, blocks_b in parts
-        if whole_a != whole_b or blocks_a != blocks_b
+        # An event has no blocks; that a line has all of them is checked by itself.
+        if whole_a != whole_b or (blocks_a and blocks_b and blocks_a != blocks_b)
     ]
 
 

@@ -26,7 +26,11 @@ class SampleRules(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One broken promise: ``steps``, ``generations``, ``shares``, ``samples`` or ``checksum``, and how."""
+    """One broken promise, and how.
+
+    ``kind`` is ``steps``, ``generations``, ``shares``, ``samples``, ``checksum``, ``loss``, ``norm``,
+    ``digest`` or ``model``.
+    """
 
     kind: str
     text: str
@@ -62,7 +66,7 @@ def coverage(
     checksum its workers summed over the indices they really loaded.
     """
     length = pinned.dataset_length
-    problems: list[Problem] = []
+    problems = [*position_problems(ledger, pinned)]
     seen: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(length))
     ended: set[int] = set()
     for line in ledger:
@@ -94,6 +98,30 @@ def coverage(
         problems.append(Problem("samples", text))
     epochs = tuple(counted(e, seen[e], e < newest or e in ended) for e in sorted(seen))
     return epochs, problems + [problem for epoch in epochs for problem in epoch_problems(epoch)]
+
+
+def position_problems(ledger: Sequence[LedgerLine], pinned: Pinned) -> Iterable[Problem]:
+    """Find the steps whose positions are not those after the step before: each epoch is dealt in order."""
+    length, step, epoch, start = pinned.dataset_length, 1, 0, 0
+    for line in ledger:
+        samples = line.samples
+        # After a gap in the steps, which is told elsewhere, nothing can be expected.
+        if line.step == step and not (samples.shards or samples.ended):
+            stop = min(start + pinned.global_batch, length)
+            if (samples.epoch, samples.start, samples.stop) != (epoch, start, stop):
+                text = (
+                    f"positions [{samples.start}, {samples.stop}) of epoch {samples.epoch}, "
+                    f"expected [{start}, {stop}) of epoch {epoch}"
+                )
+                yield Problem("samples", text, line.step)
+        elif samples.shards or samples.ended:
+            yield Problem("samples", "the dataset has a length, but the line is that of a stream", line.step)
+        at_end = samples.stop >= length
+        step, epoch, start = (
+            line.step + 1,
+            samples.epoch + at_end,
+            0 if at_end else samples.stop,
+        )
 
 
 class _Shards:
@@ -160,6 +188,22 @@ def stream_coverage(
         text = f"epochs {', '.join(map(str, open_))} did not end before the next began"
         problems.append(Problem("samples", text))
     return tuple(shards.counted(epoch) for epoch, shards in sorted(epochs.items())), problems
+
+
+def stream_position_problems(ledger: Sequence[LedgerLine]) -> Iterable[Problem]:
+    """Find the steps of a stream whose ``start`` and ``stop`` are not the sums over all its shards."""
+    epoch, at = 0, dict[int, int]()
+    for line in ledger:
+        samples = line.samples
+        if samples.epoch != epoch:
+            epoch, at = samples.epoch, {}
+        at |= {shard: start for shard, (start, _) in samples.shards.items()}
+        begun = sum(at.values())
+        at |= {shard: stop for shard, (_, stop) in samples.shards.items()}
+        ended = sum(at.values())
+        if (samples.start, samples.stop) != (begun, ended):
+            text = f"positions [{samples.start}, {samples.stop}), but its shards say [{begun}, {ended})"
+            yield Problem("samples", text, line.step)
 
 
 def counted(epoch: int, times: bytearray, finished: bool) -> EpochCoverage:

@@ -98,14 +98,22 @@ def facts_of(run: Recorded) -> Facts:
 
 def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
     """How the run ended and why it says so; see `Facts.outcome`."""
-    for event in reversed(events):
-        if event.kind == RESUMED:
-            break  # what an earlier life came to
-        if event.kind in OUTCOMES:
-            return OUTCOMES[event.kind], event.why
+    event = outcome_event(events)
+    if event is not None:
+        return OUTCOMES[event.kind], event.why
     if live:
         return "running", ""
     return "interrupted", "its processes are gone and left no word why"
+
+
+def outcome_event(events: Sequence[EventLine]) -> EventLine | None:
+    """Return the event that says how the present life of the run ended; None: none does."""
+    for event in reversed(events):
+        if event.kind == RESUMED:
+            return None  # what comes before it is what an earlier life came to
+        if event.kind in OUTCOMES:
+            return event
+    return None
 
 
 def longest_pause(events: Sequence[EventLine]) -> tuple[float | None, float | None, int | None]:

@@ -28,6 +28,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         epochs: coverage of each.
         problems: in the order of the steps.
         not_finite: steps whose loss was infinite or not a number; training's business, not a broken promise.
+        files: of the finished model that are, to the byte, what the run wrote.
+        remarks: what could not be checked, in words.
     """
 
     ok: bool
@@ -38,6 +40,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     epochs: tuple[EpochCoverage, ...]
     problems: tuple[Problem, ...]
     not_finite: tuple[int, ...]
+    files: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 def verify(
@@ -57,7 +61,7 @@ def verify(
         finished: the run says that it reached its last step.
         ended_at: the step after which its script ended it, by its own word; None: it did not.
     """
-    problems = [*order_problems(ledger)]
+    problems = [*order_problems(ledger), *line_problems(ledger, pinned)]
     last = pinned.steps if pinned is not None and ended_at is None else ended_at
     if finished and last and len(ledger) != last:
         text = f"the run finished, but {len(ledger)} of its {last} steps are in the ledger"
@@ -77,9 +81,14 @@ def verify(
         generations=len({line.generation for line in ledger}),
         samples=sum(line.samples.count for line in ledger),
         epochs=epochs,
-        problems=tuple(sorted(problems, key=lambda problem: problem.step or 0)),
+        problems=in_order(problems),
         not_finite=tuple(line.step for line in ledger if not is_finite(line)),
     )
+
+
+def in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Sort problems by step; those of the whole run come first."""
+    return tuple(sorted(problems, key=lambda problem: problem.step or 0))
 
 
 def is_finite(line: LedgerLine) -> bool:
@@ -96,6 +105,43 @@ def order_problems(ledger: Iterable[LedgerLine]) -> Iterable[Problem]:
             text = f"generation {line.generation} after generation {generation}"
             yield Problem("generations", text, line.step)
         expected, generation = line.step + 1, max(generation, line.generation)
+
+
+def line_problems(ledger: Iterable[LedgerLine], pinned: Pinned | None) -> Iterable[Problem]:
+    """Find the fields of a line that contradict each other, or the number of blocks that is pinned."""
+    for line in ledger:
+        if (text := loss_problem(line)) is not None:
+            yield Problem("loss", text, line.step)
+        if line.skipped and line.grad_norm is not None:
+            text = f"the step was skipped, but has the gradient norm {line.grad_norm}"
+            yield Problem("norm", text, line.step)
+        elif line.grad_norm is not None and line.grad_norm < 0:
+            yield Problem("norm", f"the gradient norm {line.grad_norm} is negative", line.step)
+        if line.digest is None:
+            continue
+        sizes = {
+            "parameters": len(line.digest.parameter_blocks),
+            "optimizer": len(line.digest.optimizer_blocks),
+        }
+        blocks = sizes["parameters"] if pinned is None else pinned.blocks
+        for what, size in sizes.items():
+            if size != blocks:
+                text = f"the digest has {size} blocks of {what}; the state has {blocks}"
+                yield Problem("digest", text, line.step)
+
+
+def loss_problem(line: LedgerLine) -> str | None:
+    """Say how ``loss`` and ``loss_hex`` differ; None where they are the same number, bit for bit."""
+    try:
+        exact = float.fromhex(line.loss_hex)
+    except (ValueError, OverflowError):
+        return f"loss_hex {line.loss_hex!r} is not a number"
+    # JSON has no number for a loss that is not finite.
+    written = line.loss.hex() if line.loss is not None else "none"
+    expected = exact.hex() if math.isfinite(exact) else "none"
+    if written == expected:
+        return None
+    return f"loss {line.loss} is {written}, loss_hex {line.loss_hex}"
 
 
 def share_problems(ledger: Iterable[LedgerLine], virtual_ranks: int) -> Iterable[Problem]:

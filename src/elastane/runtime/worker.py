@@ -100,7 +100,7 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     reporter.written.get()
     assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
     try:
-        write_finished(reporter.state, files, spec)
+        written = write_finished(reporter.state, files, spec)
     except ElastaneError as error:
         return _failed(f"{error}\n")
     except OSError as error:
@@ -110,7 +110,7 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
             "  do:    free space under the run directory and run again\n"
         )
     while True:
-        reporter.tell(control.ModelWritten(worker=reporter.worker))
+        reporter.tell(control.ModelWritten(worker=reporter.worker, files=written))
         # Asked again, while a large model was still being written: it is there now, and need only be said.
         reporter.written.get()
 

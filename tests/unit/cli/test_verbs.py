@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import xxhash
 
 from elastane.api.control import Answer, AskDrain, AskResize, AskStatus, AskStop, ProcessInfo
 from elastane.api.rundir import RunDir
@@ -105,6 +106,40 @@ def test_a_gap_is_exit_code_1(elastane, finished_run) -> None:
     found = json.loads(result.stdout)
     assert found["ok"] is False
     assert {problem["kind"] for problem in found["problems"]} == {"steps", "samples"}
+
+
+def test_a_run_without_checksums_is_told_apart_from_one_that_is_proved(elastane, finished_run) -> None:
+    run_dir = finished_run()
+    result = elastane("verify", "done")
+    assert result.exit_code == 0
+    assert "this run was written before checksums of them were recorded" in result.stdout
+    assert "proved from the ledger: " in result.stdout
+    raw = b"weights"
+    run_dir.model.write_bytes(raw)
+    files = {"model.safetensors": {"bytes": len(raw), "checksum": xxhash.xxh3_128_hexdigest(raw)}}
+    event = {"time": 105.0, "kind": "run.finished", "step": 4, "files": files}
+    run_dir.events.write_text(run_dir.events.read_text() + json.dumps(event) + "\n")
+    result = elastane("verify", "done")
+    assert result.exit_code == 0
+    assert "1 file of the finished model as the run wrote them" in result.stdout
+    assert "proved: nothing is missing" in result.stdout
+    run_dir.model.write_bytes(b"weighty")
+    result = elastane("verify", "done")
+    assert result.exit_code == 1
+    assert "model: model.safetensors is not what the run wrote" in result.stdout
+
+
+def test_a_changed_loss_is_exit_code_1(elastane, finished_run) -> None:
+    run_dir = finished_run()
+    finished_run("other")
+    text = run_dir.ledger.read_bytes()
+    run_dir.ledger.write_bytes(text.replace(b'"loss":0.5,', b'"loss":0.25,'))
+    result = elastane("verify", "done")
+    assert result.exit_code == 1
+    assert "loss: step 2: loss 0.25 is 0x1.0000000000000p-2, loss_hex 0x1.0000000000000p-1" in result.stdout
+    result = elastane("verify", "other", "done")
+    assert result.exit_code == 1
+    assert "loss differs first at step 2" in result.stdout
 
 
 def test_a_damaged_ledger_is_exit_code_2(elastane, finished_run) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from elastane.api.checkpoints import Written
 from elastane.api.control import (
     AskDrain,
     AskEvict,
@@ -520,10 +521,12 @@ def test_the_first_member_writes_the_model_and_all_go(training) -> None:
     assert stage.told(WriteModel) == []
     finish(stage, 1)
     assert len(stage.told(WriteModel, 0)) == 1
-    stage.hear(ModelWritten(worker=0))
+    written = {"model.safetensors": Written(7, "ab" * 16)}
+    stage.hear(ModelWritten(worker=0, files=written))
     assert stage.told(RunOver)[0].code == 0
     assert stage.dismissed() == {0: 0, 1: 0}
     assert stage.kinds()[-1] == "run.finished"
+    assert stage.events[-1].files == written
 
 
 def test_the_next_one_writes_the_model_when_the_first_dies(training) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
+from elastane.api.records import SCRIPT, EventLine
 from elastane.observability.compare import Comparison, compare
 from elastane.observability.tensors import TensorFile, compare_tensors
 
@@ -61,6 +62,98 @@ def test_the_first_differing_block_is_named(pair, make_run) -> None:
     changed = msgspec.structs.replace(digest, optimizer="0" * 64, optimizer_blocks=("b1", "XX", "YY"))
     found = pair(change=at(4, digest=changed))
     assert [(d.what, d.step, d.block) for d in found.ledger] == [("optimizer", 4, 1)]
+
+
+def test_a_loss_that_differs_in_one_of_its_two_forms_is_named(pair) -> None:
+    found = pair(change=at(3, loss=1.0))
+    assert not found.equal
+    assert [(d.what, d.step) for d in found.ledger] == [("loss", 3)]
+    assert [(problem.kind, problem.step) for problem in found.problems] == [("loss", 3)]
+
+
+def test_a_digest_that_only_one_run_has_is_a_difference(pair) -> None:
+    found = pair(change=at(4, digest=None))
+    assert not found.equal
+    assert [(d.what, d.step, d.second) for d in found.ledger] == [("digest", 4, "none")]
+
+
+def test_a_digest_that_is_due_and_that_neither_run_has_is_a_problem_of_both(make_run) -> None:
+    first, second = (digesting(make_run(name=name, change=at(4, digest=None)), 2) for name in "ab")
+    found = compare(first, second)
+    assert not found.equal
+    assert [(problem.run, problem.step) for problem in found.problems] == [
+        (str(run.run_dir.root), 4) for run in (first, second)
+    ]
+
+
+@pytest.mark.parametrize(("parameters", "equal"), [("e" * 64, True), ("0" * 64, False)])
+def test_the_last_digest_of_a_run_that_its_script_has_ended_is_compared(make_run, parameters, equal) -> None:
+    detail = {"parameters_sha256": parameters, "optimizer_sha256": "f" * 64}
+    told = EventLine(time=1.0, kind="digest", step=6, detail=detail)
+    ended = EventLine(time=2.0, kind="run.finished", who=SCRIPT, step=6)
+    first = make_run(name="a", change=at(6, digest=None), events=(told, ended))
+    second = make_run(name="b")
+    for run in (first, second):
+        safetensors(run.run_dir.model, {"w": ("F32", [1], floats(1.0))})
+    found = compare(first, second)
+    assert (found.equal, found.digests) == (equal, 3)
+    assert [(d.what, d.step) for d in found.ledger] == ([] if equal else [("parameters", 6)])
+
+
+def digesting(run, every):
+    spec = msgspec.structs.replace(run.record.spec, digest_every=every)
+    return msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec))
+
+
+def without_digests(*steps):
+    return lambda line: msgspec.structs.replace(line, digest=None) if line.step in steps else line
+
+
+@pytest.mark.parametrize(("lost", "named"), [((), []), ((6,), [6]), ((3,), [])])
+def test_runs_may_have_digests_at_other_steps(make_run, lost, named) -> None:
+    """The first has one every two steps, the second every three: they meet at step 6."""
+    digest = make_run().ledger[1].digest
+    first = digesting(make_run(name="a"), 2)
+    at_three = {3: digest, 6: digest}
+    second = digesting(
+        make_run(name="b", change=lambda line: msgspec.structs.replace(line, digest=at_three.get(line.step))),
+        3,
+    )
+    assert compare(first, second).equal
+    second = msgspec.structs.replace(second, ledger=tuple(map(without_digests(*lost), second.ledger)))
+    found = compare(first, second)
+    assert [d.step for d in found.ledger if d.what == "digest"] == named
+    # At step 3 the first run has none; that the second lacks its own is its problem.
+    assert [problem.step for problem in found.problems] == [step for step in lost if step not in named]
+
+
+def test_the_digest_at_the_end_of_a_life_is_not_missing_where_no_life_ended(make_run) -> None:
+    """The second run was stopped after step 4 and resumed; it has a digest there that the first has not."""
+    first = digesting(make_run(name="a", change=at(4, digest=None)), 6)
+    first = msgspec.structs.replace(first, ledger=tuple(map(without_digests(2), first.ledger)))
+    second = digesting(make_run(name="b", change=without_digests(2)), 6)
+    assert [d.step for d in compare(first, second).ledger] == [4]
+    stopped = (
+        EventLine(time=1.0, kind="run.stopped", step=4),
+        EventLine(time=2.0, kind="run.resumed", step=4),
+    )
+    second = msgspec.structs.replace(second, events=(*stopped, *second.events))
+    assert compare(first, second).equal
+
+
+def test_a_gradient_norm_or_a_skipped_step_that_differs_is_named(make_run) -> None:
+    def measured(line):
+        return msgspec.structs.replace(line, grad_norm=float(line.step))
+
+    first = make_run(name="a", change=measured)
+    for what, changes in (
+        ("norm", {"grad_norm": 2.0}),
+        ("norm", {"grad_norm": None}),
+        ("skipped", {"skipped": True}),
+    ):
+        second = make_run(name="b", change=lambda line, changes=changes: at(5, **changes)(measured(line)))
+        assert what in {d.what for d in compare(first, second).ledger if d.step == 5}
+    assert compare(first, make_run(name="c")).equal, "norms are measured only by a script that clips"
 
 
 def test_differing_samples_are_named(pair, make_run) -> None:

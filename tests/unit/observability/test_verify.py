@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from elastane.api.records import LedgerLine, Samples
+from elastane.api.records import Digest, LedgerLine, Samples
 from elastane.observability.run_files import Recorded
 from elastane.observability.verify import Verdict, verify
 from elastane.protocol.cursors import stream_hash
@@ -126,6 +126,59 @@ def test_a_loss_that_is_no_number_is_reported_but_breaks_no_promise(make_run, ju
     verdict = judge(make_run(change=at(4, loss=None, loss_hex="nan")))
     assert verdict.ok
     assert verdict.not_finite == (4,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss": 0.25}, "loss 0.25 is 0x1.0000000000000p-2, loss_hex 0x1.0000000000000p-1"),
+        ({"loss": 0.5000000000000001}, "loss_hex 0x1.0000000000000p-1"),
+        ({"loss": None}, "loss None is none, loss_hex 0x1.0000000000000p-1"),
+        ({"loss_hex": "0x1.0000000000001p-1"}, "loss 0.5 is 0x1.0000000000000p-1"),
+        ({"loss_hex": "nan"}, "loss_hex nan"),
+        ({"loss_hex": "half"}, "loss_hex 'half' is not a number"),
+        ({"loss": 0.0, "loss_hex": "-0x0.0p+0"}, "loss_hex -0x0.0p+0"),
+    ],
+)
+def test_the_two_forms_of_a_loss_are_one_number(make_run, judge, changes, said) -> None:
+    verdict = judge(make_run(change=at(4, **changes)))
+    assert [(p.kind, p.step) for p in verdict.problems] == [("loss", 4)]
+    assert said in verdict.problems[0].text
+
+
+@pytest.mark.parametrize("part", ["parameter_blocks", "optimizer_blocks"])
+@pytest.mark.parametrize("blocks", [("a1", "a2"), ("a1", "a2", "a3", "a4")])
+def test_a_digest_has_every_block(make_run, judge, part, blocks) -> None:
+    whole = {"parameters": "e" * 64, "optimizer": "f" * 64}
+    parts = dict.fromkeys(("parameter_blocks", "optimizer_blocks"), ("b1", "b2", "b3")) | {part: blocks}
+    verdict = judge(make_run(change=at(4, digest=Digest(**whole, **parts))))
+    what = part.partition("_")[0].replace("parameter", "parameters")
+    assert [(p.step, p.text) for p in verdict.problems] == [
+        (4, f"the digest has {len(blocks)} blocks of {what}; the state has 3")
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"skipped": True, "grad_norm": 1.0}, {"grad_norm": -1.0}])
+def test_a_gradient_norm_fits_its_step(make_run, judge, changes) -> None:
+    assert [(p.kind, p.step) for p in judge(make_run(change=at(4, **changes))).problems] == [("norm", 4)]
+    assert judge(make_run(change=at(4, grad_norm=1.0))).ok
+
+
+def test_steps_that_have_changed_places_are_noticed(make_run, judge) -> None:
+    run = make_run()
+    one, two = run.ledger[0].samples, run.ledger[1].samples
+    ledger = tuple(
+        msgspec.structs.replace(line, samples={1: two, 2: one}.get(line.step, line.samples))
+        for line in run.ledger
+    )
+    verdict = judge(msgspec.structs.replace(run, ledger=ledger))
+    assert "positions [8, 16) of epoch 0, expected [0, 8) of epoch 0" in {p.text for p in verdict.problems}
+    assert kinds(verdict) == {"samples"}
+
+
+def test_a_line_of_a_stream_does_not_belong_to_a_dataset_with_a_length(make_run, judge) -> None:
+    for changes in ({"ended": True}, {"shards": {0: (0, 8)}}):
+        assert kinds(judge(make_run(change=resampled(1, **changes)))) == {"samples"}
 
 
 def test_steps_without_pinned_choices_cannot_be_proved(make_run, judge) -> None:

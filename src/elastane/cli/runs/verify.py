@@ -1,6 +1,6 @@
 """``elastane verify``: prove one run from its ledger, two runs equal, or a checkpoint restorable."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -62,10 +62,13 @@ def verify(
     """Prove that RUN lost and repeated nothing, or two runs the same bit for bit.
 
     One run: every step once and in order, every virtual rank computed once,
-    every sample of an epoch trained on once.
+    every sample of an epoch trained on once, no line of the ledger at odds with
+    itself, no digest missing, and every file of the finished model as the run
+    wrote it.
 
     Two runs: the pinned choices, then losses, samples and digests step by
-    step, then the final tensors.
+    step, then the final tensors. What is at odds with itself within one of
+    them is a problem here too.
 
     With --restore: a checkpoint (the newest, unless one is named) is verified,
     then read into memory as N workers of a resumed run would. If the ledger has
@@ -120,7 +123,12 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
         say(f"  {problem.kind}: {where}{problem.text}")
     if len(verdict.problems) > SHOWN:
         say(f"  and {len(verdict.problems) - SHOWN} more")
-    say("proved: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
+    if verdict.files:
+        say(f"  {verdict.files} file{'s' * (verdict.files != 1)} of the finished model as the run wrote them")
+    for remark in verdict.remarks:
+        say(f"  {remark}")
+    by = " from the ledger" if verdict.remarks else ""
+    say(f"proved{by}: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
 
 
 def epochs_text(alike: Sequence[EpochCoverage]) -> str:
@@ -153,6 +161,16 @@ def show_comparison(found: Comparison, console: Console) -> None:
         say(f"  {difference.what} differs first at step {difference.step}{block}:")
         say(f"    {difference.first}")
         say(f"    {difference.second}")
+    show_tensors(found, say)
+    for problem in found.problems[:SHOWN]:
+        where = "" if problem.step is None else f"step {problem.step}: "
+        say(f"  {problem.run}: {problem.kind}: {where}{problem.text}")
+    if len(found.problems) > SHOWN:
+        say(f"  and {len(found.problems) - SHOWN} more")
+    say(result_text(found))
+
+
+def show_tensors(found: Comparison, say: Callable[[str], None]) -> None:
     say(f"{found.digests} digests compared; {found.tensors_compared} tensors, {len(found.tensors)} differ")
     for tensor in found.tensors[:SHOWN]:
         far = "" if tensor.max_abs is None else f", by at most {tensor.max_abs:.3g}"
@@ -160,7 +178,14 @@ def show_comparison(found: Comparison, console: Console) -> None:
         say(f"  {tensor.name}: {tensor.why}{many}{far}")
     if len(found.tensors) > SHOWN:
         say(f"  and {len(found.tensors) - SHOWN} more")
-    say("equal, bit for bit" if found.equal else "DIFFERENT")
+
+
+def result_text(found: Comparison) -> str:
+    """What the comparison comes to; nothing may differ, and still one of the runs be damaged."""
+    if found.equal:
+        return "equal, bit for bit"
+    differ = found.ledger or found.tensors or found.steps[0] != found.steps[1]
+    return "NOT proved equal" if found.problems and not differ else "DIFFERENT"
 
 
 def shortened(words: list[str]) -> str:

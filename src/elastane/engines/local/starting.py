@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from elastane.agent.environment import process_environment
 from elastane.agent.presence import be_present
 from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.orders import Start
@@ -92,7 +93,7 @@ def start_agent(
                 start_new_session=True,
                 pass_fds=(presence,),
                 cwd=working_dir,
-                env=dict(environment),
+                env=process_environment(environment),
             )
     finally:
         os.close(presence)

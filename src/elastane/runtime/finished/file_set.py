@@ -1,15 +1,25 @@
 """Files that appear together: a reader sees the old set, the new one or none, never half of one."""
 
 import filecmp
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+
+import xxhash
+
+from elastane.api.checkpoints import Written
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Write: TypeAlias = Callable[[BinaryIO], None]
 
 
-def publish(folder: Path, files: Mapping[str, Write], *, marker: str, replaced: Iterable[str] = ()) -> None:
+def publish(
+    folder: Path, files: Mapping[str, Write], *, marker: str, replaced: Iterable[str] = ()
+) -> dict[str, Written]:
     """Write files beside their places, then move them there, the marker last.
 
     Whoever reads must look for the marker first: where it is, every file of its set is whole. All writing and
@@ -22,21 +32,46 @@ def publish(folder: Path, files: Mapping[str, Write], *, marker: str, replaced: 
         marker: one of the names.
         replaced: names of an earlier set that must not outlive it, its marker first.
 
+    Returns:
+        Size and checksum of each file, of the bytes that were to be written.
+
     Raises:
         OSError: a file could not be written or moved.
     """
+    written: dict[str, Written] = {}
     partials = {name: folder / f".{name}.partial" for name in files}
     try:
         for name, write in files.items():
-            with partials[name].open("wb") as file:
+            with _HashedFile(partials[name]) as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
+                written[name] = file.written
         _move(folder, partials, marker, [name for name in replaced if name not in files])
     finally:
         for partial in partials.values():
             if partial.is_file():
                 partial.unlink()
+    return written
+
+
+class _HashedFile(io.BufferedWriter):
+    """A new file that hashes what is written into it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path, "wb"))
+        self._digest = xxhash.xxh3_128()
+        self._size_bytes = 0
+
+    def write(self, data: "Buffer", /) -> int:
+        self._digest.update(data)
+        size_bytes = super().write(data)
+        self._size_bytes += size_bytes
+        return size_bytes
+
+    @property
+    def written(self) -> Written:
+        return Written(self._size_bytes, self._digest.hexdigest())
 
 
 def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Iterable[str]) -> None:

@@ -5,6 +5,7 @@ from typing import BinaryIO
 
 from torch import nn
 
+from elastane.api.checkpoints import Written
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.runtime.finished.configs import CONFIG, GENERATION, configs_of
@@ -17,7 +18,7 @@ from elastane.runtime.finished.tensor_file import check_types, write_tensors
 from elastane.runtime.state.state import TrainingState
 
 
-def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> None:
+def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, Written]:
     """Write the model and what belongs to it; equal states give equal bytes.
 
     Args:
@@ -25,19 +26,22 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> None:
         files: of the run.
         spec: how it is to be written.
 
+    Returns:
+        Size and checksum of every file of the set.
+
     Raises:
         BadInput: something in the state has no place in a safetensors file.
         OSError: the files could not be written; an earlier set is as it was.
     """
     model, marker = model_files(_weights(state.model), spec.max_shard_bytes)
-    written: dict[str, Write] = dict(model)
+    writes: dict[str, Write] = dict(model)
     if spec.save_optimizer:
-        written[files.optimizer.name] = partial(write_optimizer, from_training(state))
+        writes[files.optimizer.name] = partial(write_optimizer, from_training(state))
     texts = configs_of(state.model) | {files.environment.name: environment_json()}
-    written |= {name: partial(_write_text, text) for name, text in texts.items()}
-    publish(
+    writes |= {name: partial(_write_text, text) for name, text in texts.items()}
+    return publish(
         files.root,
-        written,
+        writes,
         marker=marker,
         replaced=[
             *outdated(path.name for path in files.root.iterdir()),

@@ -1,0 +1,31 @@
+"""The environment of the processes of a run: the user's own, but for what decides the order of things."""
+
+from collections.abc import Mapping
+
+HASH_SEED = {"PYTHONHASHSEED": "0"}
+"""Gives a ``set`` of strings the same order in every process of a run, and in every life of it.
+
+Python otherwise draws a seed for each process. A script that numbers its vocabulary or orders its parameter
+groups by a set would then train another model in a joiner, and in the run after a resume.
+"""
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+MALLOC_VARIABLES = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""Of a worker, unless the user has set them: glibc keeps what a step has freed for the next one. Else it may
+give gradients back to the kernel and have them cleared anew in each step, a tenth of its time. The first is
+the largest that glibc takes."""
+
+
+def process_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process of a run; its hash seed is `HASH_SEED`, whatever ``own`` has."""
+    return {**own, **HASH_SEED}
+
+
+def worker_environment(own: Mapping[str, str], threads: int) -> dict[str, str]:
+    """Return the environment of workers, and of the warm server that forks them.
+
+    Args:
+        own: the environment of whoever starts it.
+        threads: of numerical libraries in it.
+    """
+    return process_environment({**MALLOC_VARIABLES, **own, **dict.fromkeys(THREAD_VARIABLES, str(threads))})

@@ -1,0 +1,138 @@
+"""Whether the files of a finished model are, to the byte, those that the run wrote."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from elastane.api.checkpoints import Written
+from elastane.api.errors import BadInput
+from elastane.api.records import SCRIPT, EventLine
+from elastane.api.rundir import RunDir
+from elastane.observability.coverage import Problem
+from elastane.observability.digests import AGENT, ENDED
+from elastane.observability.facts import outcome_event
+from elastane.observability.run_files import Recorded
+from elastane.observability.tensors import ModelTensors, finished_model
+
+READ_BYTES = 8 << 20
+NOT_CHECKED = "the files of the finished model were not checked: "
+COORDINATORS = ("coordinator", SCRIPT)
+"""Who a ``run.finished`` names that was written after the model."""
+
+
+class ModelFiles(msgspec.Struct, frozen=True):
+    """What was found out about the files of a finished model.
+
+    Args:
+        intact: how many are what the run wrote.
+        problems: with the others.
+        remarks: what could not be checked, in words.
+    """
+
+    intact: int = 0
+    problems: tuple[Problem, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def check_model(run: Recorded) -> ModelFiles:
+    """Compare every file of the finished model with what the run wrote down when it ended.
+
+    Raises:
+        BadInput: a file is there and cannot be read.
+    """
+    event = outcome_event(run.events)
+    model = finished_model(run.run_dir)
+    if event is None or event.kind not in ENDED:
+        # An earlier life has left it; the present one may have begun to replace it.
+        why = f"{NOT_CHECKED}the run has not come to its end since they were written"
+        return ModelFiles(remarks=(why,) if model is not None else ())
+    if not event.files:
+        return unrecorded(run, event, model)
+    found = {name: seen(run.run_dir.root / name) for name in event.files if is_plain(name)}
+    problems = [
+        *file_problems(event.files, found),
+        *(
+            Problem("model", f"{name} is not one of the files that this run wrote")
+            for name in weights_in(run.run_dir)
+            if name not in event.files
+        ),
+    ]
+    if run.record.spec.save_optimizer and run.run_dir.optimizer.name not in event.files:
+        text = f"--save-optimizer was given, but the run recorded no {run.run_dir.optimizer.name}"
+        problems.append(Problem("model", text))
+    intact = sum(found.get(name) == written for name, written in event.files.items())
+    return ModelFiles(intact, tuple(problems))
+
+
+def unrecorded(run: Recorded, event: EventLine, model: Path | None) -> ModelFiles:
+    """Find what is wrong with a model whose run recorded no checksums: only that files are missing."""
+    killed = event.who == AGENT
+    why = (
+        "the run was killed before it had recorded their checksums"
+        if killed
+        else "this run was written before checksums of them were recorded"
+    )
+    problems: list[Problem] = []
+    if model is not None:
+        try:
+            ModelTensors(model)
+        except BadInput as error:
+            problems.append(Problem("model", str(error)))
+    elif event.kind == "run.finished" and event.who in COORDINATORS:
+        problems.append(Problem("model", f"the run finished, but {run.run_dir.model.name} is missing"))
+    return ModelFiles(problems=tuple(problems), remarks=(NOT_CHECKED + why,))
+
+
+def file_problems(recorded: Mapping[str, Written], found: Mapping[str, Written | None]) -> Iterable[Problem]:
+    """Compare what the run recorded with what is there; pure.
+
+    Args:
+        recorded: of each file, by name.
+        found: likewise; None: it is missing. A name that cannot be a file's is left out.
+    """
+    for name, written in recorded.items():
+        if name not in found:
+            yield Problem("model", f"the record names {name!r}, which is not the name of a file in the run")
+            continue
+        now = found[name]
+        if now is None:
+            yield Problem("model", f"{name} is missing; the run wrote {written.bytes:,} bytes")
+        elif now.bytes != written.bytes:
+            text = f"{name} has {now.bytes:,} bytes; the run wrote {written.bytes:,}"
+            yield Problem("model", text)
+        elif now.checksum != written.checksum:
+            text = f"{name} is not what the run wrote: XXH3-128 {now.checksum} against {written.checksum}"
+            yield Problem("model", text)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is that of a file in the run directory itself."""
+    return name not in {"", ".", ".."} and Path(name).name == name
+
+
+def weights_in(run_dir: RunDir) -> list[str]:
+    """Return the names of the files that readers would take for the model or its optimizer, if there."""
+    shards = sorted(path.name for path in run_dir.root.glob("model-*.safetensors"))
+    others = (path.name for path in (run_dir.model, run_dir.model_index, run_dir.optimizer) if path.exists())
+    return [*others, *shards]
+
+
+def seen(path: Path) -> Written | None:
+    """Return size and checksum of a file; None if it is not there.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    digest, size_bytes = xxhash.xxh3_128(), 0
+    try:
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(READ_BYTES):
+                digest.update(piece)
+                size_bytes += len(piece)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from error
+    return Written(size_bytes, digest.hexdigest())

@@ -1,0 +1,40 @@
+"""What the ledger of a run contradicts: its other files, and what it says elsewhere."""
+
+from collections.abc import Iterable
+
+from elastane.api.records import SCRIPT
+from elastane.observability.coverage import Problem, stream_position_problems
+from elastane.observability.digests import ENDED, digest_problems
+from elastane.observability.facts import outcome_event
+from elastane.observability.run_files import Recorded
+
+
+def run_problems(run: Recorded) -> tuple[Problem, ...]:
+    """Find what `elastane.observability.verify.verify`, which knows the ledger alone, cannot see."""
+    pinned = run.record.pinned
+    is_stream = pinned is not None and not pinned.dataset_length
+    streams = stream_position_problems(run.ledger) if is_stream else ()
+    return (*digest_problems(run), *streams, *end_problems(run))
+
+
+def end_problems(run: Recorded) -> Iterable[Problem]:
+    """Find a ledger that does not end where the last event says that the run has ended."""
+    event, pinned = outcome_event(run.events), run.record.pinned
+    if event is None or event.kind not in ENDED or pinned is None:
+        return
+    finished = event.kind == "run.finished"
+    last = run.ledger[-1].step if run.ledger else 0
+    # How many steps another finished run has is pinned, and checked with the ledger.
+    counted = finished and (pinned.steps > 0 or event.who == SCRIPT)
+    if event.step is not None and event.step != last and not counted:
+        how = "finished" if finished else "stopped"
+        yield Problem("steps", f"the run {how} after step {event.step}, but its ledger ends with step {last}")
+    if (
+        finished
+        and not pinned.steps
+        and event.who != SCRIPT
+        and run.ledger
+        and not run.ledger[-1].samples.ended
+    ):
+        text = "the run finished with its stream, but the last step does not end an epoch"
+        yield Problem("samples", text, last)

@@ -1,0 +1,90 @@
+"""Every process of a run has the same hash seed, whatever the user's shell or a job's file says."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from elastane.agent import processes
+from elastane.agent.environment import process_environment, worker_environment
+from elastane.agent.processes import Commands, start_coordinator, start_spares
+from elastane.api.jobs import JobSpec
+from elastane.api.orders import Start
+from elastane.api.rundir import RunDir
+from elastane.engines.local import starting
+from elastane.engines.local.environment import environment_of
+from elastane.engines.local.starting import start_agent
+
+WORDS = "set('one two three four five six seven eight nine ten'.split())"
+SEEDS = (None, "random", "0", "12345")
+
+
+class Started(Exception):
+    """A process would have been started with this environment."""
+
+    def __init__(self, environment) -> None:
+        self.environment = environment
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    run_dir = RunDir(tmp_path)
+    run_dir.logs.mkdir()
+    return run_dir
+
+
+def environment_started_with(monkeypatch, module, start):
+    """What a function hands to Popen; nothing is started."""
+
+    def refused(*_arguments, env=None, **_options):
+        raise Started(env)
+
+    monkeypatch.setattr(module.subprocess, "Popen", refused)
+    with pytest.raises(Started) as started:
+        start()
+    return started.value.environment
+
+
+@pytest.mark.parametrize("shell", SEEDS)
+@pytest.mark.parametrize("process", ["coordinator", "spares", "agent of a job"])
+def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run_dir, shell, process) -> None:
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if shell is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", shell)
+    wishes = {} if shell is None else {"PYTHONHASHSEED": shell}
+    order = Start(
+        job="j", life=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py", env=wishes)
+    )
+    module, start = {
+        "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),
+        "spares": (processes, partial(start_spares, Commands(), run_dir, lifeline=0, threads=1)),
+        "agent of a job": (
+            starting,
+            partial(start_agent, run_dir, order, (), environment_of(wishes, os.environ), run_dir.root),
+        ),
+    }[process]
+    assert environment_started_with(monkeypatch, module, start)["PYTHONHASHSEED"] == "0"
+
+
+@pytest.mark.parametrize("shell", ["random", "1", "2"])
+def test_a_set_has_one_order_under_the_pinned_seed(shell) -> None:
+    environment = process_environment(os.environ | {"PYTHONHASHSEED": shell})
+    printed = subprocess.run(
+        [sys.executable, "-P", "-c", f"print(*{WORDS})"], env=environment, capture_output=True, check=True
+    )
+    pinned = subprocess.run(
+        [sys.executable, "-P", "-c", f"print(*{WORDS})"],
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert printed.stdout == pinned.stdout
+
+
+def test_a_workers_environment_keeps_what_the_user_has_set() -> None:
+    own = {"COLOUR": "red", "MALLOC_TRIM_THRESHOLD_": "7", "OMP_NUM_THREADS": "64"}
+    environment = worker_environment(own, threads=2)
+    assert (environment["COLOUR"], environment["MALLOC_TRIM_THRESHOLD_"]) == ("red", "7")
+    assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == ("2", "2")

@@ -1,0 +1,137 @@
+"""Digests that are due are there, and the ledger ends where the run did."""
+
+import msgspec
+import pytest
+
+from elastane.api.records import SCRIPT, EventLine, Samples
+from elastane.api.spec import Resumed
+from elastane.lives.proof import judged_by_ledger
+from elastane.protocol.cursors import stream_hash
+
+
+@pytest.fixture
+def digesting(make_run):
+    """A run with a digest every so many steps, of which some are lost."""
+
+    def build(every, *, lost=(), resumed=None, **wishes):
+        run = make_run(
+            change=lambda line: msgspec.structs.replace(line, digest=None) if line.step in lost else line,
+            **wishes,
+        )
+        spec = msgspec.structs.replace(run.record.spec, digest_every=every)
+        return msgspec.structs.replace(
+            run, record=msgspec.structs.replace(run.record, spec=spec, resumed=resumed)
+        )
+
+    return build
+
+
+def ending(kind, who="coordinator", step=None, **detail):
+    return (EventLine(time=1.0, kind=kind, who=who, step=step, detail=detail),)
+
+
+TOLD = ending("digest", step=4, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
+
+
+def missing(run):
+    return [problem.step for problem in judged_by_ledger(run).problems if problem.kind == "digest"]
+
+
+@pytest.mark.parametrize(
+    ("every", "lost", "named"), [(2, (), []), (2, (4,), [4]), (2, (2, 6), [2, 6]), (0, (2,), [])]
+)
+def test_a_digest_that_is_due_and_missing_is_named(digesting, every, lost, named) -> None:
+    assert missing(digesting(every, lost=lost)) == named
+
+
+def test_the_last_step_has_a_digest_whatever_its_number(digesting) -> None:
+    assert missing(digesting(50, lost=(2, 4), events=ending("run.finished"))) == []
+    assert missing(digesting(50, lost=(2, 4, 6), events=ending("run.finished"))) == [6]
+    assert missing(digesting(50, lost=(4,), steps=4, events=ending("run.stopped", "user", 4))) == [4]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (),
+        ending("run.failed"),
+        ending("run.stopped", "agent"),
+        (*TOLD, *ending("run.finished", SCRIPT, 4)),
+        (*ending("run.stopped", "user", 4), EventLine(time=2.0, kind="run.resumed")),
+    ],
+)
+def test_a_run_that_ended_another_way_owes_none_for_its_last_step(digesting, events) -> None:
+    assert missing(digesting(50, lost=(4,), steps=4, events=events)) == []
+    assert missing(digesting(2, lost=(4,), steps=4, events=events)) == [4]
+
+
+def test_the_last_digest_of_a_run_that_its_script_has_ended_is_in_an_event(digesting) -> None:
+    ended = ending("run.finished", SCRIPT, 4)
+    assert missing(digesting(50, lost=(4,), steps=4, events=ended)) == [4]
+    assert missing(digesting(50, steps=4, events=ended)) == [], "the line has it"
+
+
+def test_a_life_that_made_no_step_owes_none(digesting) -> None:
+    resumed = Resumed("step-00000006", 6, 1, 3, 2)
+    assert missing(digesting(50, lost=(6,), resumed=resumed, events=ending("run.finished"))) == []
+
+
+def test_the_event_of_a_script_that_ended_the_run_says_what_the_ledger_does(digesting) -> None:
+    ended = ending("run.finished", SCRIPT, 6)
+    told = ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="f" * 64)
+    wrong = ending("digest", step=6, parameters_sha256="e" * 64, optimizer_sha256="0" * 64)
+    assert missing(digesting(2, events=told + ended)) == []
+    assert missing(digesting(2, events=wrong + ended)) == [6]
+
+
+def test_the_ledger_of_a_run_that_was_stopped_ends_with_its_last_step(digesting) -> None:
+    assert judged_by_ledger(digesting(2, steps=4, events=ending("run.stopped", "user", 4))).ok
+    verdict = judged_by_ledger(digesting(2, steps=4, events=ending("run.stopped", "user", 5)))
+    assert [p.text for p in verdict.problems] == [
+        "the run stopped after step 5, but its ledger ends with step 4"
+    ]
+
+
+SHARDS = ({0: (0, 2), 1: (0, 2)}, {0: (2, 4), 1: (2, 3)}, {0: (4, 5)}, {0: (0, 2), 1: (0, 2)})
+POSITIONS = ((0, 4), (4, 7), (7, 8), (0, 4))
+
+
+@pytest.fixture
+def stream(make_run, pinned):
+    """A stream's four steps, an epoch of three and one of the next; the positions of some are changed."""
+
+    def build(*, events=(), **changed):
+        run, ledger = make_run(steps=4, events=events), []
+        for place, line in enumerate(run.ledger):
+            shards, (start, stop) = SHARDS[place], changed.get(f"step{place + 1}", POSITIONS[place])
+            total = sum(stream_hash(shard, p) for shard, span in shards.items() for p in range(*span)) % 2**64
+            count = sum(end - begin for begin, end in shards.values())
+            samples = Samples(
+                place // 3, start, stop, count, f"{total:016x}", shards=shards, ended=place == 2
+            )
+            ledger.append(msgspec.structs.replace(line, samples=samples))
+        record = msgspec.structs.replace(
+            run.record, pinned=msgspec.structs.replace(pinned, dataset_length=0, steps=0)
+        )
+        return msgspec.structs.replace(run, record=record, ledger=tuple(ledger))
+
+    return build
+
+
+@pytest.mark.parametrize("positions", [(0, 3), (5, 8), (0, 0)])
+def test_the_positions_of_a_stream_are_those_of_its_shards(stream, positions) -> None:
+    assert judged_by_ledger(stream()).ok
+    verdict = judged_by_ledger(stream(step2=positions))
+    start, stop = positions
+    assert [(p.step, p.text) for p in verdict.problems] == [
+        (2, f"positions [{start}, {stop}), but its shards say [4, 7)")
+    ]
+
+
+def test_a_run_that_ends_with_its_stream_ends_with_an_epoch(stream) -> None:
+    assert judged_by_ledger(stream(events=ending("run.finished", SCRIPT, 4))).ok
+    verdict = judged_by_ledger(stream(events=ending("run.finished", step=5)))
+    assert [p.text for p in verdict.problems] == [
+        "the run finished after step 5, but its ledger ends with step 4",
+        "the run finished with its stream, but the last step does not end an epoch",
+    ]

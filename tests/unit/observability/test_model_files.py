@@ -1,0 +1,139 @@
+"""A finished model is what its run wrote, to the byte, or the file that is not is named."""
+
+import json
+
+import msgspec
+import pytest
+import xxhash
+
+from elastane.api.checkpoints import Written
+from elastane.api.errors import BadInput
+from elastane.api.records import EventLine
+from elastane.lives.proof import judged, judged_by_ledger
+from elastane.observability.model_files import check_model
+
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+INDEX = "model.safetensors.index.json"
+SET = (*SHARDS, INDEX, "optimizer.safetensors", "environment.json")
+ENDS = ("run.finished", "run.stopped")
+
+
+def ended(run, names, kind="run.finished", **changes):
+    """The run, with these files in its directory and recorded."""
+    files = {}
+    for name in names:
+        raw = name.encode() * 100
+        (run.run_dir.root / name).write_bytes(raw)
+        files[name] = Written(len(raw), xxhash.xxh3_128_hexdigest(raw))
+    event = EventLine(time=1.0, kind=kind, who="coordinator", step=len(run.ledger), files=files)
+    return msgspec.structs.replace(run, events=(msgspec.structs.replace(event, **changes),))
+
+
+@pytest.fixture(params=ENDS)
+def finished(request, make_run):
+    return ended(make_run(), SET, request.param)
+
+
+def problems(run):
+    return [(problem.kind, problem.text) for problem in check_model(run).problems]
+
+
+def test_a_whole_set_is_proved(finished) -> None:
+    verdict = judged(finished)
+    assert (verdict.ok, verdict.files, verdict.remarks) == (True, len(SET), ())
+
+
+@pytest.mark.parametrize("name", SET)
+def test_a_flipped_bit_in_any_file_is_noticed(finished, name) -> None:
+    path = finished.run_dir.root / name
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    verdict = judged(finished)
+    assert not verdict.ok
+    assert verdict.files == len(SET) - 1
+    assert [(p.kind, p.text.startswith(f"{name} is not what the run wrote")) for p in verdict.problems] == [
+        ("model", True)
+    ]
+    assert judged_by_ledger(finished).ok, "without reading the model"
+
+
+@pytest.mark.parametrize("name", SET)
+def test_a_missing_or_shortened_file_is_noticed(finished, name) -> None:
+    path = finished.run_dir.root / name
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    assert problems(finished) == [("model", f"{name} has {size - 1:,} bytes; the run wrote {size:,}")]
+    path.unlink()
+    assert problems(finished) == [("model", f"{name} is missing; the run wrote {size:,} bytes")]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model-00003-of-00003.safetensors"])
+def test_a_file_of_another_set_is_noticed(finished, name) -> None:
+    (finished.run_dir.root / name).write_bytes(b"another run's")
+    assert problems(finished) == [("model", f"{name} is not one of the files that this run wrote")]
+
+
+def test_the_set_of_another_run_is_noticed(make_run) -> None:
+    mine, other = ended(make_run(name="a"), ["model.safetensors"]), make_run(name="b")
+    other.run_dir.model.write_bytes(b"x" * mine.run_dir.model.stat().st_size)
+    other.run_dir.model.replace(mine.run_dir.model)
+    assert "is not what the run wrote" in problems(mine)[0][1]
+
+
+def test_a_run_that_was_to_save_its_optimizer_has_recorded_it(make_run) -> None:
+    run = make_run()
+    spec = msgspec.structs.replace(run.record.spec, save_optimizer=True)
+    run = msgspec.structs.replace(run, record=msgspec.structs.replace(run.record, spec=spec))
+    assert "--save-optimizer was given" in problems(ended(run, ["model.safetensors"]))[0][1]
+
+
+def test_a_record_that_leads_out_of_the_run_is_not_followed(make_run) -> None:
+    run = ended(make_run(), ["model.safetensors"])
+    (event,) = run.events
+    files = {**event.files, "../secret": Written(1, "00")}
+    run = msgspec.structs.replace(run, events=(msgspec.structs.replace(event, files=files),))
+    assert problems(run) == [
+        ("model", "the record names '../secret', which is not the name of a file in the run")
+    ]
+
+
+def test_a_run_from_before_checksums_were_recorded_is_told_apart(make_run) -> None:
+    run = ended(make_run(), ["environment.json"], files={})
+    assert problems(run) == [("model", "the run finished, but model.safetensors is missing")]
+    write_weights(run.run_dir.model)
+    verdict = judged(run)
+    assert (verdict.ok, verdict.files) == (True, 0)
+    assert "written before checksums of them were recorded" in verdict.remarks[0]
+    run.run_dir.model.rename(run.run_dir.root / SHARDS[0])
+    run.run_dir.model_index.write_text(json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))}))
+    assert SHARDS[1] in problems(run)[0][1]
+
+
+def test_a_run_that_was_killed_before_it_could_record_checksums_is_told_apart(make_run) -> None:
+    run = ended(make_run(), [], "run.stopped", who="agent")
+    assert check_model(run).problems == ()
+    assert "killed before it had recorded their checksums" in check_model(run).remarks[0]
+
+
+@pytest.mark.parametrize("kind", ["run.failed", "run.resumed", "worker.died"])
+def test_what_an_earlier_life_has_left_is_not_taken_for_the_result(make_run, kind) -> None:
+    run = ended(make_run(), ["model.safetensors"], "run.stopped")
+    run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=2.0, kind="run.resumed")))
+    run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=3.0, kind=kind)))
+    run.run_dir.model.write_bytes(b"being replaced")
+    assert check_model(run).problems == ()
+    assert "has not come to its end since they were written" in check_model(run).remarks[0]
+
+
+def test_a_file_that_cannot_be_read_is_bad_input(make_run) -> None:
+    run = ended(make_run(), ["model.safetensors"])
+    run.run_dir.model.unlink()
+    run.run_dir.model.mkdir()
+    with pytest.raises(BadInput, match="cannot be read"):
+        check_model(run)
+
+
+def write_weights(path) -> None:
+    header = json.dumps({"w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0")
