@@ -12,9 +12,9 @@ INTRODUCTION = """\
 
 What becomes of common ways to write training code. `run` is what `elastane.join()` returns.
 
-Each entry is a test. Its code trains on one worker without interruption. It trains again while a worker joins,
-one is killed in the middle of a step and another takes its place. It trains once more with `--copies 1`, while
-two workers join and the first is drained. The code is in `tests/idioms/catalogue/`, and
+Each entry is a test. Its code trains on one worker without interruption. It trains again while a worker
+joins, one is killed in the middle of a step and another takes its place. It trains once more with
+`--copies 1`, while two workers join and the first is drained. The code is in `tests/idioms/catalogue/`, and
 `pytest tests/idioms --rewrite` makes this page from it.
 
 - **exact**: parameters, optimizer state and losses are the same bits in all three.

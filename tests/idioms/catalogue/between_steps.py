@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import prune
 
-from elastane.runtime.session import Run
+from elastane import Run
 
 from .registry import exact, refused
 from .samples import CLASSES, VECTORS

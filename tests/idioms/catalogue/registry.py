@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastane.runtime.session import Run
+from elastane import Run
 
 Train = Callable[..., None]
 Register = Callable[[Train], Train]
