@@ -1,9 +1,9 @@
 """``docs/idioms.md``, made from the catalogue."""
 
-from itertools import groupby
+import inspect
 from pathlib import Path
 
-from .catalogue import CATALOGUE, Idiom
+from .catalogue import CATALOGUE, THEMES, Idiom
 
 PAGE = Path(__file__).parents[2] / "docs" / "idioms.md"
 
@@ -27,8 +27,9 @@ joins, one is killed in the middle of a step and another takes its place. It tra
 def page() -> str:
     """The text of the page."""
     parts = [INTRODUCTION]
-    for theme, idioms in groupby(CATALOGUE.values(), key=lambda idiom: idiom.theme):
-        parts.append(_section(theme, list(idioms)))
+    for theme in THEMES:
+        idioms = [idiom for idiom in CATALOGUE.values() if idiom.train.__module__ == theme.__name__]
+        parts.append(_section(inspect.cleandoc(theme.__doc__), idioms))
     return "\n".join(parts)
 
 

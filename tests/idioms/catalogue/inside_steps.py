@@ -1,9 +1,9 @@
 """What the inner loop may do.
 
-The inner loop computes a loss from a batch and from the state that the step began with. Several workers compute
-the microbatches of a step, in any order, and again after a death. So nothing may go from one microbatch to the
-next, and nothing that is carried may change. Buffers that the forward pass changes are the exception: each
-virtual rank starts from the committed ones, and the mean of the changes is taken.
+The inner loop computes a loss from a batch and from the state that the step began with. Several workers
+compute the microbatches of a step, in any order, and again after a death. So nothing may go from one
+microbatch to the next, and nothing that is carried may change. Buffers that the forward pass changes are the
+exception: each virtual rank starts from the committed ones, and the mean of the changes is taken.
 """
 
 import copy

@@ -1,7 +1,6 @@
 """How an idiom is entered into the catalogue."""
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,11 +35,6 @@ class Idiom:
     @property
     def name(self) -> str:
         return self.train.__name__
-
-    @property
-    def theme(self) -> str:
-        """The docstring of its module: a title, and perhaps an introduction below it."""
-        return inspect.cleandoc(sys.modules[self.train.__module__].__doc__ or "")
 
     @property
     def sentence(self) -> str:
