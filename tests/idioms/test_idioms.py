@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from elastane.agent.processes import Commands
 from elastane.api.control import AskDrain
 from elastane.api.errors import BadInput, RunFailed
 from elastane.runtime import settings
-from tests.processes.stage import member_states, state_of
+from tests.processes.stage import Stage, member_states, state_of
 
 from .alone import train
 from .catalogue import CATALOGUE, Idiom
@@ -21,7 +22,9 @@ VIRTUAL_RANKS = 4
 NEVER = 1000
 
 
-def every(*, are_refused: bool, are_sharded: bool | None = None) -> pytest.MarkDecorator:
+def every(
+    *, are_refused: bool, are_sharded: bool | None = None, are_of_process: bool = False
+) -> pytest.MarkDecorator:
     """Runs a test for each of these idioms, and each of their variants."""
     return pytest.mark.parametrize(
         ("idiom", "variant"),
@@ -29,6 +32,7 @@ def every(*, are_refused: bool, are_sharded: bool | None = None) -> pytest.MarkD
             pytest.param(idiom, variant, id=f"{idiom.name}-{variant}" if variant else idiom.name)
             for idiom in CATALOGUE.values()
             if bool(idiom.refusal) == are_refused
+            and idiom.of_process == are_of_process
             and (are_sharded is None or are_sharded == (not idiom.unsharded))
             for variant in idiom.variants or ("",)
         ],
@@ -99,6 +103,27 @@ def test_it_is_exact_when_sharded_state_moves(stage, idiom, variant):
     ended = play(stage, idiom, variant, story=two_join_and_the_first_leaves, copies=1)
     assert_same_as_alone(ended, idiom, variant)
     assert ended.events("worker.died") == [], ended.story()
+
+
+@pytest.fixture(scope="session")
+def cold(home, tmp_path_factory) -> Stage:
+    """Starts each run in processes of its own."""
+    stage = Stage(tmp_path_factory.mktemp("cold"), Path())
+    stage.commands = Commands()
+    return stage
+
+
+@every(are_refused=False, are_of_process=True)
+def test_it_is_exact_in_two_runs_that_share_no_process(cold, idiom, variant):
+    quiet = play(cold, idiom, variant, story=go)
+    ended = play(cold, idiom, variant, story=one_joins_and_the_first_dies)
+    assert ended.over.code == 0, ended.story()
+    assert ended.losses == quiet.losses
+    assert ended.said == quiet.said
+
+
+async def go(running) -> None:
+    running.go()
 
 
 @every(are_refused=False, are_sharded=False)

@@ -116,6 +116,21 @@ def pruning_by_torch(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
+@exact("Pruning mask written between steps", note="Prune before `prepare` with an amount of 0.")
+def pruning_mask(run: Run) -> None:
+    """The mask of `torch.nn.utils.prune` is a buffer, into which the script writes at step 5."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+    prune.identity(model[0], "weight")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number == 5:
+            weight = model[0].weight_orig.detach().abs()
+            model[0].weight_mask.copy_(weight >= weight.median())
+
+
 @exact("Dead units initialised again", note="Numbers drawn between steps are the same on all workers.")
 def dead_units(run: Run) -> None:
     """Every fourth step the unit with the smallest weight gets a new one, from the global generator."""
@@ -285,3 +300,38 @@ def data_assigned(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
         if step.number == 4:
             model[0].weight.data = model[0].weight.data * 0.5
+
+
+@refused(
+    "`vector_to_parameters`",
+    ".data",
+    instead="Write into each parameter with `copy_`.",
+)
+def vector_written_back(run: Run) -> None:
+    """The script makes one vector of all parameters, changes it and writes it back."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number == 4:
+            vector = nn.utils.parameters_to_vector(model.parameters())
+            nn.utils.vector_to_parameters(vector * 0.9, model.parameters())
+
+
+@refused(
+    "Another data type during the training",
+    ".data",
+    instead="Choose the type before the optimizer is built, or use autocast.",
+)
+def type_changed(run: Run) -> None:
+    """The model is cast to bf16 between two steps."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs.to(model[0].weight.dtype)), targets))
+        if step.number == 4:
+            model.to(torch.bfloat16)

@@ -180,7 +180,11 @@ def evaluation(run: Run) -> None:
             optimizer.param_groups[0]["lr"] = 0.02 * (1 - score.sums["right"] / score.sums["seen"])
 
 
-@exact("A vocabulary made from a `set`", note="Hashes of strings are pinned, so the order is too.")
+@exact(
+    "A vocabulary made from a `set`",
+    note="Hashes of strings are pinned in a run; plain `python` needs `PYTHONHASHSEED=0` for the same order.",
+    of_process=True,
+)
 def vocabulary(run: Run) -> None:
     """Words get their numbers in the order of a set of strings."""
     texts = [" ".join(f"word{word}" for word in words.tolist()) for (words,) in TOKENS]

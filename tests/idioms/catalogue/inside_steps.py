@@ -366,6 +366,50 @@ def gan_at_once(run: Run) -> None:
             step.backward((judged + functional.softplus(-fooled)).mean())
 
 
+@exact("`zero_grad` left in", note="It does nothing: gradients are taken as they are computed.")
+def zero_grad_left_in(run: Run) -> None:
+    """The script clears gradients by habit, before each microbatch and after the step."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            optimizer.zero_grad()
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        optimizer.zero_grad(set_to_none=True)
+
+
+@refused(
+    "`loss.backward()`",
+    "without step.backward",
+    instead="Write `step.backward(loss)`.",
+)
+def plain_backward(run: Run) -> None:
+    """The script calls the backward pass as in plain PyTorch."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            functional.cross_entropy(model(inputs), targets).backward()
+
+
+@refused(
+    "The inner loop left early",
+    "was not iterated to its end",
+    instead="Loop over the whole step; leave the outer loop instead.",
+)
+def inner_loop_left(run: Run) -> None:
+    """The script breaks out of a step after its first microbatch."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+            break
+
+
 @refused(
     "Two calls of `step.backward` for one microbatch",
     "without a microbatch",

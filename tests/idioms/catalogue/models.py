@@ -9,6 +9,7 @@ import copy
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import prune
 
 from elastane import Run
 
@@ -89,23 +90,32 @@ def mixture_of_experts(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets) + 0.01 * model.balance)
 
 
-@exact("Balancing bias of experts, moved between steps", note="Keep the bias in a buffer.")
+class Balanced(nn.Module):
+    """One of four experts for each sample, chosen with a bias that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.experts = nn.Linear(6, 4), nn.Linear(6, 4 * CLASSES)
+        self.register_buffer("bias", torch.zeros(4))
+        self.register_buffer("load", torch.zeros(4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        scores = self.router(inputs).sigmoid()
+        chosen = (scores + self.bias).argmax(1)
+        self.load += functional.one_hot(chosen, 4).sum(0)
+        rows = torch.arange(len(inputs))
+        return self.experts(inputs).view(-1, 4, CLASSES)[rows, chosen] * scores[rows, chosen, None]
+
+
+@exact("Balancing bias of experts, moved between steps", note="Keep load and bias in buffers.")
 def balancing_bias(run: Run) -> None:
     """The router's bias is a buffer that the script moves after every step (DeepSeek-V3)."""
-    model = nn.ModuleDict({"router": nn.Linear(6, 4), "experts": nn.Linear(6, 4 * CLASSES)})
-    model.register_buffer("bias", torch.zeros(4))
-    model.register_buffer("load", torch.zeros(4))
+    model = Balanced()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
-            scores = model["router"](inputs).sigmoid()
-            chosen = (scores + model.bias).argmax(1)
-            model.load += functional.one_hot(chosen, 4).sum(0)
-            outputs = model["experts"](inputs).view(-1, 4, CLASSES)
-            rows = torch.arange(len(inputs))
-            logits = outputs[rows, chosen] * scores[rows, chosen, None]
-            step.backward(functional.cross_entropy(logits, targets))
+            step.backward(functional.cross_entropy(model(inputs), targets))
         model.bias += 0.01 * (model.load.mean() - model.load).sign()
         model.load.zero_()
 
@@ -281,8 +291,10 @@ class Flags(nn.Module):
         self.words, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, CLASSES)
         self.register_buffer("seen", torch.zeros(WORDS, dtype=dtype))
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: torch.Tensor, *, mark: bool = False) -> torch.Tensor:
         hidden = self.words(words) * (1.0 + self.seen[words, None].float())
+        if mark:
+            self.seen[words.flatten()] = 1
         return self.head(hidden.mean(1))
 
 
@@ -306,9 +318,7 @@ def small_types_in_forward(run: Run, dtype: str) -> None:
     model, optimizer = run.prepare(model, optimizer)
     for step in run.steps(TOKENS, global_batch=8, microbatch=2, until=12):
         for (words,) in step:
-            loss = functional.cross_entropy(model(words), words[:, 0] % CLASSES)
-            model.seen[words.flatten()] = 1
-            step.backward(loss)
+            step.backward(functional.cross_entropy(model(words, mark=True), words[:, 0] % CLASSES))
 
 
 class Rope(nn.Module):
@@ -420,6 +430,21 @@ def layers_of_torch(run: Run, kind: str) -> None:
             step.backward(functional.cross_entropy(model["head"](hidden.mean(1)), words[:, 0] % CLASSES))
 
 
+@exact("Forward hooks that feed a loss")
+def forward_hooks(run: Run) -> None:
+    """A hook collects activations, and the loop takes a penalty from them."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+    activations: list[torch.Tensor] = []
+    model[1].register_forward_hook(lambda _layer, _inputs, outputs: activations.append(outputs))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            activations.clear()
+            loss = functional.cross_entropy(model(inputs), targets)
+            step.backward(loss + 0.01 * sum(activation.mean() for activation in activations))
+
+
 @refused(
     "A trained parameter outside the model",
     "the optimizer has a parameter that the model does not",
@@ -450,3 +475,35 @@ def prepared_twice(run: Run) -> None:
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs) + other(inputs), targets))
+
+
+@refused(
+    "A layer added after `prepare`",
+    "since prepare",
+    instead="Build the whole model before `prepare`; leave a layer out of the forward pass until it is due.",
+)
+def layer_added(run: Run) -> None:
+    """The model grows by a layer in the middle of the training."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number == 4:
+            model.append(nn.Linear(CLASSES, CLASSES))
+
+
+@refused(
+    "`torch.nn.utils.prune` after `prepare`",
+    "since prepare",
+    instead="Prune before `prepare`, and write into the mask, which is a buffer, between steps.",
+)
+def pruned_later(run: Run) -> None:
+    """Pruning replaces a parameter and adds a buffer in the middle of the training."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number == 4:
+            prune.l1_unstructured(model[0], "weight", amount=0.5)

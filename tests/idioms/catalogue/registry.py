@@ -22,6 +22,7 @@ class Idiom:
         unsharded: a phrase of the sentence that refuses it with ``--copies N``; empty: it can be sharded.
         variants: what else it is called with, one after the other; empty: with nothing.
         shown: the page has its code.
+        of_process: its bytes depend on how the process was started, so runs are compared with a run.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Idiom:
     unsharded: str = ""
     variants: tuple[str, ...] = ()
     shown: bool = False
+    of_process: bool = False
 
     @property
     def name(self) -> str:
@@ -63,11 +65,22 @@ def exact(
     unsharded: str = "",
     variants: tuple[str, ...] = (),
     shown: bool = False,
+    of_process: bool = False,
 ) -> Register:
     """The bytes are the same whatever happens to the workers; see `Idiom` for the arguments."""
 
     def register(train: Train) -> Train:
-        return _register(Idiom(title, train, note, unsharded=unsharded, variants=variants, shown=shown))
+        return _register(
+            Idiom(
+                title,
+                train,
+                note,
+                unsharded=unsharded,
+                variants=variants,
+                shown=shown,
+                of_process=of_process,
+            )
+        )
 
     return register
 
