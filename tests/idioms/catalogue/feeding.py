@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from elastane import Run
 
@@ -158,6 +158,36 @@ def stream_without_state(run: Run) -> None:
     for step in run.steps(Endless(), global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "A `DataLoader`",
+    "neither a dataset",
+    instead="Pass the dataset; `run.steps` shuffles, batches and loads ahead (`loaders=`).",
+)
+def data_loader(run: Run) -> None:
+    """The script passes a `DataLoader` instead of the dataset."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = DataLoader(VECTORS, batch_size=8, shuffle=True)
+    for step in run.steps(loader, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "A loop over epochs",
+    "steps was called twice",
+    instead='Write one loop with `until="2 epochs"`; `step.epoch` says which epoch it is.',
+)
+def loop_over_epochs(run: Run) -> None:
+    """Around the loop over steps there is one over epochs."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _epoch in range(2):
+        for step in run.steps(VECTORS, global_batch=8, microbatch=2, until="1 epoch"):
+            for inputs, targets in step:
+                step.backward(functional.cross_entropy(model(inputs), targets))
 
 
 @exact("Evaluation between steps", shown=True)

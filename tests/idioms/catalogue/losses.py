@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from elastane import Run
 
-from .registry import exact
+from .registry import exact, refused
 from .samples import CLASSES, IMAGES, VECTORS
 
 
@@ -283,6 +283,42 @@ def clipped(run: Run) -> None:
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "Gradients clipped by hand",
+    "clip_grad_norm",
+    instead="Pass `clip_grad_norm` to `prepare`: in the loop there is no `.grad` to clip.",
+)
+def clipped_by_hand(run: Run) -> None:
+    """The script calls `clip_grad_norm_` after the backward pass."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+@exact("Sharpness-aware minimisation (SAM)", note="Each microbatch has an ascent of its own (m-sharpness).")
+def sharpness_aware(run: Run) -> None:
+    """The loss is taken at weights that were moved along its own gradient, without changing the model."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            weights = dict(model.named_parameters())
+            loss = functional.cross_entropy(model(inputs), targets)
+            gradients = torch.autograd.grad(loss, list(weights.values()))
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            moved = {
+                name: weight + 0.05 * gradient / norm
+                for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+            }
+            logits = torch.func.functional_call(model, moved, inputs)
+            step.backward(functional.cross_entropy(logits, targets))
 
 
 @exact("Autocast to bf16")

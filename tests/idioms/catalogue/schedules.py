@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from elastane import Run
 
-from .registry import exact
+from .registry import exact, refused
 from .samples import CLASSES, VECTORS
 
 SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
@@ -78,3 +78,38 @@ def schedule_of_your_own(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
         for group in optimizer.param_groups:
             group.update(momentum=0.9 - 0.02 * step.number, weight_decay=0.01 * step.number)
+
+
+@refused(
+    "A schedule stepped by the run and by the script",
+    "scheduler.step",
+    instead="Leave `scheduler.step()` out, or keep the schedule in `run.keep` and step it between steps.",
+)
+def stepped_twice(run: Run) -> None:
+    """The script steps the schedule that it has given to `prepare`."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    model, optimizer = run.prepare(model, optimizer, scheduler=scheduler)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        scheduler.step()
+
+
+@refused(
+    "A schedule that the run does not know",
+    "schedule",
+    instead="Pass it to `prepare` or keep it in `run.keep`. Elsewhere it begins anew in a worker that joins.",
+    shown=True,
+)
+def unknown_schedule(run: Run) -> None:
+    """The script steps a schedule that was neither given to `prepare` nor kept."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=12)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        scheduler.step()
