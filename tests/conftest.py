@@ -1,8 +1,56 @@
 """What tests of several floors need."""
 
+import os
 import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from elastane.agent.environment import worker_environment
+
+from .processes.stage import Stage, eventually
+
+WARM_PROCESS = Path(__file__).parent / "processes" / "warm_process.py"
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--rewrite",
+        action="store_true",
+        help="rewrite the narrations of scenarios, and the page of idioms, as they are now",
+    )
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One warm process for the session, from which the workers of all staged runs are forked."""
+    path = tmp_path_factory.mktemp("warm") / "socket"
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(WARM_PROCESS), str(path)],
+        stdin=subprocess.PIPE,
+        env=worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
+    )
+    try:
+        eventually(lambda: path.exists() or process.poll() is not None, "the warm process listens")
+        yield path
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ELASTANE_HOME", str(root))
+        yield root
+
+
+@pytest.fixture(scope="session")
+def stage(warm: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return Stage(tmp_path_factory.mktemp("runs"), warm)
 
 
 @pytest.fixture

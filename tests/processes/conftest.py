@@ -1,47 +1,13 @@
-"""One warm process for the session, runs staged from it, and the quiet run they are all compared with."""
+"""The quiet run that all staged runs are compared with."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from elastane.agent.environment import worker_environment
-
 from .lives import Lives
-from .stage import Ended, Stage, eventually
-
-
-@pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("warm") / "socket"
-    process = subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).with_name("warm_process.py")), str(path)],
-        stdin=subprocess.PIPE,
-        env=worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
-    )
-    try:
-        eventually(lambda: path.exists() or process.poll() is not None, "the warm process listens")
-        yield path
-    finally:
-        process.stdin.close()
-        process.wait()
-
-
-@pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    root = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ELASTANE_HOME", str(root))
-        yield root
-
-
-@pytest.fixture(scope="session")
-def stage(warm: Path, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    return Stage(tmp_path_factory.mktemp("runs"), warm)
+from .stage import Ended, Stage
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from elastane.protocol.layout import BESIDE
 from elastane.protocol.mesh import Leaf, Outcome, Vote
 from elastane.protocol.tree import spans
 
@@ -106,5 +107,7 @@ def divergence(step: int, votes: Mapping[int, Vote]) -> str:
             if pair != same:
                 what = "parameters" if pair[0] != same[0] else "optimizer state"
                 who = f"workers {other} and {worker}"
+                if block == BESIDE:
+                    return f"after step {step} {who} differ in frozen parameters, buffers or what the script keeps"
                 return f"after step {step} {who} have different {what} in block {block}"
     return ""

@@ -19,7 +19,7 @@ from elastane.api.membership import Generation
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
-from elastane.protocol.layout import STORE
+from elastane.protocol.layout import BESIDE, STORE
 from elastane.runtime.links.mesh import Buffer, Mesh
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
@@ -297,8 +297,7 @@ class Reactor:
                     squares[block] = norm * norm
         found = {block: self._state.digest(block) for block in digests}
         if digests and self._state.rest_digest() != ("", ""):
-            # What no block holds counts as one more block.
-            found[len(layout.blocks)] = self._state.rest_digest()
+            found[BESIDE] = self._state.rest_digest()
         return events.Measured(ticket, squares, found, self._state.beliefs())
 
     def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:

@@ -25,7 +25,7 @@ from elastane.api.records import Digest, EventLine
 from elastane.api.spec import Pinned
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
-from elastane.protocol.layout import Layout
+from elastane.protocol.layout import BESIDE, Layout
 from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import random_key
 from elastane.runtime.checkpoints.contents import host_keys
@@ -283,7 +283,7 @@ class Training:
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
-        if len(outcome.digests) >= len(self.layout.blocks):
+        if len(outcome.digests.keys() - {BESIDE}) == len(self.layout.blocks):
             self.digest = digest_of(outcome.digests)
             self.reporter.digested(self.step, self.digest)
 

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.api.errors import BadInput
 from elastane.api.records import Digest
+from elastane.protocol.layout import BESIDE
 from elastane.protocol.mesh import Outcome
 from elastane.runtime.links.mesh import Buffer
 from elastane.runtime.state import parcel
@@ -489,12 +490,16 @@ def _owned(value: Any) -> Any:  # noqa: ANN401 - a number, a string or a tensor
 
 
 def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:
-    """The digest of the whole state, from those of all its blocks; see `TrainingState.digest`."""
-    pairs = [blocks[block] for block in sorted(blocks)]
+    """The digest of the whole state, from those of all its blocks and of what lies beside them.
+
+    See `TrainingState.digest` and `TrainingState.rest_digest`.
+    """
+    pairs = [blocks[block] for block in sorted(blocks.keys() - {BESIDE})]
     values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    beside = blocks.get(BESIDE, ("", ""))
     return Digest(
-        parameters=hashlib.sha256("".join(values).encode()).hexdigest(),
-        optimizer=hashlib.sha256("".join(states).encode()).hexdigest(),
+        parameters=hashlib.sha256("".join([*values, beside[0]]).encode()).hexdigest(),
+        optimizer=hashlib.sha256("".join([*states, beside[1]]).encode()).hexdigest(),
         parameter_blocks=tuple(value[:16] for value in values),
         optimizer_blocks=tuple(value[:16] for value in states),
     )

@@ -1,0 +1,277 @@
+"""Data, evaluation and models of others."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from elastane import Run
+
+from .registry import exact, refused
+from .samples import CLASSES, LENGTH, TOKENS, VECTORS, WORDS
+
+
+class Reviews(Dataset[dict[str, torch.Tensor]]):
+    """Samples are dicts."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        vector, label = VECTORS[index]
+        return {"vector": vector, "words": TOKENS[index][0], "labels": label}
+
+
+class TwoInputs(nn.Module):
+    """Takes numbers and words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.EmbeddingBag(WORDS, 8), nn.Linear(14, CLASSES)
+
+    def forward(self, vector: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([vector, self.words(words)], dim=1))
+
+
+@exact("Batches that are dicts, models with several inputs")
+def dict_batches(run: Run) -> None:
+    """A batch is taken apart by name."""
+    model = TwoInputs()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(Reviews(), global_batch=8, microbatch=2, until=12):
+        for batch in step:
+            labels = batch.pop("labels")
+            step.backward(functional.cross_entropy(model(**batch), labels))
+
+
+def padded(samples: list[tuple[torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences of different lengths, filled up with zeros, and their lengths."""
+    sequences = [words[: 4 + int(words[0]) % 8] for (words,) in samples]
+    lengths = torch.tensor([len(words) for words in sequences])
+    return nn.utils.rnn.pad_sequence(sequences, batch_first=True), lengths
+
+
+@exact("Sequences of different lengths", note="Pass `collate`.", shown=True)
+def different_lengths(run: Run) -> None:
+    """A function pads the sequences of a microbatch, and padding does not count."""
+    model = nn.Sequential(nn.Embedding(WORDS, 8, padding_idx=0), nn.Linear(8, WORDS))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(TOKENS, global_batch=8, microbatch=2, until=12, collate=padded):
+        for words, lengths in step:
+            logits = model(words[:, :-1]).flatten(0, 1)
+            total = functional.cross_entropy(logits, words[:, 1:].flatten(), ignore_index=0, reduction="sum")
+            step.backward(total, weight=(lengths - 1).sum())
+
+
+class Augmented(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Samples with noise of three generators."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        vector, label = VECTORS[index]
+        noise = torch.randn(6) + random.random() + torch.from_numpy(np.random.rand(6)).float()  # noqa: NPY002, S311
+        return vector + 0.1 * noise, label
+
+
+@exact("Random augmentation in the dataset", note="With loader processes or without.")
+def augmentation(run: Run) -> None:
+    """Samples differ each time, by the global generators of torch, NumPy and Python."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(Augmented(), global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@exact("A short last step of an epoch")
+def short_last_step(run: Run) -> None:
+    """The dataset is no multiple of the batch; the last step of each epoch is smaller."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    few = torch.utils.data.Subset(VECTORS, range(21))
+    for step in run.steps(few, global_batch=8, microbatch=2, until="4 epochs"):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Reads its samples in order; its state is where it stands."""
+
+    def __init__(self, begin: int = 0, stride: int = 1) -> None:
+        self.begin, self.stride, self.place = begin, stride, 0
+
+    def shard(self, index: int, count: int) -> "Stream":
+        return Stream(self.begin + index * self.stride, self.stride * count)
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while (index := self.begin + self.place * self.stride) < LENGTH:
+            self.place += 1
+            yield VECTORS[index]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = state["place"]
+
+
+@exact("A stream with a state", note="It says which shard it is and where it stands.", shown=True)
+def stream(run: Run) -> None:
+    """An `IterableDataset` that whoever takes over a virtual rank goes on reading."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(Stream(), global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Endless(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Nobody can tell where it stands."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        while True:
+            yield from (VECTORS[index] for index in range(LENGTH))
+
+
+@refused(
+    "A stream without a state",
+    "cannot be resumed",
+    instead="Give it `state_dict` and `load_state_dict`, or pass `replay=True`.",
+)
+def stream_without_state(run: Run) -> None:
+    """An `IterableDataset` that can only be read from its beginning."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for step in run.steps(Endless(), global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "A `DataLoader`",
+    "neither a dataset",
+    instead="Pass the dataset; `run.steps` shuffles, batches and loads ahead (`loaders=`).",
+)
+def data_loader(run: Run) -> None:
+    """The script passes a `DataLoader` instead of the dataset."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loader = DataLoader(VECTORS, batch_size=8, shuffle=True)
+    for step in run.steps(loader, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "A loop over epochs",
+    "steps was called twice",
+    instead='Write one loop with `until="2 epochs"`; `step.epoch` says which epoch it is.',
+)
+def loop_over_epochs(run: Run) -> None:
+    """Around the loop over steps there is one over epochs."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _epoch in range(2):
+        for step in run.steps(VECTORS, global_batch=8, microbatch=2, until="1 epoch"):
+            for inputs, targets in step:
+                step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@exact("Evaluation between steps", shown=True)
+def evaluation(run: Run) -> None:
+    """Every fourth step the workers share an evaluation, whose result sets the learning rate."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number % 4 == 0:
+            model.eval()
+            score = run.evaluate(VECTORS, microbatch=12)
+            with torch.no_grad():
+                for inputs, targets in score:
+                    score.add(right=(model(inputs).argmax(1) == targets).sum(), seen=len(targets))
+            model.train()
+            run.print("right", score.sums["right"] / score.sums["seen"])
+            optimizer.param_groups[0]["lr"] = 0.02 * (1 - score.sums["right"] / score.sums["seen"])
+
+
+@exact(
+    "A vocabulary made from a `set`",
+    note="Hashes of strings are pinned in a run; plain `python` needs `PYTHONHASHSEED=0` for the same order.",
+    of_process=True,
+)
+def vocabulary(run: Run) -> None:
+    """Words get their numbers in the order of a set of strings."""
+    texts = [" ".join(f"word{word}" for word in words.tolist()) for (words,) in TOKENS]
+    numbers = {word: number for number, word in enumerate({word for text in texts for word in text.split()})}
+    samples = torch.tensor([[numbers[word] for word in text.split()] for text in texts])
+    model = nn.Sequential(nn.EmbeddingBag(len(numbers), 8), nn.Linear(8, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(samples, global_batch=8, microbatch=2, until=12):
+        for words in step:
+            step.backward(functional.cross_entropy(model(words), words[:, 0] % CLASSES))
+    run.print("first", min(numbers, key=numbers.__getitem__))
+
+
+class Texts(Dataset[dict[str, torch.Tensor]]):
+    """As a tokenizer and a collator leave them."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        (words,) = TOKENS[index]
+        return {"input_ids": words, "attention_mask": torch.ones_like(words), "labels": words}
+
+
+@exact(
+    "Models of `transformers`",
+    variants=("gpt2", "llama", "bert"),
+    note="The model computes its own loss.",
+    shown=True,
+)
+def transformers(run: Run, kind: str) -> None:
+    """GPT-2, Llama or BERT, from a configuration, on batches that are dicts."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM  # noqa: PLC0415 - slow to import
+
+    sizes = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = AutoConfig.for_model(kind, **sizes, intermediate_size=32, max_position_embeddings=16)
+    factory = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    model = factory.from_config(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(Texts(), global_batch=8, microbatch=2, until=12):
+        for batch in step:
+            step.backward(model(**batch).loss)
+
+
+@exact("Gradient checkpointing of `transformers`")
+def transformers_checkpointed(run: Run) -> None:
+    """`gradient_checkpointing_enable()` before the training."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - slow to import
+
+    sizes = {"vocab_size": WORDS, "hidden_size": 16, "intermediate_size": 32}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=2, num_attention_heads=2))
+    model.gradient_checkpointing_enable()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(Texts(), global_batch=8, microbatch=2, until=12):
+        for batch in step:
+            step.backward(model(**batch).loss)

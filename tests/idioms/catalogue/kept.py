@@ -1,0 +1,331 @@
+"""Averages, targets and memories.
+
+What a script remembers from step to step is in the model or in `run.keep`. Anywhere else it begins anew in a
+worker that joins.
+"""
+
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
+
+import elastane
+from elastane import Run
+
+from .registry import exact, refused
+from .samples import CLASSES, VECTORS
+
+
+def fingerprint(*tensors: torch.Tensor) -> str:
+    """What tells bits apart, for a line that is printed."""
+    return " ".join(tensor.detach().double().sum().item().hex() for tensor in tensors)
+
+
+@exact("`AveragedModel` (EMA)", note="Keep it in `run.keep`; update it between steps.", shown=True)
+def ema(run: Run) -> None:
+    """An exponential moving average of all parameters, kept as a module of its own."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["ema"] = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        run.keep["ema"].update_parameters(model)
+    run.print("average", fingerprint(*run.keep["ema"].parameters()))
+
+
+@exact("EMA held in a variable", note="The variable and `run.keep` are the same module.")
+def ema_in_a_variable(run: Run) -> None:
+    """The script goes on using the module that it has given to `run.keep`."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    run.keep["ema"] = averaged
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        averaged.update_parameters(model)
+    run.print("average", fingerprint(*averaged.parameters()))
+
+
+@exact("EMA as a dict of tensors")
+def ema_as_a_dict(run: Run) -> None:
+    """The average is a dict of tensors that the script writes itself."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for name, parameter in model.named_parameters():
+        run.keep[name] = parameter.detach().clone()
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        for name, parameter in model.named_parameters():
+            run.keep[name] = run.keep[name].lerp(parameter.detach(), 0.1)
+    run.print("average", fingerprint(*(run.keep[name] for name, _ in model.named_parameters())))
+
+
+@exact("Stochastic weight averaging with `SWALR`", note="`SWALR` goes to `prepare` or into `run.keep`.")
+def swa(run: Run) -> None:
+    """Weights are averaged from step 5 on, under a constant learning rate of their own."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    scheduler = SWALR(optimizer, swa_lr=0.05, anneal_epochs=4)
+    model, optimizer = run.prepare(model, optimizer, scheduler=scheduler)
+    averaged = run.keep["swa"] = AveragedModel(model)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number >= 5:
+            averaged.update_parameters(model)
+    run.print("average", fingerprint(*averaged.parameters()))
+
+
+class Byol(nn.Module):
+    """An online network, its predictor, and a target network that follows the online one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
+        self.predictor = nn.Linear(8, 8)
+        self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            wanted = self.target(other)
+        return 1 - functional.cosine_similarity(self.predictor(self.online(one)), wanted).mean()
+
+
+@exact("Momentum encoder (BYOL, MoCo)", note="Update it between steps.", shown=True)
+def momentum_encoder(run: Run) -> None:
+    """The target network is a frozen part of the model and follows the online network after every step."""
+    model = Byol()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, _ in step:
+            one, other = (inputs + 0.1 * torch.randn_like(inputs) for _ in range(2))
+            step.backward(model(one, other))
+        for target, online in zip(model.target.parameters(), model.online.parameters(), strict=True):
+            target.data.mul_(0.9).add_(online.data, alpha=0.1)
+
+
+class QNetwork(nn.Module):
+    """Values of actions, and an older copy of itself to learn from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+        self.target = copy.deepcopy(self.online).requires_grad_(requires_grad=False)
+
+
+@exact("Target network copied now and then (DQN)")
+def target_copied(run: Run) -> None:
+    """Every fourth step the target network in the model becomes a copy of the online one."""
+    model = QNetwork()
+    optimizer = torch.optim.Adam(model.online.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for states, actions in step:
+            chosen = model.online(states).gather(1, actions[:, None])[:, 0]
+            with torch.no_grad():
+                wanted = states.sum(1) + 0.9 * model.target(states.roll(1, dims=1)).max(1).values
+            step.backward(functional.smooth_l1_loss(chosen, wanted))
+        if step.number % 4 == 0:
+            model.target.load_state_dict(model.online.state_dict())
+
+
+@exact("Target network outside the model", note="Keep it in `run.keep`.", shown=True)
+def target_outside(run: Run) -> None:
+    """The target network is a module of its own, updated between steps."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+    target = copy.deepcopy(model).requires_grad_(requires_grad=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["target"] = target
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for states, actions in step:
+            chosen = model(states).gather(1, actions[:, None])[:, 0]
+            with torch.no_grad():
+                wanted = states.sum(1) + 0.9 * target(states.roll(1, dims=1)).max(1).values
+            step.backward(functional.smooth_l1_loss(chosen, wanted))
+        with torch.no_grad():
+            for slow, fast in zip(target.parameters(), model.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+
+
+@exact("Queue of keys (MoCo)", note="Keep the tensor; fill it between steps.", shown=True)
+def queue_kept(run: Run) -> None:
+    """Negatives come from a queue of keys, to which every step adds those of a few samples."""
+    model = nn.Linear(6, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["queue"] = torch.ones(16, 8) / math.sqrt(8)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, _ in step:
+            one = functional.normalize(model(inputs), dim=1)
+            other = functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)), dim=1)
+            logits = torch.cat([(one * other).sum(1, keepdim=True), one @ run.keep["queue"].T], dim=1)
+            step.backward(functional.cross_entropy(logits / 0.2, torch.zeros(len(inputs), dtype=torch.long)))
+        with torch.no_grad():
+            samples = VECTORS.tensors[0].roll(4 * step.number, dims=0)[:4]
+            keys = functional.normalize(model(samples), dim=1)
+        run.keep["queue"] = torch.cat([keys, run.keep["queue"][:-4]])
+
+
+@exact("Replay buffer", note="Keep its tensors; write into them between steps.")
+def replay_buffer(run: Run) -> None:
+    """A ring of states and rewards is written between steps and drawn from in the inner loop."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    states = run.keep["states"] = torch.zeros(32, 6)
+    rewards = run.keep["rewards"] = torch.zeros(32)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            drawn = torch.randint(0, 32, (4,))
+            replayed = functional.mse_loss(model(states[drawn])[:, 0], rewards[drawn])
+            step.backward(functional.mse_loss(model(inputs)[:, 0], targets.float()) + replayed)
+        place = step.number % 32
+        with torch.no_grad():
+            states[place] = torch.full((6,), float(step.number))
+            rewards[place] = model(states[place]).squeeze() * 0.9 + 1.0
+
+
+@exact("Running statistics kept as tensors")
+def statistics_kept(run: Run) -> None:
+    """The scale of the loss is a running mean of `step.loss`, kept as a tensor."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["scale"] = torch.ones(())
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets) / run.keep["scale"])
+        run.keep["scale"] = 0.9 * run.keep["scale"] + 0.1 * step.loss
+
+
+@exact("Best score and its step", note="Numbers, strings, lists and dicts can be kept as they are.")
+def numbers_kept(run: Run) -> None:
+    """The script remembers its best loss, when that was, and a history."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["best"], run.keep["history"] = {"loss": math.inf, "step": 0}, []
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.loss < run.keep["best"]["loss"]:
+            run.keep["best"] = {"loss": step.loss, "step": step.number}
+        run.keep["history"] = [*run.keep["history"], round(step.loss, 3)]
+    run.print("best", run.keep["best"]["step"], *run.keep["history"])
+
+
+@exact("The best weights", note="Keep the copy; tensors travel with it.")
+def best_weights(run: Run) -> None:
+    """A copy of the weights with the smallest loss so far goes back into the model in the end."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model, optimizer = run.prepare(model, optimizer)
+    best = run.keep["weights"] = copy.deepcopy(model)
+    run.keep["loss"] = math.inf
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.loss < run.keep["loss"]:
+            run.keep["loss"] = step.loss
+            best.load_state_dict(model.state_dict())
+        if step.last:
+            model.load_state_dict(best.state_dict())
+
+
+@exact("Early stopping", note="`elastane.EarlyStopping` keeps its counters in `run.keep`.")
+def early_stopping(run: Run) -> None:
+    """The run ends once the loss has not become better for some steps."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    stopper = elastane.EarlyStopping(run, patience=9, min_delta=10.0)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=40):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        stopper.update(step.loss)
+
+
+@exact(
+    "A rollout made between steps (PPO)", note="Keep its tensors: a worker that joins needs them.", shown=True
+)
+def rollout(run: Run) -> None:
+    """Every third step plays with the present policy; the steps in between learn from what was played."""
+    policy = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
+    policy, optimizer = run.prepare(policy, optimizer)
+    states, answers = VECTORS.tensors
+    run.keep["chances"] = torch.full((len(states), CLASSES), 1 / CLASSES)
+    numbers = torch.arange(len(states))
+    for step in run.steps(numbers, global_batch=8, microbatch=2, until=12):
+        for chosen in step:
+            actions = torch.multinomial(run.keep["chances"][chosen], 1)
+            before = run.keep["chances"][chosen].gather(1, actions)[:, 0]
+            now = policy(states[chosen]).softmax(1).gather(1, actions)[:, 0]
+            advantage = (actions[:, 0] == answers[chosen]).float() - 0.25
+            ratio = now / before
+            step.backward(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean())
+        if step.number % 3 == 0:
+            with torch.no_grad():
+                run.keep["chances"] = policy(states).softmax(1)
+
+
+@exact("A schedule of its own rhythm", note="Keep the schedule and step it between steps.")
+def schedule_kept(run: Run) -> None:
+    """The script steps a schedule every third step."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    model, optimizer = run.prepare(model, optimizer)
+    scheduler = run.keep["schedule"] = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        if step.number % 3 == 0:
+            scheduler.step()
+
+
+@refused(
+    "`run.keep` changed in the inner loop",
+    "inside a step",
+    instead="Change it after the inner loop, from `step.loss` or the sums of an evaluation.",
+)
+def kept_inside(run: Run) -> None:
+    """The script adds up its losses in `run.keep`, microbatch by microbatch."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["total"] = 0.0
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            loss = functional.cross_entropy(model(inputs), targets)
+            run.keep["total"] += loss.item()
+            step.backward(loss)
+
+
+@refused(
+    "A kept tensor or module changed in the inner loop",
+    "inside a step",
+    instead="Change it after the inner loop.",
+)
+def kept_tensor_inside(run: Run) -> None:
+    """The script writes into a kept tensor, microbatch by microbatch."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    total = run.keep["total"] = torch.zeros(())
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            loss = functional.cross_entropy(model(inputs), targets)
+            total += loss.detach()
+            step.backward(loss)

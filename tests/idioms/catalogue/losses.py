@@ -1,0 +1,397 @@
+"""Losses and gradients.
+
+`step.backward(loss)` takes a mean over the microbatch, or a sum with the weight that it is to be divided by.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn import functional
+
+from elastane import Run
+
+from .registry import exact, refused
+from .samples import CLASSES, IMAGES, VECTORS
+
+
+@exact("Several losses added")
+def losses_added(run: Run) -> None:
+    """The loss is a sum of a main loss, an auxiliary one and a penalty."""
+    model = nn.ModuleDict({"body": nn.Linear(6, 16), "head": nn.Linear(16, CLASSES), "aux": nn.Linear(16, 6)})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            hidden = torch.tanh(model["body"](inputs))
+            main = functional.cross_entropy(model["head"](hidden), targets)
+            auxiliary = functional.mse_loss(model["aux"](hidden), inputs)
+            penalty = sum(parameter.square().sum() for parameter in model.parameters())
+            step.backward(main + 0.3 * auxiliary + 1e-3 * penalty)
+
+
+@exact(
+    "`auxiliary.backward()` by hand",
+    note="Its gradient is added as it is, once per microbatch. For a mean, add the losses instead.",
+    shown=True,
+)
+def backward_by_hand(run: Run) -> None:
+    """A second loss has a backward pass of its own before `step.backward`."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            auxiliary = 0.1 * model(inputs.flip(1)).logsumexp(1).mean()
+            auxiliary.backward()
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@exact("Weighted by tokens", note="Pass the sum and the weight.", shown=True)
+def weighted_by_tokens(run: Run) -> None:
+    """Each microbatch has another number of targets that count."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            ignored = torch.where(targets == 0, -100, targets)
+            total = functional.cross_entropy(model(inputs), ignored, reduction="sum")
+            step.backward(total, weight=(ignored != -100).sum())
+
+
+@exact("Weights of samples from the dataset")
+def weights_of_samples(run: Run) -> None:
+    """Each sample has a weight of its own."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            weights = inputs[:, 0].sigmoid()
+            losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+            step.backward((weights * losses).sum(), weight=weights.sum())
+
+
+@exact("Label smoothing and class weights")
+def label_smoothing(run: Run) -> None:
+    """Cross entropy with smoothed labels and a weight for each class."""
+    model = nn.Linear(6, CLASSES)
+    criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5, 1.0]), label_smoothing=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(criterion(model(inputs), targets))
+
+
+@exact("Mixup", note="Random numbers of torch, NumPy and Python are seeded for each virtual rank.")
+def mixup(run: Run) -> None:
+    """Samples and labels are mixed with random parts."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            part = np.random.beta(0.4, 0.4)  # noqa: NPY002 - as most scripts have it
+            order = torch.randperm(len(inputs))
+            logits = model(part * inputs + (1 - part) * inputs[order])
+            one, other = (functional.cross_entropy(logits, labels) for labels in (targets, targets[order]))
+            step.backward(part * one + (1 - part) * other)
+
+
+@exact("Contrastive loss", note="Negatives come from the same microbatch; choose it large enough.")
+def contrastive(run: Run) -> None:
+    """Two views of each sample are to be more alike than views of different samples (SimCLR)."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=16, microbatch=4, until=12):
+        for inputs, _ in step:
+            one, other = (
+                functional.normalize(model(inputs + 0.1 * torch.randn_like(inputs)), dim=1) for _ in range(2)
+            )
+            step.backward(functional.cross_entropy(one @ other.T / 0.1, torch.arange(len(inputs))))
+
+
+@exact(
+    "Distillation from a constant teacher", note="The teacher is made by every worker, by running the script."
+)
+def distillation(run: Run) -> None:
+    """A student learns from the outputs of a teacher outside the model that never changes."""
+    teacher = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, CLASSES)).eval()
+    student = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=0.02)
+    student, optimizer = run.prepare(student, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, _ in step:
+            with torch.no_grad():
+                wanted = (teacher(inputs) / 2).softmax(1)
+            step.backward(
+                functional.kl_div((student(inputs) / 2).log_softmax(1), wanted, reduction="batchmean")
+            )
+
+
+@exact("Distillation from a teacher inside the model")
+def teacher_inside(run: Run) -> None:
+    """Teacher and student are one module, of which only the student is trained."""
+    model = nn.ModuleDict({"teacher": nn.Linear(6, CLASSES), "student": nn.Linear(6, CLASSES)})
+    model["teacher"].requires_grad_(requires_grad=False)
+    optimizer = torch.optim.AdamW(model["student"].parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, _ in step:
+            step.backward(functional.mse_loss(model["student"](inputs), model["teacher"](inputs)))
+
+
+@exact("Feature matching")
+def feature_matching(run: Run) -> None:
+    """A generator is to match mean features that a frozen network finds in real samples."""
+    model = nn.ModuleDict({"generator": nn.Linear(3, 6), "critic": nn.Linear(6, 16)})
+    model["critic"].requires_grad_(requires_grad=False)
+    optimizer = torch.optim.Adam(model["generator"].parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for real, _ in step:
+            fake = model["generator"](torch.randn(len(real), 3))
+            real_features, fake_features = (
+                model["critic"](samples).relu().mean(0) for samples in (real, fake)
+            )
+            step.backward(functional.l1_loss(fake_features, real_features))
+
+
+@exact("Gradient penalty (WGAN-GP)", shown=True)
+def gradient_penalty(run: Run) -> None:
+    """The gradient of the critic in its input is a part of the loss."""
+    critic = nn.Sequential(nn.Linear(6, 16), nn.Softplus(), nn.Linear(16, 1))
+    optimizer = torch.optim.Adam(critic.parameters(), lr=0.01, betas=(0.0, 0.9))
+    critic, optimizer = run.prepare(critic, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for real, _ in step:
+            fake = torch.randn_like(real)
+            between = torch.lerp(real, fake, torch.rand(len(real), 1)).requires_grad_()
+            (gradient,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+            penalty = (gradient.norm(dim=1) - 1).square().mean()
+            step.backward(critic(fake).mean() - critic(real).mean() + 10 * penalty)
+
+
+@exact("Adversarial training (FGSM)")
+def adversarial(run: Run) -> None:
+    """Inputs are moved along the sign of their gradient before the loss is taken."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            inputs.requires_grad_()
+            (gradient,) = torch.autograd.grad(functional.cross_entropy(model(inputs), targets), inputs)
+            moved = (inputs + 0.1 * gradient.sign()).detach()
+            step.backward(functional.cross_entropy(model(moved), targets))
+
+
+@exact("Meta-learning (MAML)", note="Inner steps are functional: they change no parameter of the model.")
+def meta_learning(run: Run) -> None:
+    """One inner gradient step on half of the microbatch, the loss on the other half."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=16, microbatch=4, until=12):
+        for inputs, targets in step:
+            weights = dict(model.named_parameters())
+            loss = functional.cross_entropy(
+                torch.func.functional_call(model, weights, inputs[:2]), targets[:2]
+            )
+            gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+            adapted = {
+                name: weight - 0.1 * gradient
+                for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+            }
+            logits = torch.func.functional_call(model, adapted, inputs[2:])
+            step.backward(functional.cross_entropy(logits, targets[2:]))
+
+
+@exact("Gradients of single samples", note="`torch.func` works on values; give `step.backward` a loss.")
+def gradients_of_samples(run: Run) -> None:
+    """`vmap` and `grad` measure each sample's gradient, and those with large ones count less."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+
+    def loss_of(weights: dict[str, torch.Tensor], sample: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        logits = torch.func.functional_call(model, weights, sample[None])
+        return functional.cross_entropy(logits, target[None])
+
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            weights = {name: weight.detach() for name, weight in model.named_parameters()}
+            per_sample = torch.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, inputs, targets)
+            norms = torch.stack([gradient.flatten(1).norm(dim=1) for gradient in per_sample.values()]).norm(
+                dim=0
+            )
+            losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+            step.backward((losses / norms.clamp(min=1.0)).mean())
+
+
+@exact("Hooks on the gradients of parameters", note="They act on each microbatch's gradient, not on the sum.")
+def hooks_on_parameters(run: Run) -> None:
+    """A hook clamps the gradient of one weight."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    model[0].weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Reversed(torch.autograd.Function):
+    """Passes its input on, and the gradient back with the other sign."""
+
+    @staticmethod
+    def forward(ctx: object, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return -gradient
+
+
+@exact("An `autograd.Function` of your own")
+def gradient_reversal(run: Run) -> None:
+    """Gradients are reversed on their way from a second head (domain adaptation)."""
+    model = nn.ModuleDict(
+        {"body": nn.Linear(6, 16), "head": nn.Linear(16, CLASSES), "domain": nn.Linear(16, 2)}
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            hidden = torch.tanh(model["body"](inputs))
+            domains = model["domain"](Reversed.apply(hidden))
+            fooled = functional.cross_entropy(domains, (inputs[:, 5] > 0).long())
+            step.backward(functional.cross_entropy(model["head"](hidden), targets) + fooled)
+
+
+@exact("Gradient clipping", note="Clip through `prepare`: `.grad` is None in the loop.", shown=True)
+def clipped(run: Run) -> None:
+    """The gradient of the whole step is clipped to a norm."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer, clip_grad_norm=0.1)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "Gradients clipped by hand",
+    "clip_grad_norm",
+    instead="Pass `clip_grad_norm` to `prepare`: in the loop there is no `.grad` to clip.",
+)
+def clipped_by_hand(run: Run) -> None:
+    """The script calls `clip_grad_norm_` after the backward pass."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+@exact("Sharpness-aware minimisation (SAM)", note="Each microbatch has an ascent of its own (m-sharpness).")
+def sharpness_aware(run: Run) -> None:
+    """The loss is taken at weights that were moved along its own gradient, without changing the model."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            weights = dict(model.named_parameters())
+            loss = functional.cross_entropy(model(inputs), targets)
+            gradients = torch.autograd.grad(loss, list(weights.values()))
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            moved = {
+                name: weight + 0.05 * gradient / norm
+                for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
+            }
+            logits = torch.func.functional_call(model, moved, inputs)
+            step.backward(functional.cross_entropy(logits, targets))
+
+
+@exact("Autocast to bf16")
+def autocast(run: Run) -> None:
+    """The forward pass runs in bf16 where that is safe."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(IMAGES, global_batch=8, microbatch=2, until=12):
+        for images, targets in step:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = functional.cross_entropy(model(images), targets)
+            step.backward(loss)
+
+
+@exact("`GradScaler` for fp16", note="It goes to `prepare`; `step.skipped` tells that a step overflowed.")
+def scaled(run: Run) -> None:
+    """Losses are scaled, and a step that overflows is skipped on every worker alike."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    scaler = GradScaler("cpu", init_scale=2.0**17, growth_interval=2)
+    model, optimizer = run.prepare(model, optimizer, scaler=scaler)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = functional.cross_entropy(model(inputs).float(), targets)
+            step.backward(loss)
+        run.print(step.skipped, scaler.get_scale())
+
+
+@exact("Learned weights of losses")
+def learned_weights(run: Run) -> None:
+    """Two losses are weighed by parameters of their own (Kendall et al., 2018)."""
+    model = nn.Linear(6, CLASSES + 6)
+    model.register_parameter("spread", nn.Parameter(torch.zeros(2)))
+    groups = [{"params": [model.weight, model.bias]}, {"params": [model.spread], "lr": 0.1}]
+    optimizer = torch.optim.AdamW(groups, lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            outputs = model(inputs)
+            losses = torch.stack(
+                [
+                    functional.cross_entropy(outputs[:, :CLASSES], targets),
+                    functional.mse_loss(outputs[:, CLASSES:], inputs),
+                ]
+            )
+            step.backward((losses * (-model.spread).exp() + model.spread).sum())
+
+
+@exact("Diffusion", note="Timesteps and noise come from the global generator.")
+def diffusion(run: Run) -> None:
+    """A network learns to predict the noise that was added to samples."""
+    model = nn.Sequential(nn.Linear(7, 32), nn.SiLU(), nn.Linear(32, 6))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, _ in step:
+            time, noise = torch.rand(len(inputs), 1), torch.randn_like(inputs)
+            angle = time * math.pi / 2
+            noisy = angle.cos() * inputs + angle.sin() * noise
+            step.backward(functional.mse_loss(model(torch.cat([noisy, time], dim=1)), noise))
+
+
+@exact("Variational autoencoder")
+def autoencoder(run: Run) -> None:
+    """Reconstruction and divergence, with a reparametrised sample."""
+    model = nn.ModuleDict({"encoder": nn.Linear(6, 8), "decoder": nn.Linear(4, 6)})
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, _ in step:
+            mean, spread = model["encoder"](inputs).chunk(2, dim=1)
+            drawn = mean + torch.randn_like(mean) * (0.5 * spread).exp()
+            divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(1).mean()
+            step.backward(functional.mse_loss(model["decoder"](drawn), inputs) + 0.1 * divergence)

@@ -1,0 +1,218 @@
+"""Optimizers.
+
+With `--copies all` any optimizer will do that updates each parameter from its own gradient and state. With
+`--copies N` it must update each element by itself, and be one that is known to.
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from elastane import Run
+
+from .registry import exact, refused
+from .samples import CLASSES, VECTORS
+
+ELEMENTWISE: dict[str, Callable[..., Optimizer]] = {
+    "ASGD": torch.optim.ASGD,
+    "Adadelta": torch.optim.Adadelta,
+    "Adagrad": torch.optim.Adagrad,
+    "Adam": torch.optim.Adam,
+    "AdamW": torch.optim.AdamW,
+    "Adamax": torch.optim.Adamax,
+    "NAdam": torch.optim.NAdam,
+    "RAdam": torch.optim.RAdam,
+    "RMSprop": torch.optim.RMSprop,
+    "Rprop": torch.optim.Rprop,
+    "SGD": torch.optim.SGD,
+}
+
+
+@exact(
+    "Every elementwise optimizer of `torch.optim`",
+    variants=tuple(ELEMENTWISE),
+    note=", ".join(ELEMENTWISE) + ".",
+)
+def elementwise(run: Run, kind: str) -> None:
+    """Two groups with other hyperparameters."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    groups = [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.005}]
+    optimizer = ELEMENTWISE[kind](groups, lr=0.01)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+OPTIONS: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
+    "amsgrad": lambda parameters: torch.optim.Adam(parameters, lr=0.01, amsgrad=True),
+    "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=True),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True),
+    "tensor-lr": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01), capturable=False),
+}
+
+
+@exact("Options of optimizers", variants=tuple(OPTIONS), note=", ".join(OPTIONS) + ".")
+def options(run: Run, kind: str) -> None:
+    """Other implementations, and a learning rate in a tensor."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = OPTIONS[kind](model.parameters())
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+COUPLED: dict[str, Callable[..., Optimizer]] = {
+    "Adafactor": torch.optim.Adafactor,
+    "Muon": torch.optim.Muon,
+}
+
+
+@exact("Adafactor and Muon", variants=tuple(COUPLED), unsharded="--copies n cannot shard")
+def coupled(run: Run, kind: str) -> None:
+    """The update of an element depends on its row and column; Muon takes matrices only."""
+    model = nn.Sequential(nn.Linear(6, 16, bias=False), nn.Tanh(), nn.Linear(16, CLASSES, bias=False))
+    optimizer = COUPLED[kind](model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Lion(Optimizer):
+    """Moves each parameter by the sign of its momentum."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr, "betas": (0.9, 0.99)})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            slow, fast = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                momentum = state["momentum"]
+                parameter.sub_(momentum.lerp(parameter.grad, 1 - slow).sign_(), alpha=group["lr"])
+                momentum.lerp_(parameter.grad, 1 - fast)
+
+
+@exact("An optimizer of your own", unsharded="--copies n cannot shard", shown=True)
+def own_optimizer(run: Run) -> None:
+    """Lion, with a state for each parameter."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = Lion(model.parameters(), lr=0.01)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Counted(Optimizer):
+    """Counts its steps in an attribute, for a learning rate that falls."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+        self.t = 0
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        self.t += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=group["lr"] / self.t**0.5)
+
+
+@exact("An optimizer that counts in an attribute", unsharded="--copies n cannot shard")
+def counting_optimizer(run: Run) -> None:
+    """`self.t += 1` in its `step`."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = Counted(model.parameters(), lr=0.5)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Global(Optimizer):
+    """Divides by a running norm of all gradients, kept under a key of its own."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
+        state = self.state["all"]
+        state["norm"] = 0.9 * state.get("norm", norm) + 0.1 * norm
+        for parameter in parameters:
+            parameter.sub_(parameter.grad / state["norm"], alpha=self.param_groups[0]["lr"])
+
+
+@exact("An optimizer with state of no parameter", unsharded="--copies n cannot shard")
+def global_state(run: Run) -> None:
+    """`self.state["all"]` has a running norm of all gradients."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = Global(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+class Agc(torch.optim.SGD):
+    """SGD that clips the gradient of each parameter to a part of its norm before it steps."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    limit = 0.01 * parameter.norm().clamp(min=1e-3)
+                    parameter.grad.mul_((limit / parameter.grad.norm().clamp(min=1e-6)).clamp(max=1.0))
+        super().step()
+
+
+@exact("A subclass that edits gradients in `step`", unsharded="--copies n cannot shard")
+def subclass(run: Run) -> None:
+    """Adaptive gradient clipping in a subclass of SGD."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = Agc(model.parameters(), lr=0.5, momentum=0.9)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "LBFGS", "lbfgs evaluates the loss several times a step", instead="Use an optimizer without a closure."
+)
+def lbfgs(run: Run) -> None:
+    """An optimizer that needs a closure."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.LBFGS(model.parameters()))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "SparseAdam", "sparseadam takes sparse gradients only", instead="Use Adam: gradients are made dense."
+)
+def sparse_adam(run: Run) -> None:
+    """An optimizer for sparse gradients alone."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SparseAdam(model.parameters()))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))

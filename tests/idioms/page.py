@@ -1,0 +1,56 @@
+"""``docs/idioms.md``, made from the catalogue."""
+
+import inspect
+from pathlib import Path
+
+from .catalogue import CATALOGUE, THEMES, Idiom
+
+PAGE = Path(__file__).parents[2] / "docs" / "idioms.md"
+
+INTRODUCTION = """\
+# How training code is written
+
+What becomes of common ways to write training code. `run` is what `elastane.join()` returns.
+
+Each entry is a test. Its code trains on one worker without interruption. It trains again while a worker
+joins, one is killed in the middle of a step and another takes its place. It trains once more with
+`--copies 1`, while two workers join and the first is drained. The code is in `tests/idioms/catalogue/`, and
+`pytest tests/idioms --rewrite` makes this page from it.
+
+- **exact**: parameters, optimizer state and losses are the same bits in all three.
+- **exact, not sharded**: the same, but with `--copies N` the optimizer is refused before the first step.
+- **refused**: the run ends with a sentence that says why and what to write instead. It never finishes with
+  other bytes.
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    parts = [INTRODUCTION]
+    for theme in THEMES:
+        idioms = [idiom for idiom in CATALOGUE.values() if idiom.train.__module__ == theme.__name__]
+        parts.append(_section(inspect.cleandoc(theme.__doc__), idioms))
+    return "\n".join(parts)
+
+
+def _section(theme: str, idioms: list[Idiom]) -> str:
+    title, _, introduction = theme.partition("\n")
+    rows = [f"| {idiom.title} | {_verdict(idiom)} | {_remark(idiom)} |" for idiom in idioms]
+    table = "\n".join(["| idiom | verdict | note, or what to write instead |", "|---|---|---|", *rows])
+    codes = [
+        f"{idiom.title}: {idiom.sentence[0].lower()}{idiom.sentence[1:]}\n\n```python\n{idiom.code}\n```"
+        for idiom in idioms
+        if idiom.shown
+    ]
+    return "\n\n".join(filter(None, [f"## {title.rstrip('.')}", introduction.strip(), table, *codes])) + "\n"
+
+
+def _verdict(idiom: Idiom) -> str:
+    if idiom.refusal:
+        return "refused"
+    return "exact, not sharded" if idiom.unsharded else "exact"
+
+
+def _remark(idiom: Idiom) -> str:
+    # A bar would end the cell.
+    return " ".join(filter(None, [idiom.sentence, idiom.note])).replace("|", "\\|")
