@@ -69,10 +69,25 @@ def test_lists_and_dicts_cannot_be_changed_behind_its_back():
     assert there["by name"] == keep["by name"] == {"a": (1,)}
 
 
-def test_a_tensor_of_one_element_is_kept_as_its_number():
-    keep = Keep()
-    keep["best"] = torch.tensor(0.5)
-    assert keep["best"] == 0.5
+@pytest.mark.parametrize("tensor", [torch.tensor(0.5), torch.arange(6).reshape(2, 3), torch.zeros(0)])
+def test_a_tensor_is_kept_as_it_is_and_arrives_in_the_one_that_is_there(tensor):
+    keep, there = Keep(), Keep()
+    keep["it"], there["it"] = tensor, (theirs := torch.ones_like(tensor))
+    assert keep["it"] is tensor
+    assert handed_over(keep, there)["it"] is theirs
+    assert torch.equal(theirs, tensor)
+    assert torch.equal(handed_over(keep, Keep())["it"], tensor)
+
+
+def test_a_module_is_kept_with_its_parameters_and_buffers():
+    keep, there = Keep(), Keep()
+    keep["target"], there["target"] = nn.BatchNorm1d(3), (theirs := nn.BatchNorm1d(3))
+    with torch.no_grad():
+        keep["target"].weight.mul_(3)
+        keep["target"].running_mean.add_(1)
+    handed_over(keep, there)
+    assert torch.equal(theirs.weight, keep["target"].weight)
+    assert torch.equal(theirs.running_mean, keep["target"].running_mean)
 
 
 @pytest.mark.parametrize("value", [object(), torch.ones(3, requires_grad=True) * 2, lambda: 0, {1, 2}, b"bytes", [object()]])

@@ -265,6 +265,7 @@ class Training:
     def apply(self, commit: actions.Commit) -> Taken:
         """Take a committed training step."""
         outcome = commit.outcome
+        self.gradients.forget()
         # Digests in these votes are of the state before this step.
         self.committed(outcome)
         skipped = self._overflowed(outcome)

@@ -33,6 +33,31 @@ PORTION = 1 << 22
 """Elements; larger gradients are added in portions."""
 
 
+class Taken(torch.Tensor):
+    """What lies in ``.grad`` once the gradient is on its way into a slot: whatever a script does with it is
+    refused, since it would change nothing.
+    """
+
+    @classmethod
+    def of(cls, parameter: torch.Tensor) -> torch.Tensor:
+        """One of the shape of a parameter, without memory of its own."""
+        zero = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+        return zero.expand(parameter.shape).as_subclass(cls)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: object, _types: object, _args: object = (), _kwargs: object = None
+    ) -> torch.Tensor:
+        name = getattr(func, "__name__", str(func)).removesuffix("__get__").strip("_") or "its memory"
+        raise BadInput(
+            f".grad of a trained parameter was used in the loop over a step ({name}), as clip_grad_norm_ does",
+            means="step.backward has handed the gradient over to be summed with those of all virtual ranks, so "
+            "changing it here would do nothing",
+            do="clip with run.prepare(clip_grad_norm=...); change a microbatch's gradient as it is computed with "
+            "parameter.register_hook(function)",
+        )
+
+
 class Gradients:
     """The slots of one worker.
 
@@ -68,6 +93,7 @@ class Gradients:
         self._parts: Counter[int] = Counter()
         self._kept: _Kept | None = None
         self._scratch: dict[torch.dtype, torch.Tensor] = {}
+        self._taken = [Taken.of(parameter) for parameter in layout.parameters]
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
@@ -196,7 +222,7 @@ class Gradients:
         leaf = self._leaf
         assert leaf is not None, "end_leaf follows begin_leaf"  # noqa: S101
         for number, parameter in enumerate(self.layout.parameters):
-            if parameter.grad is not None:
+            if parameter.grad is not None and parameter.grad is not self._taken[number]:
                 if number in self._touched:
                     raise _too_late(self.layout.places[number].name)
                 self._deliver(number)
@@ -229,7 +255,7 @@ class Gradients:
     def _deliver(self, number: int) -> None:
         """Move the gradient of a parameter, complete now, on its way into a slot."""
         parameter = self.layout.parameters[number]
-        gradient, parameter.grad = parameter.grad, None
+        gradient, parameter.grad = parameter.grad, self._taken[number]
         if gradient is None:
             return
         self._touched.add(number)

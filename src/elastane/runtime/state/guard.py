@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -22,13 +23,14 @@ class OptimizerGuard:
     Args:
         optimizer: the one given to ``prepare``.
         kept: tells whether the run keeps an optimizer of the script's.
+        model: of the run.
 
     Attributes:
         place: where the script is: another value in each microbatch and between any two steps.
     """
 
-    def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool]) -> None:
-        self._optimizer, self._kept = optimizer, kept
+    def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool], model: nn.Module) -> None:
+        self._optimizer, self._kept, self._model = optimizer, kept, model
         self.place: tuple[Any, ...] = ()
         self._ours = False
         self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -56,7 +58,9 @@ class OptimizerGuard:
                 means="the run steps the optimizer itself, when all workers have the whole gradient",
                 do="leave out optimizer.step(); step.backward(loss) is all that a microbatch needs",
             )
-        if self._kept(optimizer) or self._seen.setdefault(optimizer, self.place) == self.place:
+        here = {id(parameter) for parameter in self._model.parameters()}
+        foreign = all(id(p) not in here for group in optimizer.param_groups for p in group["params"])
+        if foreign and (self._kept(optimizer) or self._seen.setdefault(optimizer, self.place) == self.place):
             return
         raise BadInput(
             f"a second optimizer ({type(optimizer).__name__}) is stepped beside the run: optimizer.step()",

@@ -39,7 +39,7 @@ class Keep(MutableMapping[str, Any]):
             raise BadInput(
                 f"run.keep[{name!r}]: a name is a string", means="it travels as JSON", do=f"use {str(name)!r}"
             )
-        value = _number(value)
+        _refuse_misfits(value)
         if isinstance(value, torch.Tensor | Stateful):
             _checked(name, value)
             if name in self._waiting:
@@ -92,6 +92,8 @@ class Keep(MutableMapping[str, Any]):
             state = joined(described, tensors)
             if name in mine:
                 self._values[name] = self._objects[name] = _loaded(mine[name], state)
+            elif isinstance(state, torch.Tensor):
+                self._values[name] = self._objects[name] = state.clone()
             else:
                 self._waiting[name] = _copied(state)
 
@@ -150,20 +152,17 @@ def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no nar
         ) from error
 
 
-def _number(value: object) -> object:
-    if isinstance(value, torch.Tensor):
-        if value.grad_fn is not None:
-            raise BadInput(
-                "a tensor that is part of a computation cannot be kept",
-                means="what it was computed from would be kept with it",
-                do="keep tensor.detach().clone()",
-            )
-        return value.item() if value.dim() == 0 else value
+def _refuse_misfits(value: object) -> None:
+    if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+        raise BadInput(
+            "a tensor that is part of a computation cannot be kept",
+            means="what it was computed from would be kept with it",
+            do="keep tensor.detach().clone()",
+        )
     if callable(value) and not isinstance(value, Stateful):
         raise BadInput(
             f"{value!r} cannot be kept", means="a function does not travel", do="define it in the script"
         )
-    return value
 
 
 def _frozen(value: Any) -> Any:  # noqa: ANN401 - likewise

@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from elastane.api.errors import BadInput
 from elastane.protocol.blocks import Block, cut
@@ -105,7 +106,10 @@ class ModelLayout:
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        _refuse_lazy(model)
         names = {parameter: name for name, parameter in model.named_parameters()}
+        self._model = model
+        self._structure = _structure(model)
         self.device = _device_of(optimizer)
         self.sections: list[Section] = []
         self.parameters: list[nn.Parameter] = []
@@ -226,6 +230,14 @@ class ModelLayout:
         Raises:
             BadInput: parameters were moved, unfrozen, or given to other groups of the optimizer.
         """
+        if (structure := _structure(self._model)) != self._structure:
+            paths = structure.keys() | self._structure.keys()
+            path = min(path for path in paths if structure.get(path) != self._structure.get(path))
+            raise BadInput(
+                f"module {path or 'the model'} has other parameters, modules or buffers than it had in run.prepare",
+                means="what is trained is laid out by run.prepare, so what has come since prepare would not be",
+                do="build the whole model, prune it and replace its layers before run.prepare",
+            )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
         for parameter, place in zip(self.parameters, self.places, strict=True):
             if parameter.data_ptr() != starts[place.section] + place.start * parameter.element_size():
@@ -260,6 +272,28 @@ class ModelLayout:
         for parameter in self.frozen:
             digest.update(raw_bytes(parameter))
         return digest.hexdigest()
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise BadInput(
+                f"{name} is lazy and has no shape yet",
+                means="what is trained is laid out by run.prepare",
+                do="run one forward pass on a batch before the optimizer is built and run.prepare is called",
+            )
+
+
+def _structure(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Parameters, modules and persistent buffers of each module: what a script may not exchange."""
+    return {
+        path: (
+            *(id(parameter) for parameter in module._parameters.values()),  # noqa: SLF001 - torch has no
+            *(id(child) for child in module._modules.values()),  # noqa: SLF001 - accessor as quick as these
+            len(module._buffers.keys() - module._non_persistent_buffers_set),  # noqa: SLF001
+        )
+        for path, module in model.named_modules()
+    }
 
 
 def check_dense(layout: ModelLayout) -> None:

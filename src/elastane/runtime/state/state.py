@@ -1,5 +1,6 @@
 """What must survive: values, buffers, optimizer state, schedules; moved in units, digested in blocks."""
 
+import gc
 import hashlib
 import mmap
 from collections.abc import Callable, Iterable, Mapping
@@ -82,7 +83,10 @@ class TrainingState:
             else ShardedOptimizer(optimizer, layout, placement.values)
         )
         self.units = self.keeper.units + 1
-        self.guard = OptimizerGuard(optimizer, lambda other: any(kept is other for kept in self.keep.values()))
+        self.guard = OptimizerGuard(
+            optimizer, lambda other: any(kept is other for kept in self.keep.values()), model
+        )
+        self._schedule_place = ""
         self.shared = SharedState(optimizer)
         self.untrained = Untrained(model, layout)
         # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
@@ -145,12 +149,47 @@ class TrainingState:
             BadInput: the script has changed what a run cannot change.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
+        if first:
+            self._check_schedules()
+        elif self._place_in_schedule() != self._schedule_place:
+            raise BadInput(
+                "scheduler.step() was called by the script",
+                means="the run steps the schedule it was given in run.prepare, so it has been stepped twice",
+                do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
+            )
         moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
         for committed, working in zip(self._buffers, moved, strict=True):
             committed.copy_(working)
         if not first:
             self.untrained.changed.update(self.untrained.different(caches=True))
         self.untrained.remember()
+
+    def _place_in_schedule(self) -> str:
+        """Where the schedule stands that the run steps; empty without one."""
+        if self.scheduler is None or isinstance(self.scheduler, ReduceLROnPlateau):
+            return ""
+        return text(self.scheduler.state_dict())
+
+    def _check_schedules(self) -> None:
+        """Find schedules of the optimizer that the run does not know.
+
+        Raises:
+            BadInput: there is one.
+        """
+        # Parts of a schedule refer to the optimizer as the whole does.
+        # By its type: to ask a stand-in of whatever it is for its class may import or warn.
+        found = [some for some in gc.get_objects() if issubclass(type(some), LRScheduler)]
+        mine = [some for some in found if getattr(some, "optimizer", None) is self.optimizer]
+        known = [self.scheduler, *(kept for kept in self.keep.values() if isinstance(kept, LRScheduler))]
+        parts = [part for some in found for part in getattr(some, "_schedulers", ())]
+        for some in mine:
+            if all(some is not other for other in (*known, *parts)):
+                raise BadInput(
+                    f"the optimizer has a schedule ({type(some).__name__}) that the run does not know",
+                    means="in a worker that joins it would begin anew",
+                    do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the steps: "
+                    "run.keep['schedule'] = scheduler",
+                )
 
     def step_over(self) -> None:
         """Let the script find the state that the step has left; what it changes now is between two steps.
@@ -160,6 +199,7 @@ class TrainingState:
         """
         # Some of them may have come from other workers.
         self.restore_buffers()
+        self._schedule_place = self._place_in_schedule()
         changed = self.untrained.different(caches=False)
         if changed:
             raise changed_inside(changed[0])
@@ -415,6 +455,7 @@ class TrainingState:
                     group[key] = restored(group.get(key), value)
         if self.scheduler is not None and rest["schedule"] is not None:
             self.scheduler.load_state_dict(restored(self.scheduler.state_dict(), rest["schedule"]))
+            self._schedule_place = self._place_in_schedule()
         if self.scaling is not None and rest["scaler"] is not None:
             self.scaling.scaler.load_state_dict(rest["scaler"])
         for parameter, flag in zip(self.layout.parameters, rest["requires_grad"], strict=True):
