@@ -2,10 +2,12 @@
 
 import inspect
 from pathlib import Path
+from textwrap import fill
 
 from .catalogue import CATALOGUE, THEMES, Idiom
 
 PAGE = Path(__file__).parents[2] / "docs" / "idioms.md"
+WIDTH = 110
 
 INTRODUCTION = """\
 # How training code is written
@@ -19,8 +21,10 @@ joins, one is killed in the middle of a step and another takes its place. It tra
 
 - **exact**: parameters, optimizer state and losses are the same bits in all three.
 - **exact, not sharded**: the same, but with `--copies N` the optimizer is refused before the first step.
-- **refused**: the run ends with a sentence that says why and what to write instead. It never finishes with
-  other bytes.
+- **refused**: the run ends with a sentence that says why and what to write instead.
+
+Not every mistake can be noticed. A variable of the script that changes from step to step, and that the loss
+depends on, begins anew in a worker that joins: keep it in `run.keep`. See [assumptions](assumptions.md).
 """
 
 
@@ -35,10 +39,18 @@ def page() -> str:
 
 def _section(theme: str, idioms: list[Idiom]) -> str:
     title, _, introduction = theme.partition("\n")
-    rows = [f"| {idiom.title} | {_verdict(idiom)} | {_remark(idiom)} |" for idiom in idioms]
-    table = "\n".join(["| idiom | verdict | note, or what to write instead |", "|---|---|---|", *rows])
+    rows = [
+        f"| {idiom.title} | {idiom.sentence} | {_verdict(idiom)} | {idiom.note} |".replace("  ", " ")
+        for idiom in idioms
+    ]
+    head = [
+        "| idiom | what the script does | verdict | note, or what to write instead |",
+        "|---|---|---|---|",
+    ]
+    table = "\n".join([*head, *rows])
     codes = [
-        f"{idiom.title}: {idiom.sentence[0].lower()}{idiom.sentence[1:]}\n\n```python\n{idiom.code}\n```"
+        fill(f"{idiom.title}: {idiom.sentence[0].lower()}{idiom.sentence[1:]}", WIDTH)
+        + f"\n\n```python\n{idiom.code}\n```"
         for idiom in idioms
         if idiom.shown
     ]
@@ -49,8 +61,3 @@ def _verdict(idiom: Idiom) -> str:
     if idiom.refusal:
         return "refused"
     return "exact, not sharded" if idiom.unsharded else "exact"
-
-
-def _remark(idiom: Idiom) -> str:
-    # A bar would end the cell.
-    return " ".join(filter(None, [idiom.sentence, idiom.note])).replace("|", "\\|")

@@ -244,7 +244,6 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
     "Models of `transformers`",
     variants=("gpt2", "llama", "bert"),
     note="The model computes its own loss.",
-    shown=True,
 )
 def transformers(run: Run, kind: str) -> None:
     """GPT-2, Llama or BERT, from a configuration, on batches that are dicts."""

@@ -93,7 +93,7 @@ def initialised_by_data(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("Parameters initialised by data before `prepare`", shown=True)
+@exact("Parameters initialised by data before `prepare`")
 def initialised_before(run: Run) -> None:
     """One forward pass on the first samples of the dataset initialises the model on every worker alike."""
     model = nn.Sequential(ActNorm(), nn.Linear(6, CLASSES))
@@ -260,7 +260,6 @@ def curriculum(run: Run) -> None:
     "`optimizer.step()` called by the script",
     "optimizer.step",
     instead="Leave it out, and `zero_grad` with it: a step is applied when the inner loop ends.",
-    shown=True,
 )
 def optimizer_stepped(run: Run) -> None:
     """The script steps the optimizer that it has given to `prepare`."""

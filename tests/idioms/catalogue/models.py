@@ -267,7 +267,6 @@ class Codebook(nn.Module):
 @exact(
     "Code words that follow an average (VQ-VAE)",
     note="They are buffers that the forward pass moves.",
-    shown=True,
 )
 def vector_quantisation(run: Run) -> None:
     """The codebook lives in buffers and is moved by the forward pass."""

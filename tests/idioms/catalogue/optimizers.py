@@ -105,7 +105,7 @@ class Lion(Optimizer):
                 momentum.lerp_(parameter.grad, 1 - fast)
 
 
-@exact("An optimizer of your own", unsharded="--copies n cannot shard", shown=True)
+@exact("An optimizer of your own", unsharded="--copies n cannot shard")
 def own_optimizer(run: Run) -> None:
     """Lion, with a state for each parameter."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))

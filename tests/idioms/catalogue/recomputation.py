@@ -172,7 +172,7 @@ def batch_norm_checkpointed(run: Run) -> None:
             step.backward(functional.cross_entropy(model(inputs), targets))
 
 
-@exact("`torch.compile` of the model", note="`prepare` takes the model or the compiled one.", shown=True)
+@exact("`torch.compile` of the model", note="`prepare` takes the model or the compiled one.")
 def compiled(run: Run) -> None:
     """The model is compiled after `prepare`."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))

@@ -1,6 +1,7 @@
 """How an idiom is entered into the catalogue."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,10 +46,14 @@ class Idiom:
 
     @property
     def code(self) -> str:
-        """As users write it: without its entry in the catalogue and without the docstring."""
+        """The classes and functions it names, then itself without decorator and docstring."""
+        module = sys.modules[self.train.__module__]
+        named = [getattr(module, name, None) for name in self.train.__code__.co_names]
+        own = [part for part in named if getattr(part, "__module__", None) == module.__name__]
+        parts = [inspect.getsource(part).rstrip() for part in own]
         lines = inspect.getsource(self.train).splitlines()
         begin = next(number for number, line in enumerate(lines) if line.startswith("def "))
-        return "\n".join([lines[begin], *lines[begin + 2 :]])
+        return "\n\n\n".join([*parts, "\n".join([lines[begin], *lines[begin + 2 :]])])
 
     def __call__(self, run: Run, variant: str = "") -> None:
         """Train."""

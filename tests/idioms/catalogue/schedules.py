@@ -39,7 +39,6 @@ SCHEDULES: dict[str, Callable[[Optimizer], LRScheduler]] = {
     "Every schedule of `torch.optim.lr_scheduler`",
     note="It goes to `prepare`, which steps it once after every step: " + ", ".join(SCHEDULES) + ".",
     variants=tuple(SCHEDULES),
-    shown=True,
 )
 def schedules(run: Run, kind: str) -> None:
     """The schedule is stepped by the run."""
@@ -53,7 +52,7 @@ def schedules(run: Run, kind: str) -> None:
     run.print(*(group["lr"].hex() for group in optimizer.param_groups))
 
 
-@exact("`ReduceLROnPlateau`", note="It goes to `prepare`; the script steps it.", shown=True)
+@exact("`ReduceLROnPlateau`", note="It goes to `prepare`; the script steps it.")
 def on_plateau(run: Run) -> None:
     """The learning rate falls when the loss of the step has not become better."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
