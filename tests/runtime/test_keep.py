@@ -90,7 +90,9 @@ def test_a_module_is_kept_with_its_parameters_and_buffers():
     assert torch.equal(theirs.running_mean, keep["target"].running_mean)
 
 
-@pytest.mark.parametrize("value", [object(), torch.ones(3, requires_grad=True) * 2, lambda: 0, {1, 2}, b"bytes", [object()]])
+@pytest.mark.parametrize(
+    "value", [object(), torch.ones(3, requires_grad=True) * 2, lambda: 0, {1, 2}, b"bytes", [object()]]
+)
 def test_what_cannot_travel_is_refused_at_once(value):
     keep = Keep()
     with pytest.raises(BadInput, match="cannot be"):
@@ -157,9 +159,15 @@ def test_a_change_inside_a_step_is_refused():
     ("vote", "words"),
     [
         (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}), ""),
-        (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "2"}), "worker 0 and worker 1 differ in run.keep"),
+        (
+            Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "2"}),
+            "worker 0 and worker 1 differ in run.keep",
+        ),
         (Vote(generation=1, round=3, leaves=()), "worker 0 and worker 1 differ in run.keep"),
-        (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}, kind="settle"), "in one to settle"),
+        (
+            Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}, kind="settle"),
+            "in one to settle",
+        ),
     ],
 )
 def test_votes_that_contradict_each_other_are_told_apart(vote, words):

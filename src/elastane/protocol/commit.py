@@ -46,7 +46,7 @@ def tally(
         untouched=tuple(sorted(untouched)),
         sums={name: math.fsum(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
         norm_squared=_sum_of_squares(norms) if norms else None,
-        digests={block: pair for vote in votes.values() for block, pair in sorted(vote.digests.items())},
+        digests=_digests(votes),
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
         stop=any(vote.stop for vote in votes.values()),
         shares={
@@ -64,6 +64,16 @@ def tally(
     )
 
 
+def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
+    """Per block, of parameters and optimizer state; who keeps no optimizer state of a block has digested none."""
+    found: dict[int, tuple[str, str]] = {}
+    for _, vote in sorted(votes.items()):
+        for block, pair in sorted(vote.digests.items()):
+            if pair[1] or block not in found:
+                found[block] = pair
+    return found
+
+
 def _sum_of_squares(squares: list[float]) -> float:
     """Infinite or not a number if any of them is, or if their sum has no finite double."""
     try:
@@ -72,9 +82,7 @@ def _sum_of_squares(squares: list[float]) -> float:
         return math.inf
 
 
-def disagreement(
-    worker: int, kind: str, beliefs: Mapping[str, str] | None, votes: Mapping[int, Vote]
-) -> str:
+def disagreement(worker: int, kind: str, beliefs: Mapping[str, str] | None, votes: Mapping[int, Vote]) -> str:
     """Where another worker's script has gone another way than mine; empty while nothing speaks for it.
 
     Args:
@@ -104,10 +112,12 @@ def divergence(step: int, votes: Mapping[int, Vote]) -> str:
     for worker, vote in sorted(votes.items()):
         for block, pair in sorted(vote.digests.items()):
             other, same = known.setdefault(block, (worker, pair))
-            if pair != same:
+            if not same[1]:
+                known[block] = worker, pair  # the first one that has optimizer state to compare
+            if pair[0] != same[0] or (pair[1] and same[1] and pair[1] != same[1]):
                 what = "parameters" if pair[0] != same[0] else "optimizer state"
                 who = f"workers {other} and {worker}"
                 if block == BESIDE:
-                    return f"after step {step} {who} differ in frozen parameters, buffers or what the script keeps"
+                    return f"after step {step} {who} differ in untrained tensors or in what the script keeps"
                 return f"after step {step} {who} have different {what} in block {block}"
     return ""

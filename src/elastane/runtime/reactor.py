@@ -295,10 +295,14 @@ class Reactor:
                     sums = layout.block(self._gradients.sums, block)
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
-        found = {block: self._state.digest(block) for block in digests}
-        if digests and self._state.rest_digest() != ("", ""):
-            found[BESIDE] = self._state.rest_digest()
+        found = {block: self._digest(block) for block in digests}
+        if digests and (beside := self._state.rest_digest()) != ("", ""):
+            found[BESIDE] = beside
         return events.Measured(ticket, squares, found, self._state.beliefs())
+
+    def _digest(self, block: int) -> tuple[str, str]:
+        values, states = self._state.digest(block)
+        return values, states if self.member.keeps_state_of(block) else ""
 
     def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:
         layout = self._gradients.layout

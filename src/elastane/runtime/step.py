@@ -1,6 +1,5 @@
 """One training step, as the script's inner loop sees it."""
 
-import copy
 import math
 import os
 import sys
@@ -152,7 +151,9 @@ class Step:
         if self._told and number != self._number:
             # It began with the run, as far as it knew, and the others have gone on without it. Its script has
             # decided by a wrong number; the worker that takes its place will not.
-            print(f"step {self._number} was awaited, the run is at step {number}", file=sys.stderr, flush=True)  # noqa: T201
+            print(
+                f"step {self._number} was awaited, the run is at step {number}", file=sys.stderr, flush=True
+            )  # noqa: T201
             os._exit(control.DEAD_THREAD)
         self._number = number
 
@@ -228,15 +229,14 @@ class Step:
         rehearsal = self._rehearsal = Rehearsal(
             training.state, training.gradients, compared=training.compares
         )
-        # A script may change its batch in place, or take things out of it.
-        passes = [copy.deepcopy(batch.inputs), batch.inputs] if training.compares else [batch.inputs]
-        for repeated, inputs in enumerate(passes):
-            # The same random numbers each time.
-            self._deck.seed(1, batch_rank)
+        for repeated in range(2 if training.compares else 1):
+            # Loaded anew: a dataset too must give the same each time. And a script may change its batch in place.
+            inputs = self._deck.deal(1, batch_rank).inputs
             training.state.guard.place = ("rehearsal", repeated)
             training.heartbeat.beat(Phase.STARTING)
-            rehearsal.begin()
-            yield inputs
+            with training.state.companions.watching():
+                rehearsal.begin()
+                yield inputs
             rehearsal.end()
             training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
         self._rehearsal = None

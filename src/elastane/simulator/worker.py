@@ -313,7 +313,8 @@ class SimWorker(Endpoint):
     def _digest(self, block: int) -> tuple[str, str]:
         units = self.world.shape.units_of(block)
         states = [state for unit in units if (state := self.memory.optimizer[unit]) is not None]
-        return digest_of([self.memory.parameters[unit] for unit in units], states)
+        values, digest = digest_of([self.memory.parameters[unit] for unit in units], states)
+        return values, digest if self.member.keeps_state_of(block) else ""
 
 
 def _outcome_of(origin: Kept | None) -> mesh.Outcome | None:

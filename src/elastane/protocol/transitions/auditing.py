@@ -17,17 +17,24 @@ def audited(me: MemberState) -> tuple[int, ...]:
 
 
 def witnessed(me: MemberState) -> tuple[int, ...]:
-    """Blocks of which this copy is digested, too: of each block one more, each time another."""
+    """Blocks of which this copy is digested, too: of each block one more, each time another.
+
+    Every worker has the values of every block, also of those whose optimizer state it does not keep.
+    """
     if not me.layout.compared or me.roles is None:
         return ()
     turn = me.step // max(me.layout.digest_every, 1)
     found = []
     for block, auditor in enumerate(auditors(me)):
-        keepers = complete(me) if me.layout.copies is None else me.roles.holders[block]
-        others = [worker for worker in keepers if worker != auditor]
+        copies = complete(me) if me.layout.copies is None else _members(me)
+        others = [worker for worker in copies if worker != auditor]
         if others and others[(block + turn) % len(others)] == me.worker:
             found.append(block)
     return tuple(found)
+
+
+def _members(me: MemberState) -> tuple[int, ...]:
+    return me.generation.workers if me.generation is not None else ()
 
 
 def complete(me: MemberState) -> tuple[int, ...]:

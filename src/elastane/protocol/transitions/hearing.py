@@ -38,12 +38,9 @@ def hear(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
         case mesh.Ready() | mesh.Summed() | mesh.Vote():
             if message.round == me.committed + 1:
                 hear_of_round(me, sender, message)
-        case mesh.Published():
+        case mesh.Published() | mesh.Current():
             if message.round == me.committed:
-                take_values(me, sender, message.units)
-        case mesh.Current():
-            if message.round == me.committed:
-                me.current.add(sender)
+                hear_of_values(me, sender, message)
         case mesh.Fetch():
             if message.committed == me.committed:
                 me.fetches.append((sender, message))
@@ -51,6 +48,14 @@ def hear(me: MemberState, sender: int, message: mesh.AnyPeerMessage) -> None:
             hear_state(me, sender, message)
         case mesh.Status():  # taken in before, whatever its generation
             pass
+
+
+def hear_of_values(me: MemberState, sender: int, message: mesh.Published | mesh.Current) -> None:
+    match message:
+        case mesh.Published(units=units):
+            take_values(me, sender, units)
+        case mesh.Current():
+            me.current.add(sender)
 
 
 def hear_of_round(me: MemberState, sender: int, message: mesh.Ready | mesh.Summed | mesh.Vote) -> None:

@@ -172,6 +172,10 @@ class MemberState:
             return set(self.layout.everything)
         return {block for block, holders in enumerate(self.holders) if self.worker in holders}
 
+    def keeps_state_of(self, block: int) -> bool:
+        """Whether this worker should keep the optimizer state of a block, and not only its values."""
+        return self.layout.copies is None or self.worker in self.holders[block]
+
     @property
     def holders(self) -> tuple[Holders, ...]:
         return self.roles.holders if self.roles else ()

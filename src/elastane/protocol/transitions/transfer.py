@@ -85,7 +85,8 @@ def serve(me: MemberState) -> None:
         here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
         changeable = bool(fetch.values) or me.layout.copies is None
         if here and not (fetch.released and changeable and me.round.entered is None and not me.left):
-            assert not (fetch.values and me.released and not fetch.released), "STRANDED"
+            lost = bool(fetch.values) and me.released and not fetch.released
+            assert not lost, "a script ran on before all had its values"  # noqa: S101
             me.actions.append(Serve(peer, fetch))
         else:
             me.fetches.append((peer, fetch))

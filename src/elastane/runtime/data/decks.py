@@ -89,12 +89,8 @@ class Deck(ABC):
         """
         batch = self._batch(step, virtual_rank)
         # Anew: whoever loaded, and however many random numbers that took, the computation sees the same.
-        self.seed(step, virtual_rank)
-        return batch
-
-    def seed(self, step: int, virtual_rank: int) -> None:
-        """Seed the random numbers of a virtual rank's computation."""
         seed_everything(random_key(self._seed, step, virtual_rank))
+        return batch
 
     @abstractmethod
     def expect(self, begin: Begin, ranks: Sequence[int]) -> None:

@@ -193,7 +193,9 @@ class Gradients:
     def fingerprints(self) -> tuple[str, ...]:
         """Digest the gradients that a rehearsal has left, and drop them."""
         found = tuple(
-            xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense())) if parameter.grad is not None else ""
+            xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense()))
+            if parameter.grad is not None
+            else ""
             for parameter in self.layout.parameters
         )
         self.forget()

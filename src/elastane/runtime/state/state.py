@@ -18,6 +18,7 @@ from elastane.protocol.mesh import Outcome
 from elastane.runtime.links.mesh import Buffer
 from elastane.runtime.state import parcel
 from elastane.runtime.state.attributes import Attributes, Key, set_attributes
+from elastane.runtime.state.companions import Companions
 from elastane.runtime.state.guard import OptimizerGuard
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout
@@ -52,6 +53,7 @@ class TrainingState:
     Attributes:
         metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
         guard: watches which optimizers the script steps.
+        companions: modules that the script uses beside the model.
     """
 
     def __init__(
@@ -85,6 +87,9 @@ class TrainingState:
         self.units = self.keeper.units + 1
         self.guard = OptimizerGuard(
             optimizer, lambda other: any(kept is other for kept in self.keep.values()), model
+        )
+        self.companions = Companions(
+            model, lambda: (kept for kept in self.keep.values() if isinstance(kept, nn.Module))
         )
         self._schedule_place = ""
         self.shared = SharedState(optimizer)
@@ -149,6 +154,7 @@ class TrainingState:
             BadInput: the script has changed what a run cannot change.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
+        self.companions.check()
         if first:
             self._check_schedules()
         elif self._place_in_schedule() != self._schedule_place:
@@ -233,7 +239,9 @@ class TrainingState:
         """Digests of parameters and of what is kept, by name: ``.data`` changes them without a count."""
         named = {place.name: p for place, p in zip(self.layout.places, self.layout.parameters, strict=True)}
         kept = {f"run.keep {place}": tensor for place, tensor in enumerate(self.keep.tensors())}
-        return {name: content_digest(tensor) for name, tensor in (named | kept).items()} | self.untrained.digests()
+        return {
+            name: content_digest(tensor) for name, tensor in (named | kept).items()
+        } | self.untrained.digests()
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
