@@ -65,7 +65,7 @@ def tally(
 
 
 def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:
-    """Per block, of parameters and optimizer state; who keeps no optimizer state of a block has digested none."""
+    """Per block, of parameters and, from a worker that keeps it, of optimizer state."""
     found: dict[int, tuple[str, str]] = {}
     for _, vote in sorted(votes.items()):
         for block, pair in sorted(vote.digests.items()):

@@ -448,6 +448,6 @@ def _diverged(why: str) -> RunFailed:
         why,
         means="the script changes state in a way that differs between workers, or a machine is at fault; "
         "the next step was not committed",
-        do="look for what the script changes inside the loop over a step, or draws from generators of its own; "
+        do="look for what the script changes in the loop over a step, or draws from generators of its own; "
         "elastane run --resume goes back to a checkpoint",
     )

@@ -97,8 +97,8 @@ class Rehearsal:
             what = f"losses of {values}" if first.loss != last.loss else "different gradients"
             raise BadInput(
                 f"the same microbatch, computed twice, gave {what}",
-                means="the loop over a step, or the dataset, remembers something or draws from a random generator of its "
-                "own, so the result would depend on which microbatches a worker computes",
+                means="the loop over a step, or the dataset, remembers something or draws from a random "
+                "generator of its own, so the result would depend on which microbatches a worker computes",
                 do="start each microbatch from its data and the model alone; draw from torch's, Python's or "
                 "NumPy's global generator; keep what lasts longer in buffers or, between steps, in run.keep",
             )

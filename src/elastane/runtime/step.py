@@ -151,9 +151,8 @@ class Step:
         if self._told and number != self._number:
             # It began with the run, as far as it knew, and the others have gone on without it. Its script has
             # decided by a wrong number; the worker that takes its place will not.
-            print(
-                f"step {self._number} was awaited, the run is at step {number}", file=sys.stderr, flush=True
-            )  # noqa: T201
+            sys.stderr.write(f"step {self._number} was awaited, but the run is at step {number}\n")
+            sys.stderr.flush()
             os._exit(control.DEAD_THREAD)
         self._number = number
 
@@ -230,7 +229,7 @@ class Step:
             training.state, training.gradients, compared=training.compares
         )
         for repeated in range(2 if training.compares else 1):
-            # Loaded anew: a dataset too must give the same each time. And a script may change its batch in place.
+            # Loaded anew: a dataset too must give the same, and a script may change its batch in place.
             inputs = self._deck.deal(1, batch_rank).inputs
             training.state.guard.place = ("rehearsal", repeated)
             training.heartbeat.beat(Phase.STARTING)

@@ -4,13 +4,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import torch
 
 from elastane.api.checkpoints import Manifest, TensorFacts
 from elastane.api.errors import BadInput
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.reader import Reader, Want
-from elastane.runtime.state.layout import Piece, Place
+from elastane.runtime.state.layout import WIDENED, Piece, Place
 from elastane.runtime.state.state import UNTRAINED, TrainingState
 
 MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
@@ -24,7 +25,10 @@ def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
         state.placement.show(blocks)
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
-            yield _entry(MODEL, layout.buffer_places[piece.number], piece, tensors)
+            entry = _entry(MODEL, layout.buffer_places[piece.number], piece, tensors)
+            # In the type that the model has: readers of the file know no other.
+            dtype = layout.buffer_dtypes[piece.number]
+            yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
         for piece in layout.pieces[block]:
             place = layout.places[piece.number]
             yield _entry(MODEL, place, piece, tensors)
@@ -60,7 +64,7 @@ def _untrained(state: TrainingState) -> Iterator[Entry]:
 
 
 def _beside(state: TrainingState) -> Iterator[Entry]:
-    """Tensors that the rest of the state refers to, and that are not in the checkpoint as part of the model."""
+    """Tensors that the rest of the state refers to, but for those that are there as part of the model."""
     model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
     for name, tensor in state.rest()[1].items():
         if name not in model:
@@ -166,11 +170,15 @@ class Source:
         return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
 
     def _by_way_of_the_host(self, wants: Iterable[Want]) -> Iterator[Want]:
+        """Read what is on a device, or kept in a wider type, by way of other memory."""
         for want in wants:
-            if want.into.device.type == "cpu":
+            dtype = getattr(torch, self._facts[want.key].dtype)
+            narrower = WIDENED.get(dtype) == want.into.dtype
+            if want.into.device.type == "cpu" and not narrower:
                 yield want
             else:
-                host = torch.empty_like(want.into, device="cpu")
+                kind = dtype if narrower else want.into.dtype
+                host = torch.empty_like(want.into, device="cpu", dtype=kind)
                 self._arrivals.append((want.into, host))
                 yield Want(want.key, want.start, want.stop, host)
 

@@ -37,7 +37,7 @@ class Attributes:
 
     def changed(self, since: "Attributes") -> dict[Key, Any]:
         """Those that differ from an earlier moment, or were not there, with their values now."""
-        earlier = since._found
+        earlier = since._found  # noqa: SLF001 - another one of this class
         return {
             key: value
             for key, value in self._found.items()

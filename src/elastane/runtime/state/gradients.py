@@ -6,10 +6,10 @@ that the two are added on the way into the slot, their own or that of the pair's
 memory instead of two or three. A worker with an aligned power of two ends with one slot and holds at most
 ``log2 V + 1`` on the way. Slot 0 is where whole sums end up, and the gradient the optimizer sees.
 
-A gradient leaves its parameter for a slot while the backward pass goes on, but only once nothing more can come
-to it: gradients of backward passes that the script runs by itself, and of backward passes inside a backward
-pass (``torch.utils.checkpoint`` with ``use_reentrant=True``), add up in ``.grad`` until the pass that
-`Gradients.backward` runs is over.
+A gradient leaves its parameter for a slot while the backward pass goes on, but only once nothing more can
+come to it: gradients of backward passes that the script runs by itself, and of backward passes inside a
+backward pass (``torch.utils.checkpoint`` with ``use_reentrant=True``), add up in ``.grad`` until the pass
+that `Gradients.backward` runs is over.
 """
 
 import threading
@@ -34,9 +34,7 @@ PORTION = 1 << 22
 
 
 class Taken(torch.Tensor):
-    """What lies in ``.grad`` once the gradient is on its way into a slot: whatever a script does with it is
-    refused, since it would change nothing.
-    """
+    """Stands in ``.grad`` for a gradient on its way into a slot; refuses whatever a script does with it."""
 
     @classmethod
     def of(cls, parameter: torch.Tensor) -> torch.Tensor:
@@ -50,11 +48,11 @@ class Taken(torch.Tensor):
     ) -> torch.Tensor:
         name = getattr(func, "__name__", str(func)).removesuffix("__get__").strip("_") or "its memory"
         raise BadInput(
-            f".grad of a trained parameter was used in the loop over a step ({name}), as clip_grad_norm_ does",
-            means="step.backward has handed the gradient over to be summed with those of all virtual ranks, so "
-            "changing it here would do nothing",
-            do="clip with run.prepare(clip_grad_norm=...); change a microbatch's gradient as it is computed with "
-            "parameter.register_hook(function)",
+            f".grad of a trained parameter was used in the loop over a step ({name}), as by clip_grad_norm_",
+            means="step.backward has handed the gradient over to be summed with those of all virtual ranks, "
+            "so changing it here would do nothing",
+            do="clip with run.prepare(clip_grad_norm=...); change a microbatch's gradient as it is computed "
+            "with parameter.register_hook(function)",
         )
 
 
@@ -109,7 +107,7 @@ class Gradients:
         def begun(_gradient: torch.Tensor) -> None:
             self._pass = _current_pass()
 
-        watched = loss.register_hook(begun) if loss.requires_grad else None
+        watched = loss.register_hook(begun) if loss.requires_grad else None  # type: ignore[no-untyped-call]
         self._late.clear()
         try:
             loss.backward(gradient)  # type: ignore[no-untyped-call]
@@ -350,7 +348,7 @@ class Gradients:
 
 def _current_pass() -> int:
     """The number that autograd gives the backward pass this thread is in; one inside another has its own."""
-    return torch._C._current_graph_task_id()  # type: ignore[no-any-return]  # noqa: SLF001 - as torch.utils.checkpoint
+    return torch._C._current_graph_task_id()  # noqa: SLF001 - as torch.utils.checkpoint does
 
 
 def _too_late(name: str) -> BadInput:

@@ -66,5 +66,5 @@ class OptimizerGuard:
             f"a second optimizer ({type(optimizer).__name__}) is stepped beside the run: optimizer.step()",
             means="what it trains, and its state, would be missing in a worker that joins",
             do="give its parameters to the model and the optimizer of run.prepare, in a group of their own; "
-            "what is trained between the steps only, keep: run.keep['other'] = optimizer, and its module likewise",
+            "what is trained between the steps only, keep: run.keep['other'] = optimizer, and its module too",
         )

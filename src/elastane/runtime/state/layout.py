@@ -15,6 +15,14 @@ from elastane.runtime.state.memory import Section, raw_bytes
 
 TRAINED_ON = ("cpu", "cuda")
 
+WIDENED = {
+    torch.bool: torch.int32,
+    torch.uint8: torch.int32,
+    torch.int8: torch.int32,
+    torch.int16: torch.int32,
+}
+"""Types of buffers that are too narrow to sum changes in, and the type that they are summed and kept in."""
+
 
 class Place(msgspec.Struct, frozen=True):
     """One tensor of the model: elements ``[start, stop)`` of a section, in its own memory order.
@@ -118,6 +126,7 @@ class ModelLayout:
         self._place_parameters(names, optimizer)
         self.parameter_sections = len(self.sections)
         self.buffers: list[tuple[nn.Module, str]] = []
+        self.buffer_dtypes: list[torch.dtype] = []
         self.buffer_places: list[Place] = []
         self._place_buffers(model)
         trained = {id(parameter) for parameter in self.parameters}
@@ -167,14 +176,17 @@ class ModelLayout:
         for prefix, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix="", recurse=False):
                 constant = name in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no accessor
-                kind = buffer.is_floating_point() or buffer.dtype in (torch.int64, torch.int32)
+                kept_as = WIDENED.get(buffer.dtype, buffer.dtype)
+                kind = (
+                    kept_as.is_floating_point or kept_as.is_complex or kept_as in (torch.int64, torch.int32)
+                )
                 # Non-persistent buffers are caches by torch's own definition: every worker has them anyway.
                 if constant or not kind or buffer.numel() == 0 or id(buffer) in seen:
                     continue
                 seen.add(id(buffer))
                 full = f"{prefix}.{name}" if prefix else name
                 self._check_device("buffer", full, buffer)
-                by_dtype.setdefault(buffer.dtype, []).append((module, name, full))
+                by_dtype.setdefault(kept_as, []).append((module, name, full))
         for dtype, buffers in by_dtype.items():
             place = 0
             for module, name, full in buffers:
@@ -182,6 +194,7 @@ class ModelLayout:
                 stop = place + buffer.numel()
                 shape, stride = tuple(buffer.shape), _dense_stride(buffer)
                 self.buffers.append((module, name))
+                self.buffer_dtypes.append(buffer.dtype)
                 self.buffer_places.append(Place(full, len(self.sections), place, stop, shape, stride))
                 place = stop
             self.sections.append(Section(dtype, place))
@@ -234,8 +247,8 @@ class ModelLayout:
             paths = structure.keys() | self._structure.keys()
             path = min(path for path in paths if structure.get(path) != self._structure.get(path))
             raise BadInput(
-                f"module {path or 'the model'} has other parameters, modules or buffers than it had in run.prepare",
-                means="what is trained is laid out by run.prepare, so what has come since prepare would not be",
+                f"{path or 'the model'} has other parameters, modules or buffers than in run.prepare",
+                means="what is trained is laid out by run.prepare; what has come since prepare would not be",
                 do="build the whole model, prune it and replace its layers before run.prepare",
             )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
@@ -243,7 +256,7 @@ class ModelLayout:
             if parameter.data_ptr() != starts[place.section] + place.start * parameter.element_size():
                 raise BadInput(
                     f"{place.name} was given other memory, by assigning .data or by moving the model",
-                    means="its values live in memory that all workers read, so the new ones would not be trained",
+                    means="its values live in memory that all workers read; new ones would not be trained",
                     do="write the values into it: parameter.data.copy_(values)",
                 )
         thawed = next((name for name, parameter in self._frozen_in_groups if parameter.requires_grad), None)

@@ -182,7 +182,7 @@ class WholeOptimizer:
             self._spare.clear()
 
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
-        """One step with zero gradients and no learning rate; the memory it leaves is kept to be overwritten."""
+        """One step with zero gradients and no learning rate; memory it leaves is kept to be overwritten."""
         before = self.shared.snapshot()
         kept = [tensor.clone() for tensor in values]
         for group in self._optimizer.param_groups:

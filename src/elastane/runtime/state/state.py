@@ -30,7 +30,6 @@ from elastane.runtime.state.scaling import Scaling
 from elastane.runtime.state.shared import SharedState
 from elastane.runtime.state.untrained import Untrained, content_digest
 
-
 UNTRAINED = "untrained"
 """In the rest of the state: untrained tensors that the script has changed."""
 
@@ -193,8 +192,8 @@ class TrainingState:
                 raise BadInput(
                     f"the optimizer has a schedule ({type(some).__name__}) that the run does not know",
                     means="in a worker that joins it would begin anew",
-                    do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the steps: "
-                    "run.keep['schedule'] = scheduler",
+                    do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the "
+                    "steps: run.keep['schedule'] = scheduler",
                 )
 
     def step_over(self) -> None:
@@ -249,7 +248,10 @@ class TrainingState:
     def buffer_changes(self) -> list[torch.Tensor]:
         """What the last forward pass added to the buffers, which are put back as they were."""
         moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
-        changes = [buffer - committed for buffer, committed in zip(moved, self._buffers, strict=True)]
+        changes = [
+            buffer.to(committed.dtype) - committed
+            for buffer, committed in zip(moved, self._buffers, strict=True)
+        ]
         self.restore_buffers()
         return changes
 
@@ -314,11 +316,28 @@ class TrainingState:
                 continue
             values = self.layout.block(self.arena.tensors, number)
             change = sums[block.section][block.start : block.stop]
-            if change.is_floating_point():
+            if change.is_floating_point() or change.is_complex():
                 values.add_(change / count)
             else:
                 values.add_(torch.div(change, count, rounding_mode="floor"))
+            self._settle_flags(number, change)
         self.restore_buffers()
+
+    def _settle_flags(self, number: int, change: torch.Tensor) -> None:
+        """A flag has no mean: one that any virtual rank has set is set, one that any has cleared is cleared.
+
+        Args:
+            number: of a block of buffers, whose values have taken the mean.
+            change: the sum of its changes.
+        """
+        block = self.layout.blocks[number]
+        for piece in self.layout.buffer_pieces[number]:
+            if self.layout.buffer_dtypes[piece.number] == torch.bool:
+                place = self.layout.buffer_places[piece.number]
+                start = place.start + piece.start
+                cut = slice(start - block.start, start - block.start + piece.stop - piece.start)
+                values = self.layout.block(self.arena.tensors, number)[cut]
+                values.copy_(torch.where(change[cut] == 0, values, (change[cut] > 0).to(values.dtype)))
 
     # -- moving --------------------------------------------------------------------------------------------
 
@@ -402,8 +421,8 @@ class TrainingState:
     def rest(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What every worker keeps besides blocks: as JSON, and the tensors that it refers to.
 
-        Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and what of the untrained
-        tensors it has changed.
+        Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and those untrained
+        tensors that it has changed.
 
         Raises:
             BadInput: something in it is neither.
@@ -490,7 +509,7 @@ class TrainingState:
         return found | {"run.keep": self.keep.digest()}
 
     def rest_digest(self) -> tuple[str, str]:
-        """Digests of the tensors that no block holds, and of state that an optimizer shares among parameters."""
+        """Digests of the tensors that no block holds, and of state that all parameters share."""
         kept = self.keep.described()[1]
         values = {f"keep/{name}": content_digest(tensor) for name, tensor in kept.items()}
         values |= self.untrained.digests()

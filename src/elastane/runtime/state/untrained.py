@@ -119,7 +119,7 @@ class Untrained:
     def _mark(self, name: str, tensor: torch.Tensor) -> _Mark:
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():
-            return _Mark(address, tensor._version, b"")
+            return _Mark(address, tensor._version, b"")  # noqa: SLF001 - what torch names it
         known = self._views.get(name)
         if known is None or known[0] != address:
             dense = tensor.detach()
@@ -129,7 +129,7 @@ class Untrained:
         step = max(1, len(known[1]) // SAMPLED_BYTES)
         # The first byte of an element is the one that changes most: numbers are little-endian.
         step -= step % tensor.element_size() if step > tensor.element_size() else 0
-        return _Mark(address, tensor._version, known[1][::step].tobytes())
+        return _Mark(address, tensor._version, known[1][::step].tobytes())  # noqa: SLF001 - likewise
 
 
 def content_digest(tensor: torch.Tensor) -> str:
