@@ -81,8 +81,10 @@ class Step:
         all others got there, at the price of a round that begins without a rehearsal.
         """
         training = self._training
+        if self._begun:
+            return
         self._told = True
-        if self._begun or training.rehearsed or training.initial:
+        if training.rehearsed or training.initial:
             return
         training.before_step()
         training.ready()

@@ -203,7 +203,11 @@ def average_in_a_buffer(run: Run) -> None:
         model.average.lerp_(model[0].weight.detach(), 0.1)
 
 
-@exact("Optimizer state cleared", note="Between steps, for example where a schedule restarts.")
+@exact(
+    "Optimizer state cleared",
+    note="Between steps, for example where a schedule restarts. With `--copies N` it lies in shards.",
+    unsharded="optimizer.state",
+)
 def moments_cleared(run: Run) -> None:
     """Adam's moments are set to zero halfway."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))

@@ -256,6 +256,25 @@ def curriculum(run: Run) -> None:
             step.backward(functional.cross_entropy(model(noisy), targets) + penalty)
 
 
+@exact(
+    "Curriculum set up before the inner loop",
+    note="A worker that joins reads `step.number` there only once it has joined.",
+)
+def curriculum_outside(run: Run) -> None:
+    """Noise, a mask and the learning rate are chosen by the number of the step, ahead of its microbatches."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        noise = 0.02 * min(step.number, 5)
+        optimizer.param_groups[0]["lr"] = 0.1 / step.number
+        with torch.no_grad():
+            model.weight.mul_(0.99)
+        for inputs, targets in step:
+            noisy = inputs + noise * torch.randn_like(inputs)
+            step.backward(functional.cross_entropy(model(noisy), targets))
+
+
 @refused(
     "`optimizer.step()` called by the script",
     "optimizer.step",

@@ -361,7 +361,11 @@ class Centring(nn.Module):
         return outputs
 
 
-@exact("A running mean in a non-persistent buffer", note="It is carried to workers that join, too.")
+@refused(
+    "A running mean in a non-persistent buffer",
+    "computed twice",
+    instead="Make it persistent: a buffer that is not in the state dict counts as a cache.",
+)
 def running_mean_not_persistent(run: Run) -> None:
     """The forward pass moves a buffer that is not in the state dict."""
     model = Centring()

@@ -4,7 +4,7 @@ import copy
 import logging
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import optim
@@ -13,6 +13,21 @@ from elastane.api.errors import BadInput
 from elastane.runtime.state.plain import joined, restored, split
 
 NAME = "optimizer"
+
+
+class Shards(dict[Any, Any]):
+    """Stands in for the state of an optimizer that is sharded; refuses whatever a script does with it."""
+
+    def _refuse(self, *_args: object) -> NoReturn:
+        raise BadInput(
+            "optimizer.state was used by the script, and the run keeps that state in shards",
+            means="with --copies N no worker has the state of whole parameters, so the script would find none",
+            do="run with --copies all; to save the state use run.checkpoint() or --save-optimizer",
+        )
+
+    __getitem__ = __setitem__ = __delitem__ = __contains__ = _refuse
+    __iter__ = __len__ = _refuse
+    get = keys = values = items = pop = setdefault = clear = update = _refuse  # type: ignore[assignment]
 
 
 class SharedState:
@@ -47,7 +62,9 @@ class SharedState:
             name: _described(value, f"{NAME}.attributes.{name}", tensors)
             for name, value in self._attributes().items()
         }
-        shared = {key: value for key, value in self._optimizer.state.items() if not _is_parameter(key)}
+        state = self._optimizer.state
+        entries = () if isinstance(state, Shards) else state.items()
+        shared = {key: value for key, value in entries if not _is_parameter(key)}
         return {"attributes": attributes, "state": _described(shared, f"{NAME}.state", tensors)}, tensors
 
     def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:

@@ -97,6 +97,7 @@ class Untrained:
                 module, own = self._buffers[name]
                 module._buffers[own] = theirs.clone()  # noqa: SLF001 - setattr would register the same, slower
         self.changed = set(tensors)
+        self.remember()
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Put buffers back that `copies` has copied."""
