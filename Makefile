@@ -40,7 +40,8 @@ pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot
 
 test: setup ## every test
 	$(BIN)/python -m pytest -m "not processes" --numprocesses auto --dist worksteal
-	$(BIN)/python -m pytest -m processes
+	$(BIN)/python -m pytest -m processes --ignore tests/idioms
+	$(BIN)/python -m pytest -m processes tests/idioms --numprocesses 2 --dist worksteal
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -110,6 +110,7 @@ def cold(home, tmp_path_factory) -> Stage:
     """Starts each run in processes of its own."""
     stage = Stage(tmp_path_factory.mktemp("cold"), Path())
     stage.commands = Commands()
+    stage._runs = 1000  # other names than those of the other stage, in the same home
     return stage
 
 

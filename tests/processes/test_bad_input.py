@@ -74,7 +74,7 @@ def test_a_loop_that_is_left_inside_a_step(stage):
     ("mistake", "words"),
     [
         ("break on worker 1", "in a round to settle"),
-        ("keeps its own", "run.keep has other values on worker"),
+        ("keeps its own", "differ in run.keep"),
     ],
 )
 @pytest.mark.parametrize("copies", [None, 2])
@@ -170,4 +170,13 @@ def test_copies_of_the_state_that_differ(stage, copies, transport):
     assert "after step 10 workers" in ended.over.why, ended.story()
     assert "have different" in ended.over.why
     assert len(ended.run.ledger) <= 10
+    assert not ended.run.run_dir.model.exists()
+
+
+@pytest.mark.parametrize("transport", ["shared", "tcp"])
+def test_values_that_differ_from_those_of_their_owner(stage, transport):
+    """With one copy of the optimizer state there are as many of the values as there are workers."""
+    ended = stage.play("--corrupt-values=1:8", start=3, copies=1, transport=transport, digest_every=3)
+    assert ended.over.code == 1, ended.story()
+    assert "have different parameters in block" in ended.over.why, ended.story()
     assert not ended.run.run_dir.model.exists()

@@ -235,9 +235,8 @@ class Step:
             inputs = self._deck.deal(1, batch_rank).inputs
             training.state.guard.place = ("rehearsal", repeated)
             training.heartbeat.beat(Phase.STARTING)
-            with training.state.companions.watching():
-                rehearsal.begin()
-                yield inputs
+            rehearsal.begin()
+            yield inputs
             rehearsal.end()
             training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
         self._rehearsal = None

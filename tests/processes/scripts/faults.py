@@ -97,6 +97,19 @@ def corrupt(number: int, step: int) -> None:
         _around(TrainingState, "apply", after=spoil)
 
 
+def corrupt_values(number: int, step: int) -> None:
+    """From the step on this worker has another value of a block than its owner."""
+
+    def spoil(training: Training, at: int) -> None:
+        member = training.reactor.member
+        others = [block for block in range(member.layout.blocks) if not member.keeps_state_of(block)]
+        if at >= step:
+            training.layout.block(training.state.arena.tensors, others[0])[0] += 1
+
+    if settings.current().worker == number:
+        _around(Training, "after_step", before=spoil)
+
+
 def slowness() -> float:
     """Worker 1 is ten times slower than the others."""
     return 10.0 if settings.current().worker == 1 else 1.0

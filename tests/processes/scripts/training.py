@@ -31,6 +31,7 @@ parser.add_argument("--late", type=int, help="this worker waits for the file lat
 parser.add_argument("--keep-at", type=int, help="the script asks for a checkpoint after this step")
 parser.add_argument("--apply-late", help="WORKER:STEP; this worker waits for the file apply")
 parser.add_argument("--corrupt", help="WORKER:STEP; after it this worker's optimizer state is wrong")
+parser.add_argument("--corrupt-values", help="WORKER:STEP; from it on a value is wrong")
 parser.add_argument("--load-late", type=int, help="this worker waits for the file load")
 options = parser.parse_args()
 
@@ -45,6 +46,8 @@ if options.load_late is not None:
     faults.load_late(options.load_late)
 if options.corrupt is not None:
     faults.corrupt(*map(int, options.corrupt.split(":")))
+if options.corrupt_values:
+    faults.corrupt_values(*map(int, options.corrupt_values.split(":")))
 if options.apply_late is not None:
     faults.apply_late(*map(int, options.apply_late.split(":")))
 if options.late is not None:

@@ -1,23 +1,43 @@
-"""Modules that a script uses beside the one it has prepared: a teacher, a target network.
+"""Modules that a script has beside the one it has prepared: a teacher, a target network, an average.
 
 Every worker makes them by running the script. As long as they stay as they are, that is enough. One that the
 script changes would be another one in a worker that joins, unless the run keeps it.
 """
 
+import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from elastane.api.errors import BadInput
+from elastane.runtime.state.marks import Mark, Marker
+
+
+class _Companion:
+    """One of them, with its tensors and how they were.
+
+    Args:
+        module: with parameters or persistent buffers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tensors: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
+        self._marker = Marker()
+        self._before = self._marks()
+
+    @property
+    def changed(self) -> bool:
+        return self._marks() != self._before
+
+    def _marks(self) -> list[Mark]:
+        tensors = self._tensors.items()
+        return [self._marker.mark(name, some) for name, some in tensors if isinstance(some, torch.Tensor)]
 
 
 class Companions:
-    """Modules with tensors of their own that were called in a rehearsal and are not part of the model.
+    """Modules with tensors of their own that are not part of the model.
 
     Args:
         model: of the run.
@@ -26,45 +46,33 @@ class Companions:
 
     def __init__(self, model: nn.Module, kept: Callable[[], Iterable[nn.Module]]) -> None:
         self._model, self._kept = model, kept
-        self._seen: weakref.WeakKeyDictionary[nn.Module, list[tuple[int, int]]] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[nn.Module, _Companion] = weakref.WeakKeyDictionary()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Around a rehearsal: note the modules that are called."""
-        called: dict[int, nn.Module] = {}
-
-        def note(module: nn.Module, _inputs: Any) -> None:  # noqa: ANN401 - whatever it is called with
-            called[id(module)] = module
-
-        hook = register_module_forward_pre_hook(note)
-        try:
-            yield
-        finally:
-            hook.remove()
+    def find(self) -> None:
+        """Find all modules there are when the run begins."""
         mine = {id(module) for module in self._model.modules()}
-        for module in called.values():
-            # The parts of a model that a wrapper of it calls are part of the model too.
-            if id(module) not in mine and not any(id(part) in mine for part in module.modules()):
-                self._seen.setdefault(module, _counts(module))
+        # By its type: to ask a stand-in of whatever it is for its class may import or warn.
+        modules = [some for some in gc.get_objects() if issubclass(type(some), nn.Module)]
+        parts = {id(part) for module in modules for part in module.children()}
+        for module in modules:
+            # What wraps the model, or is a part of another module, is no companion of its own.
+            if id(module) in parts or any(id(part) in mine for part in module.modules()):
+                continue
+            if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
+                self._found[module] = _Companion(module)
 
     def check(self) -> None:
-        """Find a module that was changed since the rehearsal.
+        """Find a module that was changed since the run began.
 
         Raises:
             BadInput: there is one, and the run does not keep it.
         """
         kept = {id(part) for module in self._kept() for part in module.modules()}
-        for module, before in self._seen.items():
-            if _counts(module) != before and id(module) not in kept:
+        for module, companion in self._found.items():
+            if id(module) not in kept and companion.changed:
                 raise BadInput(
                     f"a module beside the prepared one ({type(module).__name__}) was changed in the run",
-                    means="the loop over a step uses it, and a worker that joins would have another one",
+                    means="a worker that joins would have another one",
                     do="keep it: run.keep['target'] = module, and change it between the steps; or make it "
                     "part of the model of run.prepare; a constant one with batch norm needs module.eval()",
                 )
-
-
-def _counts(module: nn.Module) -> list[tuple[int, int]]:
-    """Where the tensors of a module lie, and autograd's counts of their changes in place."""
-    tensors: list[torch.Tensor] = [*module.parameters(), *module.buffers()]
-    return [(tensor.data_ptr(), tensor._version) for tensor in tensors]  # noqa: SLF001 - what torch names it

@@ -16,12 +16,12 @@ NAME = "optimizer"
 
 
 class Shards(dict[Any, Any]):
-    """Stands in for the state of an optimizer that is sharded; refuses whatever a script does with it."""
+    """Stands for the state of an optimizer that is sharded; refuses whatever a script does with it."""
 
     def _refuse(self, *_args: object) -> NoReturn:
         raise BadInput(
             "optimizer.state was used by the script, and the run keeps that state in shards",
-            means="with --copies N no worker has the state of whole parameters, so the script would find none",
+            means="with --copies N no worker has the state of whole parameters: the script would find none",
             do="run with --copies all; to save the state use run.checkpoint() or --save-optimizer",
         )
 

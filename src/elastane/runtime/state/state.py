@@ -22,13 +22,14 @@ from elastane.runtime.state.companions import Companions
 from elastane.runtime.state.guard import OptimizerGuard
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.marks import content_digest
 from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
 from elastane.runtime.state.placement import Placement
 from elastane.runtime.state.plain import joined, restored, said, split, text
 from elastane.runtime.state.scaling import Scaling
 from elastane.runtime.state.shared import SharedState
-from elastane.runtime.state.untrained import Untrained, content_digest
+from elastane.runtime.state.untrained import Untrained
 
 UNTRAINED = "untrained"
 """In the rest of the state: untrained tensors that the script has changed."""
@@ -153,8 +154,8 @@ class TrainingState:
             BadInput: the script has changed what a run cannot change.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
-        self.companions.check()
         if first:
+            self.companions.find()
             self._check_schedules()
         elif self._place_in_schedule() != self._schedule_place:
             raise BadInput(
@@ -209,6 +210,7 @@ class TrainingState:
         if changed:
             raise changed_inside(changed[0])
         self.untrained.remember()
+        self.companions.check()
 
     def versions(self) -> list[int]:
         """Autograd's counts of changes in place, of everything that must not change inside a step."""

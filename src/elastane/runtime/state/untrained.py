@@ -6,29 +6,11 @@ between two steps (a target network, a mask): from then on they travel like ever
 
 from collections.abc import Mapping
 
-import msgspec
 import torch
-import xxhash
 from torch import nn
 
 from elastane.runtime.state.layout import ModelLayout
-from elastane.runtime.state.memory import raw_bytes
-
-SAMPLED_BYTES = 64
-
-
-class _Mark(msgspec.Struct, frozen=True):
-    """What tells at little cost that a tensor was changed.
-
-    Args:
-        address: of its elements; changes when ``.data`` is assigned.
-        version: autograd's count of changes in place; ``.data`` passes it by.
-        sample: some bytes of its elements, on the host only.
-    """
-
-    address: int
-    version: int
-    sample: bytes
+from elastane.runtime.state.marks import Mark, Marker, content_digest
 
 
 class Untrained:
@@ -56,8 +38,8 @@ class Untrained:
                     self._buffers[full] = (module, name)
                     if name in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no accessor
                         self._caches.add(full)
-        self._views: dict[str, tuple[int, memoryview]] = {}
-        self._marks: dict[str, _Mark] = {}
+        self._marker = Marker()
+        self._marks: dict[str, Mark] = {}
         self.changed: set[str] = set()
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -71,7 +53,7 @@ class Untrained:
 
     def remember(self) -> None:
         """Take them as they are now for unchanged."""
-        self._marks = {name: self._mark(name, tensor) for name, tensor in self.tensors().items()}
+        self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.tensors().items()}
 
     def different(self, *, caches: bool) -> list[str]:
         """Names of those that were changed since `remember`.
@@ -82,7 +64,8 @@ class Untrained:
         return [
             name
             for name, tensor in self.tensors().items()
-            if (caches or name not in self._caches) and self._mark(name, tensor) != self._marks.get(name)
+            if (caches or name not in self._caches)
+            and self._marker.mark(name, tensor) != self._marks.get(name)
         ]
 
     @torch.no_grad()
@@ -116,26 +99,3 @@ class Untrained:
             for name, tensor in self.tensors().items()
             if name not in self._caches and (tensor.device.type == "cpu" or name in self.changed)
         }
-
-    def _mark(self, name: str, tensor: torch.Tensor) -> _Mark:
-        address = tensor.data_ptr()
-        if tensor.device.type != "cpu" or not tensor.numel():
-            return _Mark(address, tensor._version, b"")  # noqa: SLF001 - what torch names it
-        known = self._views.get(name)
-        if known is None or known[0] != address:
-            dense = tensor.detach()
-            if not dense.is_contiguous():
-                dense = dense.as_strided((1,), (1,))
-            known = self._views[name] = address, memoryview(raw_bytes(dense)).cast("B")
-        step = max(1, len(known[1]) // SAMPLED_BYTES)
-        # The first byte of an element is the one that changes most: numbers are little-endian.
-        step -= step % tensor.element_size() if step > tensor.element_size() else 0
-        return _Mark(address, tensor._version, known[1][::step].tobytes())  # noqa: SLF001 - likewise
-
-
-def content_digest(tensor: torch.Tensor) -> str:
-    """XXH3-128 of the elements of a tensor, with its shape and type."""
-    found = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-    if tensor.numel():
-        found.update(raw_bytes(tensor))
-    return found.hexdigest()
