@@ -115,6 +115,7 @@ class Step:
             yield from self._rehearse()
         self._begun = training.keep.locked = True
         round_ = self._round or self._enter(newcomer=newcomer)
+        versions: list[int] | None = None
         for rank in round_:
             self._must_be(round_.step)
             assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
@@ -123,6 +124,8 @@ class Step:
                 self._deck.expect(round_.begin, (rank, *round_.waiting))
                 batch = self._deck.deal(self._number, rank)
                 training.heartbeat.beat(Phase.COMPUTE)
+            # A worker that joins has its values only once the round begins.
+            versions = versions or training.state.versions()
             begun = time.perf_counter()
             announce = self._announce(round_) if round_.last else None
             training.gradients.begin_leaf(rank, announce, round_.following)
@@ -138,7 +141,6 @@ class Step:
             else:
                 self._awaited = leaf
                 training.state.guard.place = ("step", self._number, rank, begun)
-                versions = training.state.versions()
                 yield batch.inputs
                 leaf = self._after_backward()
                 training.state.check_versions(versions)

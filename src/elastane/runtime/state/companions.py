@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from elastane.api.errors import BadInput
 from elastane.runtime.state.marks import Mark, Marker
@@ -23,7 +24,9 @@ class _Companion:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._tensors: dict[str, torch.Tensor] = module.state_dict(keep_vars=True)
+        tensors = module.state_dict(keep_vars=True).items()
+        # Some entries of a state dict are no tensors, and a lazy one has no memory yet.
+        self._tensors = {n: t for n, t in tensors if isinstance(t, torch.Tensor) and not is_lazy(t)}
         self._marker = Marker()
         self._before = self._marks()
 
@@ -32,8 +35,7 @@ class _Companion:
         return self._marks() != self._before
 
     def _marks(self) -> list[Mark]:
-        tensors = self._tensors.items()
-        return [self._marker.mark(name, some) for name, some in tensors if isinstance(some, torch.Tensor)]
+        return [self._marker.mark(name, tensor) for name, tensor in self._tensors.items()]
 
 
 class Companions:

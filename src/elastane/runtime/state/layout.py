@@ -1,7 +1,7 @@
 """The flat layout of a model: where each parameter and buffer lies, and how blocks cut it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import msgspec
@@ -116,8 +116,8 @@ class ModelLayout:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         _refuse_lazy(model)
         names = {parameter: name for name, parameter in model.named_parameters()}
-        self._model = model
-        self._structure = _structure(model)
+        self._modules = dict(model.named_modules())
+        self._structure = _structure(self._modules.values())
         self.device = _device_of(optimizer)
         self.sections: list[Section] = []
         self.parameters: list[nn.Parameter] = []
@@ -243,22 +243,28 @@ class ModelLayout:
         Raises:
             BadInput: parameters were moved, unfrozen, or given to other groups of the optimizer.
         """
-        if (structure := _structure(self._model)) != self._structure:
-            paths = structure.keys() | self._structure.keys()
-            path = min(path for path in paths if structure.get(path) != self._structure.get(path))
+        # Whatever comes or goes in a module shows in the module that has it.
+        structure = _structure(self._modules.values())
+        if structure != self._structure:
+            places = zip(self._modules, structure, self._structure, strict=True)
+            path = next(path for path, now, then in places if now != then)
             raise BadInput(
                 f"{path or 'the model'} has other parameters, modules or buffers than in run.prepare",
                 means="what is trained is laid out by run.prepare; what has come since prepare would not be",
                 do="build the whole model, prune it and replace its layers before run.prepare",
             )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
-        for parameter, place in zip(self.parameters, self.places, strict=True):
-            if parameter.data_ptr() != starts[place.section] + place.start * parameter.element_size():
-                raise BadInput(
-                    f"{place.name} was given other memory, by assigning .data or by moving the model",
-                    means="its values live in memory that all workers read; new ones would not be trained",
-                    do="write the values into it: parameter.data.copy_(values)",
-                )
+        moved = [
+            place.name
+            for parameter, place in zip(self.parameters, self.places, strict=True)
+            if parameter.data_ptr() != starts[place.section] + place.start * parameter.element_size()
+        ]
+        if moved:
+            raise BadInput(
+                f"{moved[0]} was given other memory, by assigning .data or by moving the model",
+                means="its values live in memory that all workers read; new ones would not be trained",
+                do="write the values into it: parameter.data.copy_(values)",
+            )
         thawed = next((name for name, parameter in self._frozen_in_groups if parameter.requires_grad), None)
         if thawed is not None:
             raise BadInput(
@@ -297,16 +303,16 @@ def _refuse_lazy(model: nn.Module) -> None:
             )
 
 
-def _structure(model: nn.Module) -> dict[str, tuple[int, ...]]:
+def _structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
     """Parameters, modules and persistent buffers of each module: what a script may not exchange."""
-    return {
-        path: (
-            *(id(parameter) for parameter in module._parameters.values()),  # noqa: SLF001 - torch has no
-            *(id(child) for child in module._modules.values()),  # noqa: SLF001 - accessor as quick as these
+    return [
+        (
+            *map(id, module._parameters.values()),  # noqa: SLF001 - torch has no accessor as quick as these
+            *map(id, module._modules.values()),  # noqa: SLF001
             len(module._buffers.keys() - module._non_persistent_buffers_set),  # noqa: SLF001
         )
-        for path, module in model.named_modules()
-    }
+        for module in modules
+    ]
 
 
 def check_dense(layout: ModelLayout) -> None:

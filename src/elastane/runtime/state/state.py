@@ -69,6 +69,7 @@ class TrainingState:
         keep: Keep | None = None,
     ) -> None:
         self.model = model
+        self._modules = tuple(model.modules())
         self.copies = copies
         self.layout = layout
         self.scheduler = scheduler
@@ -214,8 +215,8 @@ class TrainingState:
 
     def versions(self) -> list[int]:
         """Autograd's counts of changes in place, of everything that must not change inside a step."""
-        tensors = (*self.layout.parameters, *self.keep.tensors())
-        return [tensor._version for tensor in tensors]  # noqa: SLF001 - what torch names it
+        counts = [parameter._version for parameter in self.layout.parameters]  # noqa: SLF001 - torch's name
+        return counts + [tensor._version for tensor in self.keep.tensors()]  # noqa: SLF001
 
     def check_versions(self, before: list[int]) -> None:
         """Find what a microbatch has changed in place.
@@ -459,7 +460,7 @@ class TrainingState:
             "schedule": self.scheduler.state_dict() if self.scheduler is not None else None,
             "scaler": self.scaling.scaler.state_dict() if self.scaling is not None else None,
             "requires_grad": _flags(parameter.requires_grad for parameter in self.layout.parameters),
-            "training": _flags(module.training for module in self.model.modules()),
+            "training": _flags(module.training for module in self._modules),
         }
         try:
             return said(plain)  # type: ignore[no-any-return]
@@ -489,7 +490,7 @@ class TrainingState:
             self.scaling.scaler.load_state_dict(rest["scaler"])
         for parameter, flag in zip(self.layout.parameters, rest["requires_grad"], strict=True):
             parameter.requires_grad_(flag == "1")
-        for module, flag in zip(self.model.modules(), rest["training"], strict=False):
+        for module, flag in zip(self._modules, rest["training"], strict=False):
             module.training = flag == "1"
         attributes = {(path, name): joined(value, tensors) for path, name, value in rest["attributes"]}
         set_attributes(self.model, {key: _owned(value) for key, value in attributes.items()})
