@@ -72,7 +72,11 @@ class Writers:
         )
 
     def described(self):
-        plain = {"rest": json.dumps(self.state.rest()[0]), "on_host": host_keys(self.state), "cursors": {}}
+        plain = {
+            "rest": json.dumps(self.state.rest.described()[0]),
+            "on_host": host_keys(self.state),
+            "cursors": {},
+        }
         return Described(plain, {"loss": 2.5})
 
     def changed(self):

@@ -296,9 +296,9 @@ class Reactor:
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
         found = {block: self._digest(block) for block in digests}
-        if digests and (beside := self._state.rest_digest()) != ("", ""):
+        if digests and (beside := self._state.rest.digest()) != ("", ""):
             found[BESIDE] = beside
-        return events.Measured(ticket, squares, found, self._state.beliefs())
+        return events.Measured(ticket, squares, found, self._state.rest.beliefs())
 
     def _digest(self, block: int) -> tuple[str, str]:
         values, states = self._state.digest(block)

@@ -42,7 +42,7 @@ class Rehearsal:
     def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
         self._state, self._gradients, self._compared = state, gradients, compared
         self._attributes = Attributes(state.model)
-        self._caches = state.untrained.copies()
+        self._caches = state.rest.untrained.copies()
         self._content = state.content() if compared else {}
         self._versions = state.versions()
         self._passes: list[_Pass] = []
@@ -65,7 +65,7 @@ class Rehearsal:
             BadInput: it has changed something that is not changed inside a step.
         """
         state = self._state
-        changed = state.untrained.different(caches=False)
+        changed = state.rest.untrained.different(caches=False)
         content = state.content() if self._compared else {}
         changed += [name for name, digest in content.items() if digest != self._content.get(name)]
         if changed:
@@ -73,7 +73,7 @@ class Rehearsal:
         state.check_versions(self._versions)
         found = self._gradients.fingerprints() if self._compared else ()
         self._gradients.forget()
-        self._passes.append(_Pass(self._loss, found, Attributes(state.model), state.untrained.copies()))
+        self._passes.append(_Pass(self._loss, found, Attributes(state.model), state.rest.untrained.copies()))
         state.restore_buffers()
 
     def leave_no_trace(self) -> None:
@@ -86,10 +86,10 @@ class Rehearsal:
         if self._compared:
             self._compare(first, last)
         state = self._state
-        state.set_by_forward(last.attributes.changed(since=self._attributes))
+        state.rest.set_by_forward(last.attributes.changed(since=self._attributes))
         self._attributes.restore()
-        state.untrained.restore(self._caches)
-        state.untrained.remember()
+        state.rest.untrained.restore(self._caches)
+        state.rest.untrained.remember()
 
     def _compare(self, first: _Pass, last: _Pass) -> None:
         if first.loss != last.loss or first.gradients != last.gradients:

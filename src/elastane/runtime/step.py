@@ -224,17 +224,13 @@ class Step:
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
-        batches = ((rank, self._deck.deal(1, rank)) for rank in range(self._plan.virtual_ranks))
-        batch_rank, batch = next(((rank, batch) for rank, batch in batches if batch.samples), (0, None))
-        if batch is None:
-            raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
         training = self._training
         rehearsal = self._rehearsal = Rehearsal(
             training.state, training.gradients, compared=training.compares
         )
         for repeated in range(2 if training.compares else 1):
             # Loaded anew: a dataset too must give the same, and a script may change its batch in place.
-            inputs = self._deck.deal(1, batch_rank).inputs
+            inputs = self._first_batch()
             training.state.guard.place = ("rehearsal", repeated)
             training.heartbeat.beat(Phase.STARTING)
             rehearsal.begin()
@@ -244,6 +240,18 @@ class Step:
         self._rehearsal = None
         rehearsal.leave_no_trace()
         training.ready()
+
+    def _first_batch(self) -> Any:  # noqa: ANN401 - whatever the dataset has
+        """The first microbatch of the run that has samples.
+
+        Raises:
+            BadInput: there is none.
+        """
+        for rank in range(self._plan.virtual_ranks):
+            batch = self._deck.deal(1, rank)
+            if batch.samples:
+                return batch.inputs
+        raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
 
     def _announce(self, round_: Round) -> "_Announce":
         return _Announce(self._training, round_.assignment)

@@ -259,7 +259,9 @@ class Training:
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """Figures that checkpoints are told apart by; JSON has none that is not finite."""
-        self.state.metrics.update((name, value) for name, value in metrics.items() if math.isfinite(value))
+        self.state.rest.metrics.update(
+            (name, value) for name, value in metrics.items() if math.isfinite(value)
+        )
 
     def apply(self, commit: actions.Commit) -> Taken:
         """Take a committed training step."""
@@ -277,7 +279,7 @@ class Training:
             virtual_ranks=outcome.filled,
             skipped=skipped,
         )
-        self.step, self.state.metrics["loss"] = outcome.step, outcome.loss
+        self.step, self.state.rest.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
         return Taken(norm, skipped)
 
@@ -349,13 +351,13 @@ class Training:
         def describe() -> Described:
             plain = {
                 # The tensors it refers to are written beside: see `contents.entries`.
-                "rest": json.dumps(self.state.rest()[0]),
+                "rest": json.dumps(self.state.rest.described()[0]),
                 "on_host": host_keys(self.state),
                 "cursors": member.outcome.cursors if member.outcome is not None else {},
                 # Whoever resumes from the last checkpoint of a script that has ended writes the model.
                 "ending": self.reporter.ending,
             }
-            return Described(plain, dict(self.state.metrics))
+            return Described(plain, dict(self.state.rest.metrics))
 
         return Taker(
             self.worker,

@@ -12,7 +12,8 @@ from elastane.api.errors import BadInput
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.reader import Reader, Want
 from elastane.runtime.state.layout import WIDENED, Piece, Place
-from elastane.runtime.state.state import UNTRAINED, TrainingState
+from elastane.runtime.state.rest import UNTRAINED
+from elastane.runtime.state.state import TrainingState
 
 MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
 
@@ -66,7 +67,7 @@ def _untrained(state: TrainingState) -> Iterator[Entry]:
 def _beside(state: TrainingState) -> Iterator[Entry]:
     """Tensors that the rest of the state refers to, but for those that are there as part of the model."""
     model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
-    for name, tensor in state.rest()[1].items():
+    for name, tensor in state.rest.described()[1].items():
         if name not in model:
             yield whole(EXTRA + name, tensor.cpu())
 
@@ -159,7 +160,7 @@ class Source:
             if unit != state.units - 1:
                 state.taken(unit)
             else:
-                state.take_rest(json.loads(self.manifest.plain["rest"]), extra)
+                state.rest.take(json.loads(self.manifest.plain["rest"]), extra)
         return sum(want.into.nbytes for want in wants)
 
     def _beside(self) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """What must survive: values, buffers, optimizer state, schedules; moved in units, digested in blocks."""
 
-import gc
 import hashlib
 import mmap
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
 from elastane.api.errors import BadInput
 from elastane.api.records import Digest
@@ -17,7 +16,6 @@ from elastane.protocol.layout import BESIDE
 from elastane.protocol.mesh import Outcome
 from elastane.runtime.links.mesh import Buffer
 from elastane.runtime.state import parcel
-from elastane.runtime.state.attributes import Attributes, Key, set_attributes
 from elastane.runtime.state.companions import Companions
 from elastane.runtime.state.guard import OptimizerGuard
 from elastane.runtime.state.keep import Keep
@@ -26,13 +24,8 @@ from elastane.runtime.state.marks import content_digest
 from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
 from elastane.runtime.state.placement import Placement
-from elastane.runtime.state.plain import joined, restored, said, split, text
+from elastane.runtime.state.rest import Rest
 from elastane.runtime.state.scaling import Scaling
-from elastane.runtime.state.shared import SharedState
-from elastane.runtime.state.untrained import Untrained
-
-UNTRAINED = "untrained"
-"""In the rest of the state: untrained tensors that the script has changed."""
 
 
 class TrainingState:
@@ -51,7 +44,7 @@ class TrainingState:
         placement: where the model's tensors are.
 
     Attributes:
-        metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
+        rest: what every worker keeps besides blocks.
         guard: watches which optimizers the script steps.
         companions: modules that the script uses beside the model.
     """
@@ -69,15 +62,12 @@ class TrainingState:
         keep: Keep | None = None,
     ) -> None:
         self.model = model
-        self._modules = tuple(model.modules())
         self.copies = copies
         self.layout = layout
-        self.scheduler = scheduler
         self.scaling = scaling
         self.keep = Keep() if keep is None else keep
         self.optimizer = optimizer
         self.placement = placement
-        self.metrics: dict[str, float] = {}
         self.arena = placement.arena
         self._move_in()
         self.keeper: Keeper = (
@@ -92,12 +82,7 @@ class TrainingState:
         self.companions = Companions(
             model, lambda: (kept for kept in self.keep.values() if isinstance(kept, nn.Module))
         )
-        self._schedule_place = ""
-        self.shared = SharedState(optimizer)
-        self.untrained = Untrained(model, layout)
-        # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
-        self._attributes = Attributes(model)
-        self._set_by_forward: frozenset[Key] = frozenset()
+        self.rest = Rest(model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep)
 
     def _move_in(self) -> None:
         with torch.no_grad():
@@ -128,7 +113,7 @@ class TrainingState:
         """Copy values, buffers and the rest; returns what puts them back."""
         copies = [section.clone() for section in self.placement.values]
         committed = [buffer.clone() for buffer in self._buffers]
-        rest, tensors = self.rest()
+        rest, tensors = self.rest.described()
         kept = {name: tensor.clone() for name, tensor in tensors.items()}
 
         @torch.no_grad()
@@ -138,7 +123,7 @@ class TrainingState:
             for buffer, copied in zip(self._buffers, committed, strict=True):
                 buffer.copy_(copied)
             self.restore_buffers()
-            self.take_rest(rest, kept)
+            self.rest.take(rest, kept)
 
         return put_back
 
@@ -157,46 +142,15 @@ class TrainingState:
         self.layout.check_unchanged(self.optimizer, self.placement.values)
         if first:
             self.companions.find()
-            self._check_schedules()
-        elif self._place_in_schedule() != self._schedule_place:
-            raise BadInput(
-                "scheduler.step() was called by the script",
-                means="the run steps the schedule it was given in run.prepare, so it has been stepped twice",
-                do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
-            )
+            self.rest.find_schedules()
+        else:
+            self.rest.check_schedule()
         moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
         for committed, working in zip(self._buffers, moved, strict=True):
             committed.copy_(working)
         if not first:
-            self.untrained.changed.update(self.untrained.different(caches=True))
-        self.untrained.remember()
-
-    def _place_in_schedule(self) -> str:
-        """Where the schedule stands that the run steps; empty without one."""
-        if self.scheduler is None or isinstance(self.scheduler, ReduceLROnPlateau):
-            return ""
-        return text(self.scheduler.state_dict())
-
-    def _check_schedules(self) -> None:
-        """Find schedules of the optimizer that the run does not know.
-
-        Raises:
-            BadInput: there is one.
-        """
-        # Parts of a schedule refer to the optimizer as the whole does.
-        # By its type: to ask a stand-in of whatever it is for its class may import or warn.
-        found = [some for some in gc.get_objects() if issubclass(type(some), LRScheduler)]
-        mine = [some for some in found if getattr(some, "optimizer", None) is self.optimizer]
-        known = [self.scheduler, *(kept for kept in self.keep.values() if isinstance(kept, LRScheduler))]
-        parts = [part for some in found for part in getattr(some, "_schedulers", ())]
-        for some in mine:
-            if all(some is not other for other in (*known, *parts)):
-                raise BadInput(
-                    f"the optimizer has a schedule ({type(some).__name__}) that the run does not know",
-                    means="in a worker that joins it would begin anew",
-                    do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the "
-                    "steps: run.keep['schedule'] = scheduler",
-                )
+            self.rest.untrained.changed.update(self.rest.untrained.different(caches=True))
+        self.rest.untrained.remember()
 
     def step_over(self) -> None:
         """Let the script find the state that the step has left; what it changes now is between two steps.
@@ -206,11 +160,11 @@ class TrainingState:
         """
         # Some of them may have come from other workers.
         self.restore_buffers()
-        self._schedule_place = self._place_in_schedule()
-        changed = self.untrained.different(caches=False)
+        self.rest.remember_schedule()
+        changed = self.rest.untrained.different(caches=False)
         if changed:
             raise changed_inside(changed[0])
-        self.untrained.remember()
+        self.rest.untrained.remember()
         self.companions.check()
 
     def versions(self) -> list[int]:
@@ -233,17 +187,13 @@ class TrainingState:
             places = self.layout.places
             raise changed_inside(places[changed].name if changed < len(places) else "a tensor in run.keep")
 
-    def set_by_forward(self, attributes: Iterable[Key]) -> None:
-        """Take note of plain attributes that a forward pass sets by itself: they are not carried."""
-        self._set_by_forward = frozenset(attributes)
-
     def content(self) -> dict[str, str]:
         """Digests of parameters and of what is kept, by name: ``.data`` changes them without a count."""
         named = {place.name: p for place, p in zip(self.layout.places, self.layout.parameters, strict=True)}
         kept = {f"run.keep {place}": tensor for place, tensor in enumerate(self.keep.tensors())}
         return {
             name: content_digest(tensor) for name, tensor in (named | kept).items()
-        } | self.untrained.digests()
+        } | self.rest.untrained.digests()
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
@@ -310,8 +260,7 @@ class TrainingState:
             self.scaling.update(overflowed=skipped)
         # Schedulers, the script's own ones too, would warn of optimizers that they have not seen stepping.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
-        if self.scheduler is not None and not isinstance(self.scheduler, ReduceLROnPlateau):
-            self.scheduler.step()
+        self.rest.step_schedule()
 
     def _apply_buffers(self, sums: tuple[torch.Tensor, ...], held: frozenset[int], count: int) -> None:
         for number, block in enumerate(self.layout.blocks):
@@ -362,7 +311,7 @@ class TrainingState:
         plain: dict[str, Any] = {}
         for unit in values:
             if unit == self.units - 1:
-                plain["rest"], extra = self.rest()
+                plain["rest"], extra = self.rest.described()
                 tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
                     # Sharded, buffers lie in blocks like everything else.
@@ -399,7 +348,7 @@ class TrainingState:
             elif kind in ("state", "host"):
                 states.setdefault(int(where[0]), {})[where[1]] = self._placed(entry, kind)
             else:
-                self.take_rest(entry, extra)
+                self.rest.take(entry, extra)
         with self.placement.aside():
             for unit, state in states.items():
                 self.keeper.set_state(unit, state)
@@ -420,107 +369,6 @@ class TrainingState:
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The values of a unit, 1-D, in an arena of this layout."""
         return self.keeper.unit_values(unit, tensors)
-
-    def rest(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """What every worker keeps besides blocks: as JSON, and the tensors that it refers to.
-
-        Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and those untrained
-        tensors that it has changed.
-
-        Raises:
-            BadInput: something in it is neither.
-        """
-        tensors: dict[str, torch.Tensor] = {}
-        rest = self._plain() | {
-            # A copy: it is taken down in one thread and added to in another.
-            "metrics": self.metrics.copy(),
-            "attributes": [
-                [*key, split(value, f"attributes.{key[0]}.{key[1]}", tensors)]
-                for key, value in self._changed_attributes().items()
-            ],
-            UNTRAINED: split(self.untrained.travelling(), UNTRAINED, tensors),
-        }
-        kept, kept_tensors = self.keep.described()
-        shared, shared_tensors = self.shared.described()
-        tensors |= {f"keep/{name}": tensor for name, tensor in kept_tensors.items()} | shared_tensors
-        return {**rest, "keep": kept, "optimizer": shared}, tensors
-
-    def _plain(self) -> dict[str, Any]:
-        """Hyperparameters, schedule, scaler and flags as JSON has them: little, and compared in every vote.
-
-        Raises:
-            BadInput: a hyperparameter or something of the schedule is no number, string, list or None.
-        """
-        groups = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in self.optimizer.param_groups
-        ]
-        plain = {
-            "groups": groups,
-            "schedule": self.scheduler.state_dict() if self.scheduler is not None else None,
-            "scaler": self.scaling.scaler.state_dict() if self.scaling is not None else None,
-            "requires_grad": _flags(parameter.requires_grad for parameter in self.layout.parameters),
-            "training": _flags(module.training for module in self._modules),
-        }
-        try:
-            return said(plain)  # type: ignore[no-any-return]
-        except TypeError as error:
-            raise BadInput(
-                f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
-                means="only numbers, strings, lists and None travel; nothing is unpickled",
-                do="keep other objects out of param_groups and out of the scheduler's state",
-            ) from error
-
-    def _changed_attributes(self) -> dict[Key, Any]:
-        changed = Attributes(self.model).changed(since=self._attributes)
-        return {key: value for key, value in changed.items() if key not in self._set_by_forward}
-
-    def take_rest(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `rest` told, on another worker or in an earlier life of the run."""
-        for group, values in zip(self.optimizer.param_groups, rest["groups"], strict=True):
-            for key, value in values.items():
-                if isinstance(group.get(key), torch.Tensor):
-                    group[key].fill_(value)
-                else:
-                    group[key] = restored(group.get(key), value)
-        if self.scheduler is not None and rest["schedule"] is not None:
-            self.scheduler.load_state_dict(restored(self.scheduler.state_dict(), rest["schedule"]))
-            self._schedule_place = self._place_in_schedule()
-        if self.scaling is not None and rest["scaler"] is not None:
-            self.scaling.scaler.load_state_dict(rest["scaler"])
-        for parameter, flag in zip(self.layout.parameters, rest["requires_grad"], strict=True):
-            parameter.requires_grad_(flag == "1")
-        for module, flag in zip(self._modules, rest["training"], strict=False):
-            module.training = flag == "1"
-        attributes = {(path, name): joined(value, tensors) for path, name, value in rest["attributes"]}
-        set_attributes(self.model, {key: _owned(value) for key, value in attributes.items()})
-        self.untrained.take(joined(rest[UNTRAINED], tensors))
-        self.shared.take(rest["optimizer"], tensors)
-        prefix = "keep/"
-        kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        self.keep.take(rest["keep"], kept)
-        self.metrics = dict(rest["metrics"])
-
-    # -- what all workers must have alike --------------------------------------------------------------------
-
-    def beliefs(self) -> dict[str, str]:
-        """Digests of what every worker must have alike and no block holds; compared in every vote."""
-        plain = self._plain()
-        names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
-        names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
-        found = {name: _short(text(plain[key])) for key, name in names.items()}
-        return found | {"run.keep": self.keep.digest()}
-
-    def rest_digest(self) -> tuple[str, str]:
-        """Digests of the tensors that no block holds, and of state that all parameters share."""
-        kept = self.keep.described()[1]
-        values = {f"keep/{name}": content_digest(tensor) for name, tensor in kept.items()}
-        values |= self.untrained.digests()
-        shared, tensors = self.shared.described()
-        states = [text(shared), *(content_digest(tensor) for tensor in tensors.values())]
-        if not values and not tensors and not shared["attributes"]:
-            return "", ""
-        return _short(text(values)), _short(text(states))
 
     # -- digests -------------------------------------------------------------------------------------------
 
@@ -546,18 +394,6 @@ def changed_inside(name: str) -> BadInput:
         means="workers run the inner loop for other microbatches, so each would make another change",
         do="change it after the inner loop, between two steps; initialise from data before run.prepare",
     )
-
-
-def _flags(values: Iterable[bool]) -> str:
-    return "".join("1" if value else "0" for value in values)
-
-
-def _short(words: str) -> str:
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
-def _owned(value: Any) -> Any:  # noqa: ANN401 - a number, a string or a tensor
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:

@@ -1,0 +1,230 @@
+"""What every worker keeps besides blocks: hyperparameters, schedules, flags, and what the script keeps."""
+
+import gc
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from elastane.api.errors import BadInput
+from elastane.runtime.state.attributes import Attributes, Key, set_attributes
+from elastane.runtime.state.keep import Keep
+from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.marks import content_digest
+from elastane.runtime.state.plain import joined, restored, said, split, text
+from elastane.runtime.state.scaling import Scaling
+from elastane.runtime.state.shared import SharedState
+from elastane.runtime.state.untrained import Untrained
+
+UNTRAINED = "untrained"
+"""In the rest of the state: untrained tensors that the script has changed."""
+
+
+class Rest:
+    """The rest of the state, the same on every worker.
+
+    Args:
+        model: of the run.
+        optimizer: the user's.
+        layout: of the model.
+        scheduler: the user's, stepped once after every training step unless it needs a figure for that.
+        scaling: of the loss; None: gradients are not scaled.
+        keep: what the script keeps.
+
+    Attributes:
+        metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
+        untrained: tensors of the model that no block holds.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        layout: ModelLayout,
+        *,
+        scheduler: LRScheduler | None,
+        scaling: Scaling | None,
+        keep: Keep,
+    ) -> None:
+        self._model, self._modules = model, tuple(model.modules())
+        self._optimizer, self._scheduler, self._scaling = optimizer, scheduler, scaling
+        self._keep, self._parameters = keep, layout.parameters
+        self._shared = SharedState(optimizer)
+        self.untrained = Untrained(model, layout)
+        self.metrics: dict[str, float] = {}
+        self._schedule_place = ""
+        # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
+        self._attributes = Attributes(model)
+        self._set_by_forward: frozenset[Key] = frozenset()
+
+    def described(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What every worker keeps besides blocks: as JSON, and the tensors that it refers to.
+
+        Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and those untrained
+        tensors that it has changed.
+
+        Raises:
+            BadInput: something in it is neither.
+        """
+        tensors: dict[str, torch.Tensor] = {}
+        rest = self._plain() | {
+            # A copy: it is taken down in one thread and added to in another.
+            "metrics": self.metrics.copy(),
+            "attributes": [
+                [*key, split(value, f"attributes.{key[0]}.{key[1]}", tensors)]
+                for key, value in self._changed_attributes().items()
+            ],
+            UNTRAINED: split(self.untrained.travelling(), UNTRAINED, tensors),
+        }
+        kept, kept_tensors = self._keep.described()
+        shared, shared_tensors = self._shared.described()
+        tensors |= {f"keep/{name}": tensor for name, tensor in kept_tensors.items()} | shared_tensors
+        return {**rest, "keep": kept, "optimizer": shared}, tensors
+
+    def _plain(self) -> dict[str, Any]:
+        """Hyperparameters, schedule, scaler and flags as JSON has them: little, and compared in every vote.
+
+        Raises:
+            BadInput: a hyperparameter or something of the schedule is no number, string, list or None.
+        """
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+        plain = {
+            "groups": groups,
+            "schedule": self._scheduler.state_dict() if self._scheduler is not None else None,
+            "scaler": self._scaling.scaler.state_dict() if self._scaling is not None else None,
+            "requires_grad": _flags(parameter.requires_grad for parameter in self._parameters),
+            "training": _flags(module.training for module in self._modules),
+        }
+        try:
+            return said(plain)  # type: ignore[no-any-return]
+        except TypeError as error:
+            raise BadInput(
+                f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
+                means="only numbers, strings, lists and None travel; nothing is unpickled",
+                do="keep other objects out of param_groups and out of the scheduler's state",
+            ) from error
+
+    def _changed_attributes(self) -> dict[Key, Any]:
+        changed = Attributes(self._model).changed(since=self._attributes)
+        return {key: value for key, value in changed.items() if key not in self._set_by_forward}
+
+    def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take over what `described` told, on another worker or in an earlier life of the run."""
+        for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
+            for key, value in values.items():
+                if isinstance(group.get(key), torch.Tensor):
+                    group[key].fill_(value)
+                else:
+                    group[key] = restored(group.get(key), value)
+        if self._scheduler is not None and rest["schedule"] is not None:
+            self._scheduler.load_state_dict(restored(self._scheduler.state_dict(), rest["schedule"]))
+            self.remember_schedule()
+        if self._scaling is not None and rest["scaler"] is not None:
+            self._scaling.scaler.load_state_dict(rest["scaler"])
+        for parameter, flag in zip(self._parameters, rest["requires_grad"], strict=True):
+            parameter.requires_grad_(flag == "1")
+        for module, flag in zip(self._modules, rest["training"], strict=False):
+            module.training = flag == "1"
+        attributes = {(path, name): joined(value, tensors) for path, name, value in rest["attributes"]}
+        set_attributes(self._model, {key: _owned(value) for key, value in attributes.items()})
+        self.untrained.take(joined(rest[UNTRAINED], tensors))
+        self._shared.take(rest["optimizer"], tensors)
+        prefix = "keep/"
+        kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        self._keep.take(rest["keep"], kept)
+        self.metrics = dict(rest["metrics"])
+
+    # -- what all workers must have alike --------------------------------------------------------------------
+
+    def beliefs(self) -> dict[str, str]:
+        """Digests of what every worker must have alike and no block holds; compared in every vote."""
+        plain = self._plain()
+        names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
+        names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
+        found = {name: _short(text(plain[key])) for key, name in names.items()}
+        return found | {"run.keep": self._keep.digest()}
+
+    def digest(self) -> tuple[str, str]:
+        """Digests of the tensors that no block holds, and of state that all parameters share."""
+        kept = self._keep.described()[1]
+        values = {f"keep/{name}": content_digest(tensor) for name, tensor in kept.items()}
+        values |= self.untrained.digests()
+        shared, tensors = self._shared.described()
+        states = [text(shared), *(content_digest(tensor) for tensor in tensors.values())]
+        if not values and not tensors and not shared["attributes"]:
+            return "", ""
+        return _short(text(values)), _short(text(states))
+
+    # -- what a script may not do to it ------------------------------------------------------------------
+
+    def set_by_forward(self, attributes: Iterable[Key]) -> None:
+        """Take note of plain attributes that a forward pass sets by itself: they are not carried."""
+        self._set_by_forward = frozenset(attributes)
+
+    def step_schedule(self) -> None:
+        """Step the schedule, as a plain loop does after each step."""
+        if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step()
+
+    def remember_schedule(self) -> None:
+        """Take the schedule as it is now for that of the step."""
+        self._schedule_place = self._place_in_schedule()
+
+    def check_schedule(self) -> None:
+        """Find out whether the script has stepped the schedule that the run steps.
+
+        Raises:
+            BadInput: it has.
+        """
+        if self._place_in_schedule() != self._schedule_place:
+            raise BadInput(
+                "scheduler.step() was called by the script",
+                means="the run steps the schedule it was given in run.prepare, so it has been stepped twice",
+                do="leave scheduler.step() out, or keep the schedule: run.keep['schedule'] = scheduler",
+            )
+
+    def _place_in_schedule(self) -> str:
+        """Where the schedule stands that the run steps; empty without one."""
+        if self._scheduler is None or isinstance(self._scheduler, ReduceLROnPlateau):
+            return ""
+        return text(self._scheduler.state_dict())
+
+    def find_schedules(self) -> None:
+        """Find schedules of the optimizer that the run does not know.
+
+        Raises:
+            BadInput: there is one.
+        """
+        # Parts of a schedule refer to the optimizer as the whole does.
+        # By its type: to ask a stand-in of whatever it is for its class may import or warn.
+        found = [some for some in gc.get_objects() if issubclass(type(some), LRScheduler)]
+        mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
+        known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
+        parts = [part for some in found for part in getattr(some, "_schedulers", ())]
+        for some in mine:
+            if all(some is not other for other in (*known, *parts)):
+                raise BadInput(
+                    f"the optimizer has a schedule ({type(some).__name__}) that the run does not know",
+                    means="in a worker that joins it would begin anew",
+                    do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the "
+                    "steps: run.keep['schedule'] = scheduler",
+                )
+
+
+def _flags(values: Iterable[bool]) -> str:
+    return "".join("1" if value else "0" for value in values)
+
+
+def _short(words: str) -> str:
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def _owned(value: Any) -> Any:  # noqa: ANN401 - a number, a string or a tensor
+    return value.clone() if isinstance(value, torch.Tensor) else value
