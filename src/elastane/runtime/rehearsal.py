@@ -71,6 +71,7 @@ class Rehearsal:
         if changed:
             raise changed_inside(changed[0])
         state.check_versions(self._versions)
+        state.rest.restore_flags()
         found = self._gradients.fingerprints() if self._compared else ()
         self._gradients.forget()
         self._passes.append(_Pass(self._loss, found, Attributes(state.model), state.rest.untrained.copies()))

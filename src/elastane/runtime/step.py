@@ -125,7 +125,8 @@ class Step:
                 batch = self._deck.deal(self._number, rank)
                 training.heartbeat.beat(Phase.COMPUTE)
             # A worker that joins has its values only once the round begins.
-            versions = versions or training.state.versions()
+            if versions is None:
+                versions = training.state.versions()
             begun = time.perf_counter()
             announce = self._announce(round_) if round_.last else None
             training.gradients.begin_leaf(rank, announce, round_.following)
@@ -144,6 +145,7 @@ class Step:
                 yield batch.inputs
                 leaf = self._after_backward()
                 training.state.check_versions(versions)
+                training.state.rest.restore_flags()
                 changes = training.state.buffer_changes()
             untouched = training.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - begun

@@ -196,7 +196,7 @@ class Training:
         self.reporter.ready()
 
     def before_step(self) -> None:
-        """Take over what the script has changed since the last step.
+        """Take over what the script has changed since the last step; before any round is entered.
 
         Raises:
             BadInput: it has changed what a run cannot change.
@@ -251,6 +251,7 @@ class Training:
     def checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Keep the state as it is now: a round of its own, in which nobody computes anything."""
         self.measured(metrics)
+        self.before_step()
         round_ = self.round("evaluate", 0, checkpoint=True)
         for _ in round_:
             raise AssertionError("a checkpoint has no virtual ranks")
@@ -291,6 +292,7 @@ class Training:
 
     def settle(self) -> None:
         """A last round, in which all agree on the digest of the finished state."""
+        self.before_step()
         round_ = self.round("settle", 0)
         for _ in round_:
             raise AssertionError("settling has no virtual ranks")

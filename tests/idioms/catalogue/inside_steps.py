@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from elastane import Run
 
@@ -273,6 +274,58 @@ def curriculum_outside(run: Run) -> None:
         for inputs, targets in step:
             noisy = inputs + noise * torch.randn_like(inputs)
             step.backward(functional.cross_entropy(model(noisy), targets))
+
+
+@exact(
+    "`model.train()` in the inner loop", note="A flag that a microbatch switches is switched back after it."
+)
+def train_mode_inside(run: Run) -> None:
+    """Each microbatch puts the model into training mode; an evaluation between steps takes it out."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.3), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(TensorDataset(*VECTORS[:43]), global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            model.train()
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        model.eval()
+        score = run.evaluate(VECTORS, microbatch=16)
+        with torch.no_grad():
+            for inputs, targets in score:
+                score.add(right=(model(inputs).argmax(1) == targets).sum())
+        run.print(step.number, score.sums["right"])
+
+
+@exact(
+    "Dropout annealed in an attribute", note="Numbers in attributes of modules travel to workers that join."
+)
+def dropout_annealed(run: Run) -> None:
+    """The script lowers a dropout's probability, and an attribute of its own, after each step."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+    model.temperature = 2.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs) / model.temperature, targets))
+        model[1].p *= 0.8
+        model.temperature *= 0.9
+
+
+@refused(
+    "A learning rate set in the inner loop",
+    "inside a step",
+    instead="Set it before or after the inner loop.",
+)
+def rate_set_inside(run: Run) -> None:
+    """The learning rate is set ahead of each microbatch, as in a loop over a loader."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            optimizer.param_groups[0]["lr"] = 0.2 / (1 + step.number)
+            step.backward(functional.cross_entropy(model(inputs), targets))
 
 
 @refused(

@@ -57,6 +57,8 @@ class Rest:
         self.untrained = Untrained(model, layout)
         self.metrics: dict[str, float] = {}
         self._schedule_place = ""
+        self._flags = self._current_flags()
+        self._groups_before = ""
         # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
         self._attributes = Attributes(model)
         self._set_by_forward: frozenset[Key] = frozenset()
@@ -99,8 +101,9 @@ class Rest:
             "groups": groups,
             "schedule": self._scheduler.state_dict() if self._scheduler is not None else None,
             "scaler": self._scaling.scaler.state_dict() if self._scaling is not None else None,
-            "requires_grad": _flags(parameter.requires_grad for parameter in self._parameters),
-            "training": _flags(module.training for module in self._modules),
+            # As they are between microbatches: one that is computed meanwhile may switch them for itself.
+            "training": _flags(self._flags[0]),
+            "requires_grad": _flags(self._flags[1]),
         }
         try:
             return said(plain)  # type: ignore[no-any-return]
@@ -132,6 +135,7 @@ class Rest:
             parameter.requires_grad_(flag == "1")
         for module, flag in zip(self._modules, rest["training"], strict=False):
             module.training = flag == "1"
+        self.remember_flags()
         attributes = {(path, name): joined(value, tensors) for path, name, value in rest["attributes"]}
         set_attributes(self._model, {key: _owned(value) for key, value in attributes.items()})
         self.untrained.take(joined(rest[UNTRAINED], tensors))
@@ -167,6 +171,38 @@ class Rest:
     def set_by_forward(self, attributes: Iterable[Key]) -> None:
         """Take note of plain attributes that a forward pass sets by itself: they are not carried."""
         self._set_by_forward = frozenset(attributes)
+
+    def remember_flags(self) -> None:
+        """Take flags and hyperparameters as they are now for those of the step."""
+        self._flags = self._current_flags()
+        self._groups_before = self._groups_text()
+
+    def restore_flags(self) -> None:
+        """Give the model back the flags of the step: a microbatch may have switched some for itself.
+
+        A worker that has no microbatch in a step would else keep others.
+
+        Raises:
+            BadInput: the script has changed a hyperparameter inside the step.
+        """
+        if self._flags != self._current_flags():
+            modes, gradients = self._flags
+            for module, training in zip(self._modules, modes, strict=True):
+                module.training = training
+            for parameter, required in zip(self._parameters, gradients, strict=True):
+                parameter.requires_grad_(required)
+        if self._groups_before != self._groups_text():
+            raise BadInput(
+                "a hyperparameter of the optimizer was changed inside a step",
+                means="a worker that has no microbatch in the step would keep the old one",
+                do="set it before or after the inner loop, for example by step.number",
+            )
+
+    def _current_flags(self) -> tuple[list[bool], list[bool]]:
+        return [m.training for m in self._modules], [p.requires_grad for p in self._parameters]
+
+    def _groups_text(self) -> str:
+        return text([{**group, "params": None} for group in self._optimizer.param_groups])
 
     def step_schedule(self) -> None:
         """Step the schedule, as a plain loop does after each step."""

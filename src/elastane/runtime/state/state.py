@@ -140,6 +140,7 @@ class TrainingState:
             BadInput: the script has changed what a run cannot change.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
+        self.rest.remember_flags()
         if first:
             self.companions.find()
             self.rest.find_schedules()
