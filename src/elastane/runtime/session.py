@@ -186,6 +186,7 @@ class Run:
                 training.ready()
             while not self._finished:
                 step = self._step = Step(training, plan, deck)
+                training.seed_ahead(training.step + 1)
                 try:
                     yield step
                 except GeneratorExit:
@@ -202,6 +203,9 @@ class Run:
     @property
     def step(self) -> int:
         """Training steps made so far."""
+        if self._step is not None and not self._step.begun and not self._finished:
+            # A worker that joins learns it with its first step.
+            return self._step.number - 1
         return self._training.step if self._training else 0
 
     def stop(self, reason: str) -> None:

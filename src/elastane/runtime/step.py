@@ -18,6 +18,7 @@ from elastane.protocol.mesh import Leaf
 from elastane.runtime.data.decks import Deck, Plan
 from elastane.runtime.rehearsal import Rehearsal
 from elastane.runtime.rounds import Round
+from elastane.runtime.state.keep import nothing
 from elastane.runtime.training import Training
 
 
@@ -48,7 +49,9 @@ class Step:
         self._begun = self._ended = False
         self._told = False
         self._round: Round | None = None
-        self._put_back: Callable[[], None] = _nothing
+        self._put_back: Callable[[], None] = nothing
+        if not training.rehearsed and not training.initial:
+            training.keep.before_read = self._must_be_known
         self.loss = math.nan
         self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
 
@@ -84,6 +87,7 @@ class Step:
         if self._begun:
             return
         self._told = True
+        training.keep.before_read = nothing
         if training.rehearsed or training.initial:
             return
         training.before_step()
@@ -93,6 +97,7 @@ class Step:
         self._number = round_.step
         # Where the others are now, their scripts have run this code already: what it changes is there.
         self._put_back = training.state.snapshot()
+        training.seed_ahead(self._number)
         training.heartbeat.beat(Phase.USER)
 
     def _enter(self, *, newcomer: bool) -> Round:
@@ -105,6 +110,7 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         training = self._training
+        training.keep.before_read = nothing
         newcomer = not training.rehearsed
         if self._round is None:
             training.before_step()
@@ -283,10 +289,6 @@ class Step:
             digest_due=due,
             skipped=taken.skipped,
         )
-
-
-def _nothing() -> None:
-    return
 
 
 class _Announce:

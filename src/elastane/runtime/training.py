@@ -48,8 +48,8 @@ from elastane.runtime.state.state import TrainingState, digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
-BETWEEN = 1 << 32
-"""Counts as the virtual rank of what is drawn between two steps."""
+BETWEEN, AHEAD = 1 << 32, 1 << 33
+"""Count as the virtual rank of what is drawn after a step, and ahead of the microbatches of the next."""
 
 CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
 PORTION_BYTES, EVERYTHING_BYTES = 16 << 20, 1 << 62
@@ -214,6 +214,10 @@ class Training:
         self._evaluations = 0
         self.state.guard.place = ("after step", step)
         self.seed_between()
+
+    def seed_ahead(self, step: int) -> None:
+        """Seed what the script draws ahead of the microbatches of a step."""
+        seed_everything(random_key(self.spec.seed, step, AHEAD))
 
     def seed_between(self) -> None:
         """Seed what the script draws between two steps; after each evaluation anew."""

@@ -324,3 +324,18 @@ def kept_tensor_inside(run: Run) -> None:
             loss = functional.cross_entropy(model(inputs), targets)
             total += loss.detach()
             step.backward(loss)
+
+
+@exact("Kept values read before the inner loop", note="A worker that joins gets them there, and joins first.")
+def kept_read_ahead(run: Run) -> None:
+    """A temperature that follows the loss is read ahead of the microbatches, and noise is drawn there."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = run.prepare(model, optimizer)
+    run.keep["temperature"] = 1.0
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        temperature = run.keep["temperature"] + 0.01 * run.step
+        shift = 0.1 * torch.randn(6)
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs + shift) / temperature, targets))
+        run.keep["temperature"] = 0.9 * run.keep["temperature"] + 0.1 * step.loss

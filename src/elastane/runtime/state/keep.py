@@ -1,7 +1,7 @@
 """What a script keeps from step to step; it travels to joiners with all other state."""
 
 import hashlib
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from types import MappingProxyType
 from typing import Any
 
@@ -9,6 +9,10 @@ import torch
 
 from elastane.api.errors import BadInput
 from elastane.runtime.state.plain import Stateful, joined, restored, said, split, text
+
+
+def nothing() -> None:
+    """Do nothing."""
 
 
 class Keep(MutableMapping[str, Any]):
@@ -20,6 +24,7 @@ class Keep(MutableMapping[str, Any]):
 
     Attributes:
         locked: a step is under way; nothing may be changed.
+        before_read: called before a value is read: in a worker that joins the values may have to come first.
     """
 
     def __init__(self) -> None:
@@ -29,8 +34,10 @@ class Keep(MutableMapping[str, Any]):
         # States that have arrived before this script has made the object they belong to.
         self._waiting: dict[str, Any] = {}
         self.locked = False
+        self.before_read: Callable[[], None] = nothing
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the script's own
+        self.before_read()
         return self._values[name]
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -57,6 +64,7 @@ class Keep(MutableMapping[str, Any]):
         self._objects.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
+        self.before_read()
         return iter(self._values)
 
     def __len__(self) -> int:
