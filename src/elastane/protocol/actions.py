@@ -114,6 +114,10 @@ class Leave(msgspec.Struct, frozen=True):
     """I am not in the generation that begins now; I still serve state until dismissed."""
 
 
+class GiveUp(msgspec.Struct, frozen=True):
+    """End this process: its script cannot follow those of the others. Another worker takes its place."""
+
+
 class Report(msgspec.Struct, frozen=True):
     """Tell the coordinator that a peer is lost."""
 
@@ -154,6 +158,7 @@ Action: TypeAlias = (
     | Commit
     | Release
     | Leave
+    | GiveUp
     | Report
     | StateIsLost
     | Disagree

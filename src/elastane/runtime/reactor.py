@@ -6,6 +6,8 @@ everything at once.
 """
 
 import mmap
+import os
+import sys
 import threading
 from collections import deque
 from queue import SimpleQueue
@@ -14,6 +16,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 import torch
 
+from elastane.api import control
 from elastane.api.errors import RunFailed, StateLost
 from elastane.api.membership import Generation
 from elastane.protocol import actions, events
@@ -238,6 +241,10 @@ class Reactor:
                 self._restore(action)
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
+            case actions.GiveUp():
+                sys.stderr.write("the others have made a step without this worker, which cannot follow\n")
+                sys.stderr.flush()
+                os._exit(control.DEAD_THREAD)
             case actions.Report(peer, generation):
                 if self._upstream is not None:
                     self._upstream.peer_lost(peer, generation)

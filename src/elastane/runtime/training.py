@@ -129,6 +129,8 @@ class Training:
             scaling=self.scaling,
             keep=keep,
         )
+        # What cannot be said in the first vote had better be refused now.
+        self.state.rest.beliefs()
         self.clip_grad_norm = clip_grad_norm
         self.step = 0
         self.rehearsed = False
@@ -201,7 +203,7 @@ class Training:
         Raises:
             BadInput: it has changed what a run cannot change.
         """
-        self.state.take_changes(first=not self._stepped)
+        self.state.take_changes(first=not self._stepped, begins=self.initial)
         self._stepped = True
 
     def after_step(self, step: int) -> None:

@@ -197,7 +197,7 @@ class SimWorker(Endpoint):
         said = action.message if isinstance(action, actions.Send) else action
         return type(said).__name__
 
-    def _do(self, action: actions.Action) -> None:  # noqa: C901, PLR0912 - one row per kind of action
+    def _do(self, action: actions.Action) -> None:  # noqa: C901, PLR0912, PLR0915 - one row per kind
         match action:
             case actions.Send(peer, message):
                 self.world.tell(lambda: f"worker {self.worker} sends {peer}: {message}")
@@ -241,6 +241,8 @@ class SimWorker(Endpoint):
             case actions.Leave():
                 self.state = "leaving"
                 self._training.leave()
+            case actions.GiveUp():
+                self.die()
             case actions.Report(peer, generation):
                 self.reports.lose(peer, generation)
             case actions.StateIsLost(units):

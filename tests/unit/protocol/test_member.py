@@ -1,11 +1,15 @@
 """One worker's side, event by event."""
 
+import msgspec
+import pytest
+
 from elastane.api.membership import Generation
 from elastane.api.membership import Member as Place
 from elastane.protocol import actions, events, mesh
 from elastane.protocol import member as core
 from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.mesh import Leaf, Part
+from elastane.protocol.transitions.voting import conclude
 
 LAYOUT = Layout(virtual_ranks=4, blocks=2, units=3, unit_bytes=(1, 1, 1))
 
@@ -160,3 +164,33 @@ def test_what_a_leaver_hands_over_is_taken_once_the_step_before_is_applied():
     # To apply the step frees the state of what was not held in it, and this is of such a block.
     assert member.handle(events.Received(1, state)) == []
     assert member.handle(events.Applied()) == [actions.Load(1, state)]
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_member_that_a_step_was_made_without_gives_up_only_if_scripts_have_run_on(released):
+    member, _ = in_a_round_of_two()
+    outcome = msgspec.structs.replace(mesh.BEGINNING, round=1, step=1, complete=(0,))
+    everything = ((0, LAYOUT.units),)
+    there = mesh.Status(
+        generation=2, worker=1, committed=1, outcome=outcome, held=everything, released=released
+    )
+    member.handle(events.Proposed(generation(2, 0, 1)))
+    answers = kinds(member.handle(events.Received(1, there)))
+    assert ("GiveUp" in answers) == released
+    assert ("Commit" in answers) == (not released)
+
+
+def test_a_script_runs_on_once_all_members_have_told_to_have_every_value():
+    layout = msgspec.structs.replace(LAYOUT, copies=1, units=3)
+    member, _ = in_a_round_of_two(layout=layout)
+    outcome = msgspec.structs.replace(mesh.BEGINNING, round=1, step=1, complete=(0, 1))
+    member.voted_for = 1
+    conclude(member, outcome)
+    answers = member.handle(events.Applied())
+    assert kinds(answers) == ["Send"], "it publishes what it owns"
+    assert isinstance(answers[0].message, mesh.Published)
+    answers = member.handle(events.Received(1, mesh.Published(generation=1, round=1, units=(1,))))
+    assert kinds(answers) == ["TakeValues", "Send"]
+    assert answers[1].message == mesh.Current(generation=1, round=1)
+    answers = member.handle(events.Received(1, mesh.Current(generation=1, round=1)))
+    assert kinds(answers) == ["Release"]

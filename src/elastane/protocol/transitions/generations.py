@@ -2,7 +2,7 @@
 
 from elastane.api.membership import Generation
 from elastane.protocol import mesh
-from elastane.protocol.actions import Leave, Send, StateIsLost
+from elastane.protocol.actions import GiveUp, Leave, Send, StateIsLost
 from elastane.protocol.layout import FRESH
 from elastane.protocol.roles import rooted_at, settle, with_origin, with_store
 from elastane.protocol.transitions.hearing import recall_early
@@ -118,6 +118,10 @@ def begin_generation(me: MemberState) -> None:
     outcome = next(status.outcome for status in here.values() if status.committed == newest)
     if me.committed == FRESH:
         me.committed, me.outcome = newest, outcome
+    elif outcome is not None and is_left_behind(me, here, outcome):
+        me.hopeless = True
+        me.actions.append(GiveUp())
+        return
     elif me.committed < newest and outcome is not None and can_catch_up(me, generation):
         conclude(me, outcome)
         # Who needs the new values fetches them: this generation's owners may not have them yet.
@@ -131,6 +135,14 @@ def begin_generation(me: MemberState) -> None:
         leave(me)
     me.begun = True
     recall_early(me)
+
+
+def is_left_behind(me: MemberState, here: dict[int, mesh.Status], newest: mesh.Outcome) -> bool:
+    """The others have made a step without me, and scripts have run on: nobody has its values any more."""
+    if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
+        return False
+    ran_on = any(status.committed == newest.round and status.released for status in here.values())
+    return ran_on and me.worker in me.generation
 
 
 def can_catch_up(me: MemberState, generation: Generation) -> bool:

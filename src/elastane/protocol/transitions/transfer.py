@@ -83,13 +83,20 @@ def serve(me: MemberState) -> None:
         if fetch.committed != me.committed:
             continue
         here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
-        changeable = bool(fetch.values) or me.layout.copies is None
-        if here and not (fetch.released and changeable and me.round.entered is None and not me.left):
-            lost = bool(fetch.values) and me.released and not fetch.released
-            assert not lost, "a script ran on before all had its values"  # noqa: S101
+        if here and is_as_asked(me, fetch):
             me.actions.append(Serve(peer, fetch))
         else:
             me.fetches.append((peer, fetch))
+
+
+def is_as_asked(me: MemberState, fetch: mesh.Fetch) -> bool:
+    """Whether my state is that from before, or from after, the script's code, as a peer has asked."""
+    if not fetch.values and me.layout.copies is not None:
+        return True
+    if fetch.released:
+        return me.round.entered is not None or me.left
+    # Who asks for values from before that code, when mine has run, cannot follow: see `is_left_behind`.
+    return not (fetch.values and me.released)
 
 
 def publish(me: MemberState) -> None:

@@ -37,10 +37,15 @@ class Taken(torch.Tensor):
     """Stands in ``.grad`` for a gradient on its way into a slot; refuses whatever a script does with it."""
 
     @classmethod
-    def of(cls, parameter: torch.Tensor) -> torch.Tensor:
-        """One of the shape of a parameter, without memory of its own."""
-        zero = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
-        return zero.expand(parameter.shape).as_subclass(cls)
+    def of(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """One for each parameter, of its shape; they have next to no memory of their own."""
+        zeros: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        found: list[torch.Tensor] = []
+        for parameter in parameters:
+            kind = parameter.dtype, parameter.device
+            zero = zeros.setdefault(kind, torch.zeros((), dtype=kind[0], device=kind[1]))
+            found.append(zero.expand(parameter.shape).as_subclass(cls))
+        return found
 
     @classmethod
     def __torch_function__(
@@ -91,7 +96,7 @@ class Gradients:
         self._parts: Counter[int] = Counter()
         self._kept: _Kept | None = None
         self._scratch: dict[torch.dtype, torch.Tensor] = {}
-        self._taken = [Taken.of(parameter) for parameter in layout.parameters]
+        self._taken = Taken.of(layout.parameters)
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 import gc
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -238,20 +238,28 @@ class Rest:
         Raises:
             BadInput: there is one.
         """
-        # Parts of a schedule refer to the optimizer as the whole does.
         # By its type: to ask a stand-in of whatever it is for its class may import or warn.
         found = [some for some in gc.get_objects() if issubclass(type(some), LRScheduler)]
         mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
         known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
-        parts = [part for some in found for part in getattr(some, "_schedulers", ())]
+        # Parts of a schedule refer to the optimizer as the whole does.
+        known += [part for some in found for part in _parts(some)]
         for some in mine:
-            if all(some is not other for other in (*known, *parts)):
+            if all(some is not other for other in known):
                 raise BadInput(
                     f"the optimizer has a schedule ({type(some).__name__}) that the run does not know",
                     means="in a worker that joins it would begin anew",
                     do="pass it: run.prepare(..., scheduler=scheduler); or keep it and step it between the "
                     "steps: run.keep['schedule'] = scheduler",
                 )
+
+
+def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
+    """Schedules that one is made of."""
+    for value in vars(schedule).values():
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, LRScheduler):
+                yield part
 
 
 def _flags(values: Iterable[bool]) -> str:

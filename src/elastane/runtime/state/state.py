@@ -130,22 +130,23 @@ class TrainingState:
     # -- between two steps -----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def take_changes(self, *, first: bool) -> None:
+    def take_changes(self, *, first: bool, begins: bool) -> None:
         """Take over what the script has changed since the last step: it is part of the state from now on.
 
         Args:
             first: no step of this process has been before; every worker has done alike what is done by now.
+            begins: the run begins with this worker, which looks for what a newcomer would have otherwise.
 
         Raises:
             BadInput: the script has changed what a run cannot change.
         """
         self.layout.check_unchanged(self.optimizer, self.placement.values)
         self.rest.remember_flags()
-        if first:
+        if not first:
+            self.rest.check_schedule()
+        elif begins:
             self.companions.find()
             self.rest.find_schedules()
-        else:
-            self.rest.check_schedule()
         moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
         for committed, working in zip(self._buffers, moved, strict=True):
             committed.copy_(working)
