@@ -186,6 +186,7 @@ def test_a_script_runs_on_once_all_members_have_told_to_have_every_value():
     outcome = msgspec.structs.replace(mesh.BEGINNING, round=1, step=1, complete=(0, 1))
     member.voted_for = 1
     conclude(member, outcome)
+    member.actions.clear()
     answers = member.handle(events.Applied())
     assert kinds(answers) == ["Send"], "it publishes what it owns"
     assert isinstance(answers[0].message, mesh.Published)
