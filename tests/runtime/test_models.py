@@ -4,9 +4,22 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
-from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain
+from elastane.api.errors import BadInput
+
+from .lessons import (
+    CLASSES,
+    FEATURES,
+    Lesson,
+    assert_alike,
+    assert_same_bits,
+    elastic,
+    mean_loss,
+    plain,
+    prepared,
+)
 
 
 def mlp() -> nn.Module:
@@ -226,3 +239,60 @@ def test_mixed_precision_trains_as_in_a_plain_loop_and_to_the_same_bits():
 
 def test_fast_sums_learn_the_same_up_to_rounding():
     assert_alike(elastic(Lesson(with_dropout), convergence="fast"), plain(Lesson(with_dropout)))
+
+
+class Repeated(nn.Module):
+    """One layer three times, as in a universal transformer, recomputed in its backward pass."""
+
+    reentrant = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = inputs.detach().requires_grad_()
+        for _ in range(3):
+            hidden = torch.tanh(checkpoint(self.layer, hidden, use_reentrant=self.reentrant))
+        # Once more outside of any checkpoint.
+        return self.head(self.layer(hidden))
+
+
+class RepeatedWithoutReentrance(Repeated):
+    reentrant = False
+
+
+@pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
+@pytest.mark.parametrize("copies", [None, 2])
+def test_a_layer_that_is_recomputed_more_than_once_gets_its_whole_gradient(copies, microbatch):
+    kind = {"optimizer": momentum, "microbatch": microbatch}
+    learned = elastic(Lesson(Repeated, **kind), copies=copies)
+    assert_alike(learned, plain(Lesson(Repeated, **kind)))
+    assert_alike(learned, plain(Lesson(RepeatedWithoutReentrance, **kind)))
+
+
+def with_auxiliary_loss(model, batch):
+    inputs, targets = batch
+    logits = model(inputs)
+    (0.1 * logits.square().mean()).backward(retain_graph=True)
+    return functional.cross_entropy(logits, targets), None
+
+
+@pytest.mark.parametrize("microbatch", [8, 2], ids=["one virtual rank", "four"])
+def test_a_backward_pass_of_the_scripts_own_adds_to_the_gradient(microbatch):
+    lesson = Lesson(mlp, momentum, loss=with_auxiliary_loss, microbatch=microbatch)
+    assert_alike(elastic(lesson), plain(lesson))
+
+
+def test_gradients_that_come_after_the_gradient_was_complete_are_refused():
+    def late(model, batch):
+        loss, _ = mean_loss(model, batch)
+        loss.backward()
+
+    learned = prepared(Lesson(mlp, momentum))
+    steps = learned.run.steps(Lesson(mlp).data, global_batch=8, microbatch=2, until=2)
+    batch = next(step := iter(current := next(steps)))
+    current.backward(mean_loss(learned.model, batch)[0])
+    with pytest.raises(BadInput, match="another gradient after"):
+        late(learned.model, batch)
+    step.close()

@@ -89,6 +89,8 @@ class Gradients:
         self._touched: set[int] = set()
         # Of the backward pass under way: its number in autograd; None outside of one.
         self._pass: int | None = None
+        # That of the microbatch at hand is over.
+        self._complete = False
         # Parameters whose gradients come in several parts: those of this pass, and those of any pass so far.
         self._late: set[int] = set()
         self._in_parts: set[int] = set()
@@ -124,9 +126,11 @@ class Gradients:
         self._parts.clear()
         for number in sorted(self._late):
             self._deliver(number)
+        self._complete = True
 
     def forget(self) -> None:
         """Drop gradients that the script has computed for itself between the steps."""
+        self._complete = False
         for parameter in self.layout.parameters:
             parameter.grad = None
 
@@ -243,6 +247,8 @@ class Gradients:
     def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
         def accumulated(_parameter: torch.Tensor) -> None:
             if self._pass is None:
+                if self._complete:
+                    raise _too_late(self.layout.places[number].name)
                 return  # a backward pass of the script's own: it adds up in .grad
             if self._leaf is None:
                 self._parts[number] += 1
