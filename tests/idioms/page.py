@@ -20,7 +20,7 @@ joins, one is killed in the middle of a step and another takes its place. It tra
 `pytest tests/idioms --rewrite` makes this page from it.
 
 - **exact**: parameters, optimizer state and losses are the same bits in all three.
-- **exact, not sharded**: the same, but with `--copies N` the optimizer is refused before the first step.
+- **exact, not sharded**: the same, but with `--copies N` the script is refused.
 - **refused**: the run ends with a sentence that says why and what to write instead.
 
 Not every mistake can be noticed. A variable of the script that changes from step to step, and that the loss

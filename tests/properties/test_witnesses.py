@@ -48,7 +48,7 @@ def at(me, step, workers):
 @given(st.integers(1, 6), st.integers(1, 9), st.none() | st.integers(1, 4))
 def test_each_copy_is_audited_or_compared_with_the_one_that_is(workers, blocks, copies):
     everybody = members(workers, blocks, copies)
-    # Whoever keeps no optimizer state of a block has its values all the same.
+    # A worker that keeps no optimizer state of a block has its values all the same.
     seen = {block: set() for block in range(blocks)}
     for number in range(1, workers + 1):
         states = [at(me, number * EVERY, workers) for me in everybody]

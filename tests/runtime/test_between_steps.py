@@ -81,7 +81,7 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
     assert not theirs.body[0].training
     assert torch.equal(joiner.ema.module.weight, donor.ema.module.weight)
     assert joiner.ema.n_averaged == donor.ema.n_averaged == 3
-    assert joiner.run._training.state.rest.beliefs() == state.rest.beliefs()
+    assert joiner.run._training.state.rest.replicated() == state.rest.replicated()
     assert joiner.run._training.state.rest.digest() == state.rest.digest()
 
 

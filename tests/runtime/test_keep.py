@@ -21,7 +21,7 @@ def linear() -> nn.Module:
 
 
 def handed_over(keep: Keep, other: Keep) -> Keep:
-    other.take(*keep.described())
+    other.take(*keep.describe())
     return other
 
 
@@ -158,14 +158,14 @@ def test_a_change_inside_a_step_is_refused():
 @pytest.mark.parametrize(
     ("vote", "words"),
     [
-        (Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}), ""),
+        (Vote(generation=1, round=3, leaves=(), replicated={"run.keep": "1"}), ""),
         (
-            Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "2"}),
+            Vote(generation=1, round=3, leaves=(), replicated={"run.keep": "2"}),
             "worker 0 and worker 1 differ in run.keep",
         ),
         (Vote(generation=1, round=3, leaves=()), "worker 0 and worker 1 differ in run.keep"),
         (
-            Vote(generation=1, round=3, leaves=(), beliefs={"run.keep": "1"}, kind="settle"),
+            Vote(generation=1, round=3, leaves=(), replicated={"run.keep": "1"}, kind="settle"),
             "in one to settle",
         ),
     ],

@@ -86,7 +86,7 @@ def keep(catalog, state, *, writers=3, step=3):
         encoded = Encoded(part_name(worker), list(entries(state, blocks[worker::writers])))
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     plain = {
-        "rest": json.dumps(state.rest.described()[0]),
+        "rest": json.dumps(state.rest.describe()[0]),
         "scalars": scalars(state, blocks),
         KEY: msgspec.to_builtins(outline_of(state)),
     }

@@ -73,7 +73,7 @@ class Writers:
 
     def described(self):
         plain = {
-            "rest": json.dumps(self.state.rest.described()[0]),
+            "rest": json.dumps(self.state.rest.describe()[0]),
             "on_host": host_keys(self.state),
             "cursors": {},
         }

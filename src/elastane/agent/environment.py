@@ -25,7 +25,7 @@ def worker_environment(own: Mapping[str, str], threads: int) -> dict[str, str]:
     """Return the environment of workers, and of the warm server that forks them.
 
     Args:
-        own: the environment of whoever starts it.
+        own: the environment of the process that starts it.
         threads: of numerical libraries in it.
     """
     return process_environment({**MALLOC_VARIABLES, **own, **dict.fromkeys(THREAD_VARIABLES, str(threads))})

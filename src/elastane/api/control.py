@@ -225,8 +225,9 @@ class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
 LARGEST_SCRIPT_CODE = 127
 """Exit codes of scripts, and of what they run, go so far; a worker's beyond it is a death like any other."""
 
-DEAD_THREAD = 170
-"""Exit code of a worker in which one of our own threads has died: it cannot go on, but another one can."""
+CANNOT_GO_ON = 170
+"""Exit code of a worker that cannot go on where another one can: one of our own threads has died, or its
+script cannot follow those of the others."""
 
 
 class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):

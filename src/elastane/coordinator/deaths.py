@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from elastane.api.control import DEAD_THREAD, LARGEST_SCRIPT_CODE, Kill, WorkerExit
+from elastane.api.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, Kill, WorkerExit
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Record
 from elastane.coordinator.roster import Roster
@@ -84,7 +84,7 @@ def how_it_ended(ended: WorkerExit) -> str:
     """In words, as: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
     if ended.why:
         return ended.why
-    if ended.code == DEAD_THREAD:
+    if ended.code == CANNOT_GO_ON:
         return f"a thread of Elastane's died in it, see logs/worker-{ended.worker}.log"
     if ended.code >= 0:
         return f"exit code {ended.code}"

@@ -21,7 +21,7 @@ AGENT = "agent"
 def due_last(run: Recorded) -> int | None:
     """Return the last step if it must have a digest whatever its number; None: it need not.
 
-    The line of a step after which the script ended the run went out before anybody knew that it was the last;
+    The line of a step after which the script ended the run was reported before it was known to be the last;
     an event has its digest. A life that made no step has no last one.
     """
     event = outcome_event(run.events)

@@ -1,5 +1,7 @@
 """Whether the files of a finished model are, to the byte, those that the run wrote."""
 
+import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,7 +18,6 @@ from elastane.observability.facts import outcome_event
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import ModelTensors, finished_model
 
-READ_BYTES = 8 << 20
 NOT_CHECKED = "the files of the finished model were not checked: "
 COORDINATORS = ("coordinator", SCRIPT)
 """Who a ``run.finished`` names that was written after the model."""
@@ -50,7 +51,7 @@ def check_model(run: Recorded) -> ModelFiles:
         return ModelFiles(remarks=(why,) if model is not None else ())
     if not event.files:
         return unrecorded(run, event, model)
-    found = {name: seen(run.run_dir.root / name) for name in event.files if is_plain(name)}
+    found = {name: measure(run.run_dir.root / name) for name in event.files if is_plain(name)}
     problems = [
         *file_problems(event.files, found),
         *(
@@ -119,20 +120,17 @@ def weights_in(run_dir: RunDir) -> list[str]:
     return [*others, *shards]
 
 
-def seen(path: Path) -> Written | None:
+def measure(path: Path) -> Written | None:
     """Return size and checksum of a file; None if it is not there.
 
     Raises:
         BadInput: it cannot be read.
     """
-    digest, size_bytes = xxhash.xxh3_128(), 0
     try:
         with path.open("rb", buffering=0) as file:
-            while piece := file.read(READ_BYTES):
-                digest.update(piece)
-                size_bytes += len(piece)
+            checksum = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+            return Written(os.fstat(file.fileno()).st_size, checksum)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}") from error
-    return Written(size_bytes, digest.hexdigest())

@@ -107,7 +107,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Let the script run on after a training step: it may change values, nobody reads mine any more."""
+    """Release the script after a training step: it may change values, as no peer reads mine any more."""
 
 
 class Leave(msgspec.Struct, frozen=True):

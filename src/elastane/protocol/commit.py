@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from elastane.protocol.layout import BESIDE
+from elastane.protocol.layout import REST_BLOCK
 from elastane.protocol.mesh import Leaf, Outcome, Vote
 from elastane.protocol.tree import spans
 
@@ -82,21 +82,23 @@ def _sum_of_squares(squares: list[float]) -> float:
         return math.inf
 
 
-def disagreement(worker: int, kind: str, beliefs: Mapping[str, str] | None, votes: Mapping[int, Vote]) -> str:
+def disagreement(
+    worker: int, kind: str, replicated: Mapping[str, str] | None, votes: Mapping[int, Vote]
+) -> str:
     """Where another worker's script has gone another way than mine; empty while nothing speaks for it.
 
     Args:
         worker: own number.
         kind: of the round I am in.
-        beliefs: digests of what all workers must have alike, by what it is; None before I have voted.
+        replicated: digests of what all workers must have alike, by what it is; None before I have voted.
         votes: those heard.
     """
     for other, vote in sorted(votes.items()):
         if vote.kind != kind:
             return f"worker {worker} is in a round to {kind}, worker {other} in one to {vote.kind}"
-        if beliefs is not None and vote.beliefs != beliefs:
-            names = sorted(beliefs.keys() | vote.beliefs.keys())
-            what = next(name for name in names if beliefs.get(name) != vote.beliefs.get(name))
+        if replicated is not None and vote.replicated != replicated:
+            names = sorted(replicated.keys() | vote.replicated.keys())
+            what = next(name for name in names if replicated.get(name) != vote.replicated.get(name))
             return f"worker {worker} and worker {other} differ in {what}"
     return ""
 
@@ -117,7 +119,7 @@ def divergence(step: int, votes: Mapping[int, Vote]) -> str:
             if pair[0] != same[0] or (pair[1] and same[1] and pair[1] != same[1]):
                 what = "parameters" if pair[0] != same[0] else "optimizer state"
                 who = f"workers {other} and {worker}"
-                if block == BESIDE:
+                if block == REST_BLOCK:
                     return f"after step {step} {who} differ in untrained tensors or in what the script keeps"
                 return f"after step {step} {who} have different {what} in block {block}"
     return ""

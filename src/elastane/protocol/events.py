@@ -46,12 +46,12 @@ class Final(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The answer to `Measure`; ``beliefs`` are digests of what all workers must have alike, by what it is."""
+    """The answer to `Measure`; ``replicated`` as in `elastane.protocol.mesh.Vote`."""
 
     ticket: int
     norms: dict[int, float]
     digests: dict[int, tuple[str, str]]
-    beliefs: dict[str, str] = {}
+    replicated: dict[str, str] = {}
 
 
 class Applied(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ STORE = -2
 """In place of a worker's number: the checkpoint a run begins with, which has all state of round 0."""
 
 
-BESIDE = -1
+REST_BLOCK = -1
 """In place of a block's number: the state that no block holds."""
 
 

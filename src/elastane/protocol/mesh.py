@@ -170,7 +170,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         checkpoint: I was asked for a checkpoint, or the script wants one after this round.
         complete: I hold all I should.
         kind: of the round, as my script entered it.
-        beliefs: digests of what all workers must have alike and no block holds, by what it is.
+        replicated: digests of what all workers must have alike and no block holds, by what it is.
     """
 
     round: int
@@ -182,7 +182,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     checkpoint: bool = False
     complete: bool = False
     kind: str = "train"
-    beliefs: dict[str, str] = {}
+    replicated: dict[str, str] = {}
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):
@@ -193,20 +193,20 @@ class Published(PeerMessage, frozen=True, kw_only=True):
 
 
 class Current(PeerMessage, frozen=True, kw_only=True):
-    """The sender has the values of every unit as of ``round`` and reads nobody's any more."""
+    """The sender has the values of every unit as of ``round`` and no longer reads those of a peer."""
 
     round: int
 
 
 class Fetch(PeerMessage, frozen=True, kw_only=True):
-    """Asks for state as of ``committed``: the values of some units, the optimizer state of others.
+    """Request state as of ``committed``: the values of some units, the optimizer state of others.
 
     Args:
         committed: last committed round of the sender.
         values: units.
         states: units.
-        released: as the script's code after that round leaves the state; otherwise as the round left it,
-            because the sender's script has yet to run that code.
+        released: the sender needs the state as the script's code after that round leaves it; otherwise as the
+            round left it, because the sender's script has yet to run that code.
     """
 
     committed: int

@@ -136,10 +136,10 @@ def _values(
     statuses: Mapping[int, Status],
     lacking: Mapping[int, frozenset[int]],
 ) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Who fetches which values from whom.
+    """Plan which member sends which values to which other one.
 
-    A newcomer wants them as the scripts of the others leave them before they enter the next round. All those
-    members will have all of them then, whatever they lack now; who leaves may never come so far.
+    A newcomer needs the values as the scripts of the members leave them. Every member will have all of them
+    by the time its script enters the next round, whatever it lacks now; a leaver may never enter it.
     """
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     new = {w for w in workers if statuses[w].committed == FRESH or (statuses[w].released and lacking[w])}

@@ -51,7 +51,7 @@ class Evaluation:
             leaf = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
             round_.done(leaf)
         training.committed(round_.outcome)
-        training.evaluated()
+        training.end_evaluation()
         self.sums = dict(round_.outcome.sums)
         training.measured(self.sums)
         line = EventLine(time=0.0, kind="evaluation", step=training.step, detail=dict(self.sums))

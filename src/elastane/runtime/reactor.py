@@ -6,8 +6,6 @@ everything at once.
 """
 
 import mmap
-import os
-import sys
 import threading
 from collections import deque
 from queue import SimpleQueue
@@ -16,14 +14,14 @@ from typing import Protocol, TypeAlias
 import msgspec
 import torch
 
-from elastane.api import control
 from elastane.api.errors import RunFailed, StateLost
 from elastane.api.membership import Generation
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
-from elastane.protocol.layout import BESIDE, STORE
+from elastane.protocol.layout import REST_BLOCK, STORE
 from elastane.runtime.links.mesh import Buffer, Mesh
+from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
 from elastane.runtime.state.state import TrainingState
@@ -242,9 +240,7 @@ class Reactor:
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
             case actions.GiveUp():
-                sys.stderr.write("the others have made a step without this worker, which cannot follow\n")
-                sys.stderr.flush()
-                os._exit(control.DEAD_THREAD)
+                end_to_be_replaced("the others have made a step without this worker, which cannot follow")
             case actions.Report(peer, generation):
                 if self._upstream is not None:
                     self._upstream.peer_lost(peer, generation)
@@ -304,8 +300,8 @@ class Reactor:
                     squares[block] = norm * norm
         found = {block: self._digest(block) for block in digests}
         if digests and (beside := self._state.rest.digest()) != ("", ""):
-            found[BESIDE] = beside
-        return events.Measured(ticket, squares, found, self._state.rest.beliefs())
+            found[REST_BLOCK] = beside
+        return events.Measured(ticket, squares, found, self._state.rest.replicated())
 
     def _digest(self, block: int) -> tuple[str, str]:
         values, states = self._state.digest(block)

@@ -11,7 +11,7 @@ import torch
 from elastane.api.errors import BadInput
 from elastane.runtime.state.attributes import Attributes
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.state import TrainingState, changed_inside
+from elastane.runtime.state.state import TrainingState, inside_step_error
 
 
 class _Pass(msgspec.Struct, frozen=True):
@@ -65,11 +65,11 @@ class Rehearsal:
             BadInput: it has changed something that is not changed inside a step.
         """
         state = self._state
-        changed = state.rest.untrained.different(caches=False)
+        changed = state.rest.untrained.find_changed(caches=False)
         content = state.content() if self._compared else {}
         changed += [name for name, digest in content.items() if digest != self._content.get(name)]
         if changed:
-            raise changed_inside(changed[0])
+            raise inside_step_error(changed[0])
         state.check_versions(self._versions)
         state.rest.restore_flags()
         found = self._gradients.fingerprints() if self._compared else ()
@@ -78,7 +78,7 @@ class Rehearsal:
         state.restore_buffers()
 
     def leave_no_trace(self) -> None:
-        """Put back all that the passes have changed.
+        """Put back everything that the passes have changed.
 
         Raises:
             BadInput: two passes over the same microbatch were not the same.
@@ -87,7 +87,7 @@ class Rehearsal:
         if self._compared:
             self._compare(first, last)
         state = self._state
-        state.rest.set_by_forward(last.attributes.changed(since=self._attributes))
+        state.rest.exclude_attributes(last.attributes.changed(since=self._attributes))
         self._attributes.restore()
         state.rest.untrained.restore(self._caches)
         state.rest.untrained.remember()

@@ -108,7 +108,7 @@ class Round:
                     raise error
 
     def wait_for_release(self) -> None:
-        """Wait, once the step is applied, until the script may run on and change what was trained."""
+        """Wait, once the step is applied, until the script is released and may change what was trained."""
         match self._directive(wait=True):
             case actions.Release():
                 return

@@ -1,8 +1,6 @@
 """One training step, as the script's inner loop sees it."""
 
 import math
-import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,15 +8,15 @@ from typing import Any
 import msgspec
 import torch
 
-from elastane.api import control
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
 from elastane.runtime.data.decks import Deck, Plan
 from elastane.runtime.rehearsal import Rehearsal
+from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.rounds import Round
-from elastane.runtime.state.keep import nothing
+from elastane.runtime.state.keep import do_nothing
 from elastane.runtime.training import Training
 
 
@@ -47,24 +45,24 @@ class Step:
         self._awaited: Leaf | None = None
         self._computed: Leaf | None = None
         self._begun = self._ended = False
-        self._told = False
+        self._number_read = False
         self._round: Round | None = None
-        self._put_back: Callable[[], None] = nothing
+        self._put_back: Callable[[], None] = do_nothing
         if not training.rehearsed and not training.initial:
-            training.keep.before_read = self._must_be_known
+            training.keep.before_read = self._learn_number
         self.loss = math.nan
         self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
 
     @property
     def number(self) -> int:
         """From 1."""
-        self._must_be_known()
+        self._learn_number()
         return self._number
 
     @property
     def epoch(self) -> int:
         """From 0."""
-        self._must_be_known()
+        self._learn_number()
         return self._deck.epoch(self._number)
 
     @property
@@ -77,17 +75,17 @@ class Step:
         """Begun, and not iterated to its end."""
         return self._begun and not self._ended
 
-    def _must_be_known(self) -> None:
-        """Make sure that the number is that of the step which this worker is going to compute.
+    def _learn_number(self) -> None:
+        """Learn the number of the step before the inner loop, if the script reads it there.
 
-        A worker that joins learns it with its first round. A script that asks before its inner loop gets what
-        all others got there, at the price of a round that begins without a rehearsal.
+        A worker that joins learns it with its first round. So it joins first, and computes its first
+        microbatch without a rehearsal.
         """
         training = self._training
         if self._begun:
             return
-        self._told = True
-        training.keep.before_read = nothing
+        self._number_read = True
+        training.keep.before_read = do_nothing
         if training.rehearsed or training.initial:
             return
         training.before_step()
@@ -95,7 +93,7 @@ class Step:
         self._round = round_ = self._enter(newcomer=True)
         round_.begin_now()
         self._number = round_.step
-        # Where the others are now, their scripts have run this code already: what it changes is there.
+        # The other scripts have run the code ahead of their inner loops: the state has its changes.
         self._put_back = training.state.snapshot()
         training.seed_ahead(self._number)
         training.heartbeat.beat(Phase.USER)
@@ -110,7 +108,7 @@ class Step:
 
     def __iter__(self) -> Iterator[Any]:
         training = self._training
-        training.keep.before_read = nothing
+        training.keep.before_read = do_nothing
         newcomer = not training.rehearsed
         if self._round is None:
             training.before_step()
@@ -123,7 +121,7 @@ class Step:
         round_ = self._round or self._enter(newcomer=newcomer)
         versions: list[int] | None = None
         for rank in round_:
-            self._must_be(round_.step)
+            self._check_number(round_.step)
             assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
                 training.heartbeat.beat(Phase.DATA)
@@ -158,14 +156,11 @@ class Step:
             round_.done(msgspec.structs.replace(leaf, untouched=untouched))
         self._apply(round_)
 
-    def _must_be(self, number: int) -> None:
-        """The number that the script was told is that of the round."""
-        if self._told and number != self._number:
-            # It began with the run, as far as it knew, and the others have gone on without it. Its script has
-            # decided by a wrong number; the worker that takes its place will not.
-            sys.stderr.write(f"step {self._number} was awaited, but the run is at step {number}\n")
-            sys.stderr.flush()
-            os._exit(control.DEAD_THREAD)
+    def _check_number(self, number: int) -> None:
+        """Check the number that the script has read ahead of its inner loop against that of the round."""
+        if self._number_read and number != self._number:
+            # The run began without this worker, so its script has decided by a wrong number.
+            end_to_be_replaced(f"step {self._number} was awaited, but the run is at step {number}")
         self._number = number
 
     def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:

@@ -24,7 +24,7 @@ from elastane.api.records import Digest, EventLine
 from elastane.api.spec import Pinned
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
-from elastane.protocol.layout import BESIDE, Layout
+from elastane.protocol.layout import REST_BLOCK, Layout
 from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import random_key
 from elastane.runtime.checkpoints.contents import host_keys
@@ -129,12 +129,11 @@ class Training:
             scaling=self.scaling,
             keep=keep,
         )
-        # What cannot be said in the first vote had better be refused now.
-        self.state.rest.beliefs()
+        # Refuses now what the first vote could not carry.
+        self.state.rest.replicated()
         self.clip_grad_norm = clip_grad_norm
         self.step = 0
         self.rehearsed = False
-        # It is one of the workers that the run begins with, so its first step is known to be the first.
         self.initial = reporter.alone or (here.resumed is None and here.worker < here.spec.start)
         self.compares = self.initial and exact
         self._evaluations = 0
@@ -191,7 +190,7 @@ class Training:
     def ready(self) -> None:
         """The rehearsal is over."""
         if not self.reporter.alone:
-            # Alone nobody waits for this process.
+            # A process that trains alone keeps no other one waiting.
             self.gradients.touch()
             self.state.rehearse(self.gradients.sums)
         self.rehearsed = True
@@ -212,7 +211,7 @@ class Training:
         Raises:
             BadInput: it has changed inside the step what is changed between steps only.
         """
-        self.state.step_over()
+        self.state.open_to_script()
         self._evaluations = 0
         self.state.guard.place = ("after step", step)
         self.seed_between()
@@ -230,7 +229,7 @@ class Training:
         key = random_key(self.spec.seed, self.step, BETWEEN + self._evaluations)
         seed_everything(random_key(key, self.step, virtual_rank))
 
-    def evaluated(self) -> None:
+    def end_evaluation(self) -> None:
         """An evaluation is over."""
         self._evaluations += 1
         self.seed_between()
@@ -292,7 +291,7 @@ class Training:
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
-        if len(outcome.digests.keys() - {BESIDE}) == len(self.layout.blocks):
+        if len(outcome.digests.keys() - {REST_BLOCK}) == len(self.layout.blocks):
             self.digest = digest_of(outcome.digests)
             self.reporter.digested(self.step, self.digest)
 
@@ -359,7 +358,7 @@ class Training:
         def describe() -> Described:
             plain = {
                 # The tensors it refers to are written beside: see `contents.entries`.
-                "rest": json.dumps(self.state.rest.described()[0]),
+                "rest": json.dumps(self.state.rest.describe()[0]),
                 "on_host": host_keys(self.state),
                 "cursors": member.outcome.cursors if member.outcome is not None else {},
                 # Whoever resumes from the last checkpoint of a script that has ended writes the model.

@@ -17,6 +17,7 @@ from elastane.api.spec import RunRecord, RunSpec
 from elastane.lives.modules import root_of
 from elastane.runtime import reporting, settings
 from elastane.runtime.finished.write import write_finished
+from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import devices
 
@@ -143,9 +144,8 @@ def _thread_died(args: threading.ExceptHookArgs) -> None:
     if args.thread is None or not args.thread.name.startswith(OUR_THREADS):
         threading.__excepthook__(args)
         return
-    traceback.print_exception(args.exc_type, args.exc_value, args.exc_traceback)
-    sys.stderr.flush()
-    os._exit(control.DEAD_THREAD)
+    trace = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
+    end_to_be_replaced("".join(trace).rstrip())
 
 
 def _follow(lifeline: int) -> None:

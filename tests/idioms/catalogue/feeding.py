@@ -129,7 +129,7 @@ class Stream(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
 @exact("A stream with a state", note="It says which shard it is and where it stands.", shown=True)
 def stream(run: Run) -> None:
-    """An `IterableDataset` that whoever takes over a virtual rank goes on reading."""
+    """Each virtual rank reads a shard; a worker that takes a virtual rank over continues its shard."""
     model = nn.Linear(6, CLASSES)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     model, optimizer = run.prepare(model, optimizer)
@@ -139,7 +139,7 @@ def stream(run: Run) -> None:
 
 
 class Endless(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Nobody can tell where it stands."""
+    """A stream without a state."""
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         while True:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.api.control import DEAD_THREAD, Kill, PeerLost, RunOver, WorkerExit, WorkerFailed
+from elastane.api.control import CANNOT_GO_ON, Kill, PeerLost, RunOver, WorkerExit, WorkerFailed
 from elastane.coordinator.deaths import LAST_WORD_S, how_it_ended
 
 
@@ -108,7 +108,7 @@ def test_one_that_lives_though_its_peers_lost_it_is_told_to_go_once_that_is_on_r
 
 def test_a_thread_of_ours_that_dies_ends_its_worker_and_not_the_run(training) -> None:
     stage = training(3)
-    stage.exit(1, DEAD_THREAD)
+    stage.exit(1, CANNOT_GO_ON)
     stage.wait(1)
     assert stage.newest.workers == (0, 2)
     assert stage.told(RunOver) == []
@@ -121,7 +121,7 @@ def test_a_thread_of_ours_that_dies_ends_its_worker_and_not_the_run(training) ->
         (-40, "killed by signal 40"),
         (0, "exit code 0"),
         (3, "exit code 3"),
-        (DEAD_THREAD, "a thread of Elastane's died in it, see logs/worker-0.log"),
+        (CANNOT_GO_ON, "a thread of Elastane's died in it, see logs/worker-0.log"),
     ],
 )
 def test_an_end_has_a_name(code, how) -> None:

@@ -129,7 +129,9 @@ def test_a_worker_that_trains_does_not_wait_for_one_that_has_left_the_loop():
 
 def test_a_step_in_which_scripts_keep_other_values_is_not_committed():
     member, _ = in_a_round_of_two()
-    vote = mesh.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)), beliefs={"run.keep": "theirs"})
+    vote = mesh.Vote(
+        generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)), replicated={"run.keep": "theirs"}
+    )
     assert member.handle(events.Received(1, vote)) == []
     for rank in (0, 1):
         member.handle(events.Computed(Leaf(rank, 0)))
@@ -138,7 +140,7 @@ def test_a_step_in_which_scripts_keep_other_values_is_not_committed():
     member.handle(events.Received(1, mesh.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
     answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
     (measure,) = [answer for answer in answers if isinstance(answer, actions.Measure)]
-    answers = member.handle(events.Measured(measure.ticket, {}, {}, beliefs={"run.keep": "mine"}))
+    answers = member.handle(events.Measured(measure.ticket, {}, {}, replicated={"run.keep": "mine"}))
     assert kinds(answers) == ["Send", "Disagree"]
     assert member.step == 0
 

@@ -138,7 +138,7 @@ def begin_generation(me: MemberState) -> None:
 
 
 def is_left_behind(me: MemberState, here: dict[int, mesh.Status], newest: mesh.Outcome) -> bool:
-    """The others have made a step without me, and scripts have run on: nobody has its values any more."""
+    """Whether the others made a step without me and released their scripts: its values are gone then."""
     if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
         return False
     ran_on = any(status.committed == newest.round and status.released for status in here.values())

@@ -1,9 +1,9 @@
-"""Between two steps: when a worker's script may run on, and with it change what has been trained.
+"""Between two steps: when a worker releases its script, which may then change what has been trained.
 
 A script may change parameters between two steps (clip weights, copy them, average them). So it must find the
-same values on every worker, and no worker may read values of a peer whose script has run on. Where every
-worker computes every value itself, a script runs on at once. Otherwise all members first tell each other
-that they have every value: then, if any script has run on, nobody lacks a value of that step any more.
+same values on every worker, and no worker may read values of a peer that has released its script. Where
+every worker computes every value itself, it releases its script at once. Otherwise all members first tell
+each other that they have every value. Once any script is released, every member has all values of that step.
 """
 
 from elastane.protocol import mesh
@@ -14,7 +14,7 @@ from elastane.protocol.transitions.transfer import fetch
 
 
 def release(me: MemberState) -> None:
-    """Let the script run on once all members have the values that the last training step left."""
+    """Release the script once all members have the values that the last training step left."""
     generation = me.generation
     if me.released or not me.applied or generation is None or not me.begun or me.hopeless:
         return
@@ -34,7 +34,7 @@ def release(me: MemberState) -> None:
 
 
 def computes_everything(me: MemberState) -> bool:
-    """Every member has run the optimizer on every unit, so nobody reads another one's values."""
+    """Whether every member has run the optimizer on every unit, so that none reads the values of another."""
     assert me.generation is not None, "asked within a generation"  # noqa: S101
     workers, copies = me.generation.workers, me.layout.copies
     keeps_all = copies is None or copies >= len(workers)

@@ -37,12 +37,12 @@ def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int,
     if STORE in {*values, *states}:
         me.actions.append(Restore(number, values.get(STORE, ()), states.get(STORE, ())))
     for peer in sorted(values.keys() - {STORE}):
-        me.tell(peer, asked(me, number, values=values[peer]))
+        me.tell(peer, request(me, number, values=values[peer]))
     for peer in sorted(states.keys() - {STORE}):
-        me.tell(peer, asked(me, number, states=states[peer]))
+        me.tell(peer, request(me, number, states=states[peer]))
 
 
-def asked(
+def request(
     me: MemberState, generation: int, *, values: tuple[int, ...] = (), states: tuple[int, ...] = ()
 ) -> mesh.Fetch:
     return mesh.Fetch(
@@ -71,11 +71,7 @@ def fetch_more(me: MemberState) -> None:
 
 
 def serve(me: MemberState) -> None:
-    """Hand out state once I have it, as long as it is that of the round asked for.
-
-    A peer whose script is in the next round wants what the script may change between the steps as the script
-    leaves it: it waits until mine has entered that round too. Sharded optimizer state no script can change.
-    """
+    """Send requested state once I have it, as long as it is that of the round the peer names."""
     if not me.applied:
         return
     fetches, me.fetches = me.fetches, []
@@ -83,19 +79,22 @@ def serve(me: MemberState) -> None:
         if fetch.committed != me.committed:
             continue
         here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
-        if here and is_as_asked(me, fetch):
+        if here and has_requested_phase(me, fetch):
             me.actions.append(Serve(peer, fetch))
         else:
             me.fetches.append((peer, fetch))
 
 
-def is_as_asked(me: MemberState, fetch: mesh.Fetch) -> bool:
-    """Whether my state is that from before, or from after, the script's code, as a peer has asked."""
+def has_requested_phase(me: MemberState, fetch: mesh.Fetch) -> bool:
+    """Whether my state is that from before, or from after, the script's code, as the peer has requested.
+
+    No script can change sharded optimizer state, so that is the same before and after.
+    """
     if not fetch.values and me.layout.copies is not None:
         return True
     if fetch.released:
         return me.round.entered is not None or me.left
-    # Who asks for values from before that code, when mine has run, cannot follow: see `is_left_behind`.
+    # A peer that needs values from before that code, when mine has run, ends: see `is_left_behind`.
     return not (fetch.values and me.released)
 
 

@@ -18,7 +18,7 @@ def compare(me: MemberState) -> None:
     if not (now.started and now.entered) or me.hopeless:
         return
     mine = now.votes.get(me.worker)
-    why = disagreement(me.worker, now.entered.kind, mine.beliefs if mine else None, now.votes)
+    why = disagreement(me.worker, now.entered.kind, mine.replicated if mine else None, now.votes)
     if why:
         me.hopeless = True
         me.actions.append(Disagree(why))
@@ -76,7 +76,7 @@ def vote_with(me: MemberState, measured: Measured) -> None:
         checkpoint=now.entered.checkpoint or me.checkpoint_asked,
         complete=me.complete,
         kind=now.entered.kind,
-        beliefs=measured.beliefs,
+        replicated=measured.replicated,
     )
     now.votes[me.worker] = vote
     for peer in generation.workers:

@@ -67,7 +67,7 @@ def _untrained(state: TrainingState) -> Iterator[Entry]:
 def _beside(state: TrainingState) -> Iterator[Entry]:
     """Tensors that the rest of the state refers to, but for those that are there as part of the model."""
     model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
-    for name, tensor in state.rest.described()[1].items():
+    for name, tensor in state.rest.describe()[1].items():
         if name not in model:
             yield whole(EXTRA + name, tensor.cpu())
 

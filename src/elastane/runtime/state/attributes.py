@@ -1,7 +1,6 @@
 """What a script's objects remember besides tensors that travel: numbers and tensors in plain attributes."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -28,11 +27,7 @@ class Attributes:
         for path, name in now.keys() - self._found.keys():
             delattr(modules[path], name)
         for (path, name), value in self._found.items():
-            there = now.get((path, name))
-            if isinstance(value, torch.Tensor) and isinstance(there, torch.Tensor):
-                if not _same(there, value):
-                    setattr(modules[path], name, value)
-            elif (path, name) not in now or not _same(there, value):
+            if (path, name) not in now or not _same(now[path, name], value):
                 setattr(modules[path], name, value)
 
     def changed(self, since: "Attributes") -> dict[Key, Any]:
@@ -45,7 +40,7 @@ class Attributes:
         }
 
 
-def set_attributes(model: nn.Module, values: Mapping[Key, Any] = MappingProxyType({})) -> None:
+def set_attributes(model: nn.Module, values: Mapping[Key, Any]) -> None:
     """Give modules these attributes; one whose module is gone is left out."""
     modules = dict(model.named_modules())
     for (path, name), value in values.items():
@@ -57,7 +52,8 @@ def _visible(model: nn.Module) -> list[tuple[Key, Any]]:
     return [
         ((path, name), value)
         for path, module in model.named_modules()
-        for name, value in vars(module).items()
+        # A copy: the reactor may look while a forward pass gives the module another attribute.
+        for name, value in list(vars(module).items())
         if name not in OF_MODULES and isinstance(value, (*SCALARS, torch.Tensor))
     ]
 

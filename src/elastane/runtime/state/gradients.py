@@ -33,7 +33,7 @@ PORTION = 1 << 22
 """Elements; larger gradients are added in portions."""
 
 
-class Taken(torch.Tensor):
+class ConsumedGradient(torch.Tensor):
     """Stands in ``.grad`` for a gradient on its way into a slot; refuses whatever a script does with it."""
 
     @classmethod
@@ -98,7 +98,7 @@ class Gradients:
         self._parts: Counter[int] = Counter()
         self._kept: _Kept | None = None
         self._scratch: dict[torch.dtype, torch.Tensor] = {}
-        self._taken = Taken.of(layout.parameters)
+        self._taken = ConsumedGradient.of(layout.parameters)
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""What a script may not do beside the run: step an optimizer by hand.
+"""Refuses optimizers that the script steps by hand.
 
-Torch calls the hook here before any optimizer steps. The run's own optimizer is stepped by the run alone. An
-optimizer of the script's whose life is longer than one microbatch or one stretch between two steps has state
-that no newcomer would be given.
+Torch calls a hook before any optimizer steps. Only the run steps the optimizer of the run. Another optimizer
+may live for one microbatch, or for one stretch between two steps: the state of one that lives longer would be
+missing in a worker that joins.
 """
 
 import weakref

@@ -1,6 +1,5 @@
 """What a script keeps from step to step; it travels to joiners with all other state."""
 
-import hashlib
 from collections.abc import Callable, Iterator, MutableMapping
 from types import MappingProxyType
 from typing import Any
@@ -8,10 +7,10 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.plain import Stateful, joined, restored, said, split, text
+from elastane.runtime.state.plain import Stateful, digest_of_text, join_tensors, restored, said, split, text
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing."""
 
 
@@ -34,7 +33,7 @@ class Keep(MutableMapping[str, Any]):
         # States that have arrived before this script has made the object they belong to.
         self._waiting: dict[str, Any] = {}
         self.locked = False
-        self.before_read: Callable[[], None] = nothing
+        self.before_read: Callable[[], None] = do_nothing
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the script's own
         self.before_read()
@@ -83,7 +82,7 @@ class Keep(MutableMapping[str, Any]):
                 do="change it between steps, from step.loss or the sums of an evaluation",
             )
 
-    def described(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """All of it: as JSON, ``{"values": ..., "states": ...}``, and the tensors that it refers to."""
         tensors: dict[str, torch.Tensor] = {}
         values = {name: kept for name, kept in self._values.items() if name not in self._objects}
@@ -92,18 +91,18 @@ class Keep(MutableMapping[str, Any]):
         return {"values": said(values), "states": described}, tensors
 
     def take(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
-        """Become what `described` says of another worker's, or of an earlier run."""
+        """Become what `describe` says of another worker's, or of an earlier run; keeps the tensors."""
         mine, self._objects = self._objects, {}
         self._values = {name: _frozen(value) for name, value in there["values"].items()}
         self._waiting = {}
         for name, described in there["states"].items():
-            state = joined(described, tensors)
+            state = join_tensors(described, tensors)
             if name in mine:
                 self._values[name] = self._objects[name] = _loaded(mine[name], state)
             elif isinstance(state, torch.Tensor):
-                self._values[name] = self._objects[name] = state.clone()
+                self._values[name] = self._objects[name] = state
             else:
-                self._waiting[name] = _copied(state)
+                self._waiting[name] = state
 
     def tensors(self) -> list[torch.Tensor]:
         """The tensors and parameters that are kept, where they lie."""
@@ -119,8 +118,8 @@ class Keep(MutableMapping[str, Any]):
         """The first 8 bytes of the SHA-256 of all but the elements of tensors; empty if nothing is kept."""
         if not self._values and not self._waiting:
             return ""
-        described, _ = self.described()
-        return hashlib.sha256(text(described).encode()).hexdigest()[:16]
+        described, _ = self.describe()
+        return digest_of_text(text(described))
 
 
 def _state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - whatever it says
@@ -135,16 +134,7 @@ def _loaded(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Statefu
         return mine
     if isinstance(state, torch.Tensor) and (state.shape, state.dtype) == (mine.shape, mine.dtype):
         return mine.copy_(state)
-    return state.clone().to(mine.device) if isinstance(state, torch.Tensor) else mine
-
-
-def _copied(state: Any) -> Any:  # noqa: ANN401 - likewise
-    """The state in memory of its own; tensors arrive in memory that is about to be freed."""
-    if isinstance(state, torch.Tensor):
-        return state.clone()
-    if isinstance(state, dict):
-        return {key: _copied(entry) for key, entry in state.items()}
-    return [_copied(entry) for entry in state] if isinstance(state, list) else state
+    return state.to(mine.device) if isinstance(state, torch.Tensor) else mine
 
 
 def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type

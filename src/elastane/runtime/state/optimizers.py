@@ -16,7 +16,7 @@ from torch import optim
 from elastane.api.errors import BadInput
 from elastane.runtime.state.layout import ModelLayout, Piece, Place
 from elastane.runtime.state.placement import Sections
-from elastane.runtime.state.shared import Shards, SharedState
+from elastane.runtime.state.shared import RefusedState, SharedState
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.ASGD,
@@ -281,7 +281,7 @@ class ShardedOptimizer:
         # A learning-rate scheduler wraps step() of the user's object, which must not be ours.
         self._optimizer.__dict__.pop("step", None)
         self._optimizer.state = defaultdict(dict)
-        optimizer.state = Shards()  # type: ignore[assignment]
+        optimizer.state = RefusedState()  # type: ignore[assignment]
 
     @property
     def unit_bytes(self) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """State as JSON and tensors, and back into the types it had: nothing that travels is ever unpickled."""
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -39,6 +40,11 @@ def text(value: object) -> str:
     return json.dumps(value, default=_said, sort_keys=True)
 
 
+def digest_of_text(words: str) -> str:
+    """The first 8 bytes of the SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
 def _said(value: object) -> Any:  # noqa: ANN401 - likewise
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
@@ -73,17 +79,17 @@ def split(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:  #
     return said(value)
 
 
-def joined(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
+def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
     """The value that `split` has described, with lists in place of tuples."""
     if isinstance(described, dict):
         if TENSOR in described:
             return tensors[described[TENSOR]]
         if ITEMS in described:
-            pairs = ((_key(key), joined(entry, tensors)) for key, entry in described[ITEMS])
+            pairs = ((_key(key), join_tensors(entry, tensors)) for key, entry in described[ITEMS])
             return dict(pairs)
-        return {key: joined(entry, tensors) for key, entry in described.items()}
+        return {key: join_tensors(entry, tensors) for key, entry in described.items()}
     if isinstance(described, list):
-        return [joined(entry, tensors) for entry in described]
+        return [join_tensors(entry, tensors) for entry in described]
     return described
 
 

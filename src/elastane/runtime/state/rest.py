@@ -1,7 +1,5 @@
 """What every worker keeps besides blocks: hyperparameters, schedules, flags, and what the script keeps."""
 
-import gc
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,8 +12,9 @@ from elastane.api.errors import BadInput
 from elastane.runtime.state.attributes import Attributes, Key, set_attributes
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.live_objects import live_objects
 from elastane.runtime.state.marks import content_digest
-from elastane.runtime.state.plain import joined, restored, said, split, text
+from elastane.runtime.state.plain import digest_of_text, join_tensors, restored, said, split, text
 from elastane.runtime.state.scaling import Scaling
 from elastane.runtime.state.shared import SharedState
 from elastane.runtime.state.untrained import Untrained
@@ -61,9 +60,9 @@ class Rest:
         self._groups_before = ""
         # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
         self._attributes = Attributes(model)
-        self._set_by_forward: frozenset[Key] = frozenset()
+        self._excluded: frozenset[Key] = frozenset()
 
-    def described(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What every worker keeps besides blocks: as JSON, and the tensors that it refers to.
 
         Hyperparameters, schedule, scaler, flags of the model, what the script keeps, and those untrained
@@ -80,10 +79,10 @@ class Rest:
                 [*key, split(value, f"attributes.{key[0]}.{key[1]}", tensors)]
                 for key, value in self._changed_attributes().items()
             ],
-            UNTRAINED: split(self.untrained.travelling(), UNTRAINED, tensors),
+            UNTRAINED: split(self.untrained.changed_tensors(), UNTRAINED, tensors),
         }
-        kept, kept_tensors = self._keep.described()
-        shared, shared_tensors = self._shared.described()
+        kept, kept_tensors = self._keep.describe()
+        shared, shared_tensors = self._shared.describe()
         tensors |= {f"keep/{name}": tensor for name, tensor in kept_tensors.items()} | shared_tensors
         return {**rest, "keep": kept, "optimizer": shared}, tensors
 
@@ -116,10 +115,10 @@ class Rest:
 
     def _changed_attributes(self) -> dict[Key, Any]:
         changed = Attributes(self._model).changed(since=self._attributes)
-        return {key: value for key, value in changed.items() if key not in self._set_by_forward}
+        return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `described` told, on another worker or in an earlier life of the run."""
+        """Take over what `describe` told, on another worker or in an earlier life of the run."""
         for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):
@@ -136,9 +135,9 @@ class Rest:
         for module, flag in zip(self._modules, rest["training"], strict=False):
             module.training = flag == "1"
         self.remember_flags()
-        attributes = {(path, name): joined(value, tensors) for path, name, value in rest["attributes"]}
-        set_attributes(self._model, {key: _owned(value) for key, value in attributes.items()})
-        self.untrained.take(joined(rest[UNTRAINED], tensors))
+        attributes = {(path, name): join_tensors(value, tensors) for path, name, value in rest["attributes"]}
+        set_attributes(self._model, attributes)
+        self.untrained.take(join_tensors(rest[UNTRAINED], tensors))
         self._shared.take(rest["optimizer"], tensors)
         prefix = "keep/"
         kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
@@ -147,30 +146,30 @@ class Rest:
 
     # -- what all workers must have alike --------------------------------------------------------------------
 
-    def beliefs(self) -> dict[str, str]:
+    def replicated(self) -> dict[str, str]:
         """Digests of what every worker must have alike and no block holds; compared in every vote."""
         plain = self._plain()
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
-        found = {name: _short(text(plain[key])) for key, name in names.items()}
+        found = {name: digest_of_text(text(plain[key])) for key, name in names.items()}
         return found | {"run.keep": self._keep.digest()}
 
     def digest(self) -> tuple[str, str]:
         """Digests of the tensors that no block holds, and of state that all parameters share."""
-        kept = self._keep.described()[1]
+        kept = self._keep.describe()[1]
         values = {f"keep/{name}": content_digest(tensor) for name, tensor in kept.items()}
         values |= self.untrained.digests()
-        shared, tensors = self._shared.described()
+        shared, tensors = self._shared.describe()
         states = [text(shared), *(content_digest(tensor) for tensor in tensors.values())]
         if not values and not tensors and not shared["attributes"]:
             return "", ""
-        return _short(text(values)), _short(text(states))
+        return digest_of_text(text(values)), digest_of_text(text(states))
 
     # -- what a script may not do to it ------------------------------------------------------------------
 
-    def set_by_forward(self, attributes: Iterable[Key]) -> None:
+    def exclude_attributes(self, attributes: Iterable[Key]) -> None:
         """Take note of plain attributes that a forward pass sets by itself: they are not carried."""
-        self._set_by_forward = frozenset(attributes)
+        self._excluded = frozenset(attributes)
 
     def remember_flags(self) -> None:
         """Take flags and hyperparameters as they are now for those of the step."""
@@ -238,8 +237,7 @@ class Rest:
         Raises:
             BadInput: there is one.
         """
-        # By its type: to ask a stand-in of whatever it is for its class may import or warn.
-        found = [some for some in gc.get_objects() if issubclass(type(some), LRScheduler)]
+        found = live_objects(LRScheduler)
         mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
         known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
         # Parts of a schedule refer to the optimizer as the whole does.
@@ -264,11 +262,3 @@ def _parts(schedule: LRScheduler) -> Iterator[LRScheduler]:
 
 def _flags(values: Iterable[bool]) -> str:
     return "".join("1" if value else "0" for value in values)
-
-
-def _short(words: str) -> str:
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
-def _owned(value: Any) -> Any:  # noqa: ANN401 - a number, a string or a tensor
-    return value.clone() if isinstance(value, torch.Tensor) else value

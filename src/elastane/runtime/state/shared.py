@@ -10,12 +10,12 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.plain import joined, restored, split
+from elastane.runtime.state.plain import join_tensors, restored, split
 
 NAME = "optimizer"
 
 
-class Shards(dict[Any, Any]):
+class RefusedState(dict[Any, Any]):
     """Stands for the state of an optimizer that is sharded; refuses whatever a script does with it."""
 
     def _refuse(self, *_args: object) -> NoReturn:
@@ -51,7 +51,7 @@ class SharedState:
                 )
             _described(value, f"{NAME}.{name}", {})
 
-    def described(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """All of it: as JSON, ``{"attributes": ..., "state": ...}``, and the tensors that it refers to.
 
         Raises:
@@ -63,18 +63,18 @@ class SharedState:
             for name, value in self._attributes().items()
         }
         state = self._optimizer.state
-        entries = () if isinstance(state, Shards) else state.items()
+        entries = () if isinstance(state, RefusedState) else state.items()
         shared = {key: value for key, value in entries if not _is_parameter(key)}
         return {"attributes": attributes, "state": _described(shared, f"{NAME}.state", tensors)}, tensors
 
     def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Become what `described` says of another worker's, or of an earlier life of the run."""
+        """Become what `describe` says of another worker's, or of an earlier life of the run."""
         for name, described in there["attributes"].items():
             mine = getattr(self._optimizer, name, None)
-            setattr(self._optimizer, name, restored(mine, _owned(joined(described, tensors))))
-        for key, state in joined(there["state"], tensors).items():
+            setattr(self._optimizer, name, restored(mine, join_tensors(described, tensors)))
+        for key, state in join_tensors(there["state"], tensors).items():
             mine = self._optimizer.state.get(key, {})
-            self._optimizer.state[key] = restored(mine, _owned(state))
+            self._optimizer.state[key] = restored(mine, state)
 
     def snapshot(self) -> "Snapshot":
         """Copy everything that running the optimizer may change, the state of parameters included."""
@@ -145,11 +145,6 @@ def _described(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any: 
             means="only numbers, strings, lists, dicts, tensors and None travel; nothing is unpickled",
             do="keep other objects out of the optimizer, or make them from numbers in its step()",
         ) from error
-
-
-def _owned(value: Any) -> Any:  # noqa: ANN401 - likewise
-    """The value with tensors in memory of their own: they arrive in memory that is about to be freed."""
-    return copy.deepcopy(value)
 
 
 OF_OPTIMIZERS = frozenset(vars(optim.Optimizer([torch.nn.Parameter(torch.zeros(1))], {}))) | {

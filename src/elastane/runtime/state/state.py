@@ -12,11 +12,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from elastane.api.errors import BadInput
 from elastane.api.records import Digest
-from elastane.protocol.layout import BESIDE
+from elastane.protocol.layout import REST_BLOCK
 from elastane.protocol.mesh import Outcome
 from elastane.runtime.links.mesh import Buffer
 from elastane.runtime.state import parcel
-from elastane.runtime.state.companions import Companions
+from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
 from elastane.runtime.state.guard import OptimizerGuard
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout
@@ -46,7 +46,7 @@ class TrainingState:
     Attributes:
         rest: what every worker keeps besides blocks.
         guard: watches which optimizers the script steps.
-        companions: modules that the script uses beside the model.
+        auxiliary_modules: modules that the script uses beside the model.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class TrainingState:
         self.guard = OptimizerGuard(
             optimizer, lambda other: any(kept is other for kept in self.keep.values()), model
         )
-        self.companions = Companions(
+        self.auxiliary_modules = AuxiliaryModules(
             model, lambda: (kept for kept in self.keep.values() if isinstance(kept, nn.Module))
         )
         self.rest = Rest(model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep)
@@ -113,7 +113,7 @@ class TrainingState:
         """Copy values, buffers and the rest; returns what puts them back."""
         copies = [section.clone() for section in self.placement.values]
         committed = [buffer.clone() for buffer in self._buffers]
-        rest, tensors = self.rest.described()
+        rest, tensors = self.rest.describe()
         kept = {name: tensor.clone() for name, tensor in tensors.items()}
 
         @torch.no_grad()
@@ -145,16 +145,16 @@ class TrainingState:
         if not first:
             self.rest.check_schedule()
         elif begins:
-            self.companions.find()
+            self.auxiliary_modules.find()
             self.rest.find_schedules()
         moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
         for committed, working in zip(self._buffers, moved, strict=True):
             committed.copy_(working)
         if not first:
-            self.rest.untrained.changed.update(self.rest.untrained.different(caches=True))
+            self.rest.untrained.changed.update(self.rest.untrained.find_changed(caches=True))
         self.rest.untrained.remember()
 
-    def step_over(self) -> None:
+    def open_to_script(self) -> None:
         """Let the script find the state that the step has left; what it changes now is between two steps.
 
         Raises:
@@ -163,11 +163,11 @@ class TrainingState:
         # Some of them may have come from other workers.
         self.restore_buffers()
         self.rest.remember_schedule()
-        changed = self.rest.untrained.different(caches=False)
+        changed = self.rest.untrained.find_changed(caches=False)
         if changed:
-            raise changed_inside(changed[0])
+            raise inside_step_error(changed[0])
         self.rest.untrained.remember()
-        self.companions.check()
+        self.auxiliary_modules.check()
 
     def versions(self) -> list[int]:
         """Autograd's counts of changes in place, of everything that must not change inside a step."""
@@ -187,7 +187,7 @@ class TrainingState:
         if now != before:
             changed = next(n for n, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
             places = self.layout.places
-            raise changed_inside(places[changed].name if changed < len(places) else "a tensor in run.keep")
+            raise inside_step_error(places[changed].name if changed < len(places) else "a tensor in run.keep")
 
     def content(self) -> dict[str, str]:
         """Digests of parameters and of what is kept, by name: ``.data`` changes them without a count."""
@@ -313,7 +313,7 @@ class TrainingState:
         plain: dict[str, Any] = {}
         for unit in values:
             if unit == self.units - 1:
-                plain["rest"], extra = self.rest.described()
+                plain["rest"], extra = self.rest.describe()
                 tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
                     # Sharded, buffers lie in blocks like everything else.
@@ -337,8 +337,11 @@ class TrainingState:
         """Take over what `pack` made of another worker's state."""
         tensors, plain = parcel.unpack(payload)
         states: dict[int, dict[str, Any]] = {}
+        # Copies: the rest of the state keeps some of them, and the payload is freed.
         extra = {
-            key.removeprefix("extra/"): tensors.pop(key) for key in [*tensors] if key.startswith("extra/")
+            key.removeprefix("extra/"): tensors.pop(key).clone()
+            for key in [*tensors]
+            if key.startswith("extra/")
         }
         for key, entry in (*tensors.items(), *plain.items()):
             kind, *where = key.split("/", 2)
@@ -389,7 +392,7 @@ class TrainingState:
         return values.hexdigest(), states.hexdigest()
 
 
-def changed_inside(name: str) -> BadInput:
+def inside_step_error(name: str) -> BadInput:
     """The error for a change that other workers do not make alike."""
     return BadInput(
         f"{name} was changed inside a step",
@@ -403,9 +406,9 @@ def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:
 
     See `TrainingState.digest` and `TrainingState.rest_digest`.
     """
-    pairs = [blocks[block] for block in sorted(blocks.keys() - {BESIDE})]
+    pairs = [blocks[block] for block in sorted(blocks.keys() - {REST_BLOCK})]
     values, states = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    beside = blocks.get(BESIDE, ("", ""))
+    beside = blocks.get(REST_BLOCK, ("", ""))
     return Digest(
         parameters=hashlib.sha256("".join([*values, beside[0]]).encode()).hexdigest(),
         optimizer=hashlib.sha256("".join([*states, beside[1]]).encode()).hexdigest(),

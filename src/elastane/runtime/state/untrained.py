@@ -1,4 +1,4 @@
-"""Tensors of a model that no block holds: frozen parameters, and buffers whose changes have no mean.
+"""Tensors of a model that no block holds: frozen parameters, and non-persistent buffers, which are caches.
 
 Every worker makes them by running the script, so as a rule they need not travel. A script may change them
 between two steps (a target network, a mask): from then on they travel like everything else.
@@ -47,7 +47,7 @@ class Untrained:
         buffers = {full: module._buffers.get(name) for full, (module, name) in self._buffers.items()}  # noqa: SLF001
         return {**self._frozen, **{full: buffer for full, buffer in buffers.items() if buffer is not None}}
 
-    def travelling(self) -> dict[str, torch.Tensor]:
+    def changed_tensors(self) -> dict[str, torch.Tensor]:
         """Those that a newcomer must be given."""
         return {name: tensor for name, tensor in self.tensors().items() if name in self.changed}
 
@@ -55,7 +55,7 @@ class Untrained:
         """Take them as they are now for unchanged."""
         self._marks = {name: self._marker.mark(name, tensor) for name, tensor in self.tensors().items()}
 
-    def different(self, *, caches: bool) -> list[str]:
+    def find_changed(self, *, caches: bool) -> list[str]:
         """Names of those that were changed since `remember`.
 
         Args:
@@ -70,7 +70,7 @@ class Untrained:
 
     @torch.no_grad()
     def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Become what `travelling` was on another worker or in an earlier life of the run."""
+        """Become what `changed_tensors` was on another worker or in an earlier life of the run."""
         mine = self.tensors()
         for name, theirs in tensors.items():
             there = mine.get(name)

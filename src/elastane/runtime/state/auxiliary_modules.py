@@ -1,10 +1,9 @@
 """Modules that a script has beside the one it has prepared: a teacher, a target network, an average.
 
-Every worker makes them by running the script. As long as they stay as they are, that is enough. One that the
-script changes would be another one in a worker that joins, unless the run keeps it.
+Every worker makes them by running the script, which is enough as long as they do not change. A worker that
+joins would have other values in one that the script changes, unless the run keeps it.
 """
 
-import gc
 import weakref
 from collections.abc import Callable, Iterable
 
@@ -13,10 +12,11 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elastane.api.errors import BadInput
+from elastane.runtime.state.live_objects import live_objects
 from elastane.runtime.state.marks import Mark, Marker
 
 
-class _Companion:
+class _AuxiliaryModule:
     """One of them, with its tensors and how they were.
 
     Args:
@@ -38,7 +38,7 @@ class _Companion:
         return [self._marker.mark(name, tensor) for name, tensor in self._tensors.items()]
 
 
-class Companions:
+class AuxiliaryModules:
     """Modules with tensors of their own that are not part of the model.
 
     Args:
@@ -48,20 +48,19 @@ class Companions:
 
     def __init__(self, model: nn.Module, kept: Callable[[], Iterable[nn.Module]]) -> None:
         self._model, self._kept = model, kept
-        self._found: weakref.WeakKeyDictionary[nn.Module, _Companion] = weakref.WeakKeyDictionary()
+        self._found: weakref.WeakKeyDictionary[nn.Module, _AuxiliaryModule] = weakref.WeakKeyDictionary()
 
     def find(self) -> None:
         """Find all modules there are when the run begins."""
         mine = {id(module) for module in self._model.modules()}
-        # By its type: to ask a stand-in of whatever it is for its class may import or warn.
-        modules = [some for some in gc.get_objects() if issubclass(type(some), nn.Module)]
+        modules = live_objects(nn.Module)
         parts = {id(part) for module in modules for part in module.children()}
         for module in modules:
-            # What wraps the model, or is a part of another module, is no companion of its own.
+            # What wraps the model, or is a part of another module, is no auxiliary of its own.
             if id(module) in parts or any(id(part) in mine for part in module.modules()):
                 continue
             if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
-                self._found[module] = _Companion(module)
+                self._found[module] = _AuxiliaryModule(module)
 
     def check(self) -> None:
         """Find a module that was changed since the run began.
@@ -70,8 +69,8 @@ class Companions:
             BadInput: there is one, and the run does not keep it.
         """
         kept = {id(part) for module in self._kept() for part in module.modules()}
-        for module, companion in self._found.items():
-            if id(module) not in kept and companion.changed:
+        for module, auxiliary in self._found.items():
+            if id(module) not in kept and auxiliary.changed:
                 raise BadInput(
                     f"a module beside the prepared one ({type(module).__name__}) was changed in the run",
                     means="a worker that joins would have another one",
