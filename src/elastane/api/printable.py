@@ -1,0 +1,32 @@
+"""Make text from outside safe to print, to log and to store.
+
+Names, reasons and tracebacks come from jobs, clients and files. A terminal obeys control characters in them,
+a line break forges a line of a log, and an endless text fills a disk. Whatever shows or keeps such a text
+passes it through here.
+"""
+
+LONGEST = 1000
+"""Characters, unless the caller says otherwise."""
+CUT = "…"
+
+
+def one_line(text: str, longest: int = LONGEST) -> str:
+    """Return the text in one line: line breaks and control characters are escaped, the excess is cut off."""
+    return _escaped(text, longest, keep="")
+
+
+def paragraphs(text: str, longest: int = LONGEST) -> str:
+    """Return the text with its line breaks and tabs; other control characters are escaped."""
+    return _escaped(text, longest, keep="\n\t")
+
+
+def _escaped(text: str, longest: int, keep: str) -> str:
+    # Bounded before and after: one character becomes up to ten.
+    shown = text[:longest]
+    if not shown.isprintable():
+        shown = "".join(c if c in keep or c.isprintable() else _escape(c) for c in shown)
+    return shown if len(shown) <= longest and len(text) <= longest else shown[: longest - 1] + CUT
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()

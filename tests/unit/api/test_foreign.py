@@ -1,0 +1,61 @@
+"""Bytes from outside become a value, or one error; nothing else."""
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.foreign import DEEPEST, Decoder, Malformed, read_bytes
+
+
+class Known(msgspec.Struct):
+    name: str = ""
+    data: dict[str, object] = {}
+
+
+def nested(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+@pytest.mark.parametrize("levels", [DEEPEST, 1_000, 100_000])
+def test_a_deeply_nested_document_is_refused_whether_its_field_is_known_or_not(levels: int) -> None:
+    for field in (b"data", b"unknown"):
+        with pytest.raises(Malformed, match="nested"):
+            Decoder(Known)(b'{"%s":{"x":%s}}' % (field, nested(levels)))
+
+
+def test_a_deeply_nested_message_is_refused() -> None:
+    deep = b"\x81\xa7unknown" + b"\x91" * 100_000 + b"\xc0"
+    with pytest.raises(Malformed, match="nested"):
+        Decoder(Known, format="msgpack")(deep)
+
+
+def test_a_wide_document_is_not_a_deep_one() -> None:
+    many = b",".join([nested(3)] * 1_000)
+    assert Decoder(Known)(b'{"data":{"x":[%s]}}' % many).data
+
+
+def test_brackets_in_texts_nest_nothing() -> None:
+    name = '["\\' * 1_000
+    assert Decoder(Known)(msgspec.json.encode(Known(name=name))).name == name
+
+
+def test_a_document_that_is_too_large_is_refused() -> None:
+    with pytest.raises(Malformed, match="more than 10"):
+        Decoder(Known, at_most_bytes=10)(b'{"name":"12345"}')
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path) -> None:
+    (tmp_path / "large").write_bytes(bytes(100))
+    assert len(read_bytes(tmp_path / "large", 100)) == 100
+    with pytest.raises(Malformed, match="more than 99"):
+        read_bytes(tmp_path / "large", 99)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_any_bytes_are_a_value_or_malformed(document) -> None:
+    for format_ in ("json", "msgpack"):
+        with contextlib.suppress(Malformed):
+            assert isinstance(Decoder(Known, format=format_)(document), Known)
