@@ -8,6 +8,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
+import time
 from pathlib import Path
 
 from elastane.api.rundir import RunDir
@@ -25,7 +27,7 @@ def be_present(run_dir: RunDir) -> int:
     Raises:
         OSError: the file cannot be opened.
     """
-    descriptor = os.open(run_dir.presence, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _opened(run_dir.presence, os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
@@ -37,7 +39,7 @@ def anyone_present(run_dir: RunDir) -> bool:
         OSError: nobody can tell.
     """
     try:
-        descriptor = os.open(run_dir.presence, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = _opened(run_dir.presence)
     except OSError as error:
         if error.errno not in NO_DIRECTORY:
             raise
@@ -52,17 +54,51 @@ def anyone_present(run_dir: RunDir) -> bool:
         os.close(descriptor)
 
 
+def _opened(presence: Path, flags: int = 0) -> int:
+    """Open the file, if it is one. A job may have put a link to another run's file there, or a pipe.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    # Not ELOOP, which says that the directory is not there.
+    if presence.is_symlink():
+        raise OSError(errno.EINVAL, "a symbolic link, not a regular file", str(presence))
+    flags |= os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(presence, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(presence))
+    return descriptor
+
+
 def those_present(run_dir: RunDir) -> tuple[int, ...]:
     """Process ids of all who hold it, found by looking at every process of this user."""
-    name = os.path.realpath(run_dir.presence)
-    return tuple(int(entry.name) for entry in Path("/proc").glob("[0-9]*") if _has_open(entry, name))
+    return tuple(pid for entry in Path("/proc").glob("[0-9]*") if is_present(run_dir, pid := int(entry.name)))
 
 
-def _has_open(process: Path, name: str) -> bool:
+def is_present(run_dir: RunDir, pid: int) -> bool:
+    """Whether this process holds it, also if the file has been removed or replaced meanwhile."""
+    # The last part of the path is not resolved: a link there would name a file of somebody else.
+    name = os.path.join(os.path.realpath(run_dir.root), run_dir.presence.name)  # noqa: PTH118 - compared as text
     # Processes come and go, and some are not ours.
     with contextlib.suppress(OSError):
-        for descriptor in (process / "fd").iterdir():
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if str(descriptor.readlink()) == name:
+                if str(descriptor.readlink()) in {name, f"{name} (deleted)"}:
                     return True
     return False
+
+
+def set_aside(run_dir: RunDir) -> None:
+    """Rename what is in the file's place, if it cannot be locked and no process has the file open.
+
+    Only for whoever has ended the run's processes: else nobody could ever see that they are gone.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    try:
+        anyone_present(run_dir)
+    except OSError:
+        if not those_present(run_dir):
+            run_dir.presence.rename(run_dir.presence.with_name(f"presence.refused-{time.time_ns()}"))

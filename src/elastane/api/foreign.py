@@ -5,9 +5,11 @@ before it decodes them, and raises one error, `Malformed`, whatever is wrong wit
 error to the connection, row, file or job that the bytes belong to.
 """
 
+import os
 import re
+import stat
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -62,18 +64,56 @@ class Decoder(Generic[T]):
             raise Malformed(one_line(str(error))) from error
 
 
-def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES) -> bytes:
-    """Return the content of a file, without reading more of it into memory than is allowed.
+def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: bool = True) -> bytes:
+    """Return the content of a regular file, without reading more of it into memory than is allowed.
+
+    Args:
+        path: of the file.
+        at_most_bytes: size of the largest file.
+        follow_links: False: refuse a symbolic link in the file's place. Use that for the files of a run
+            directory, which its job may have replaced.
 
     Raises:
-        Malformed: the file is larger.
+        Malformed: the file is larger, or the path does not lead to a regular file.
         OSError: it cannot be read.
     """
-    with path.open("rb") as file:
+    with open_regular(path, follow_links=follow_links) as file:
         content = file.read(at_most_bytes + 1)
     if len(content) > at_most_bytes:
         raise Malformed(f"it has more than {at_most_bytes} bytes")
     return content
+
+
+def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file to read it, and never wait for it: opening a pipe or a device may block for ever.
+
+    Args:
+        path: of the file.
+        follow_links: False: refuse a symbolic link in the file's place.
+
+    Raises:
+        Malformed: the path leads to something else.
+        OSError: it cannot be opened.
+    """
+    # Looked at before it is opened, because opening a device may already do something; and after, because
+    # another process may have replaced it in between.
+    _check_regular(path.stat(follow_symlinks=follow_links).st_mode)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+    try:
+        _check_regular(os.fstat(descriptor).st_mode)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_regular(mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"))
+    kind = next((name for is_one, name in kinds if is_one(mode)), "a device or a socket")
+    raise Malformed(f"it is {kind}, not a regular file")
 
 
 def _too_deep(text: bytes | bytearray) -> bool:

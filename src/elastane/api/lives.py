@@ -1,7 +1,13 @@
 """``life.json``: which life of a job has begun last, by which process, and how it ended."""
 
+from typing import Annotated
+
 import msgspec
 
+from elastane.api.bounds import LARGEST_COUNT, Moment, Position
+
+LARGEST_PID = 2**22
+"""On Linux."""
 NOBODYS_FAULT = 128
 """Exit code of a life that ended for a reason outside the script: another one may fare better."""
 
@@ -16,7 +22,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         traceback: the user's own, if the script raised.
     """
 
-    code: int
+    code: Annotated[int, msgspec.Meta(ge=-1000, le=1000)]
     why: str = ""
     traceback: str = ""
 
@@ -36,8 +42,8 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         outcome: None: it still lives, or ended without a word.
     """
 
-    number: int
-    pid: int
-    started: int
-    began_s: float
+    number: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_COUNT)]
+    pid: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_PID)]
+    started: Position
+    began_s: Moment
     outcome: Outcome | None = None

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from elastane.api.bounds import LARGEST_COUNT
 from elastane.api.errors import BadField
 
 T = TypeVar("T")
@@ -39,7 +40,6 @@ WRITTEN = {
 PAGE, PAGES = "docs/operating.md", {"JobSpec": "docs/concepts/job.md"}
 """Where the fields of documents are described; those of one type have a page of their own."""
 
-LARGEST_COUNT = 10**9
 MOST_WORKERS = 1_000_000
 """Of one run or job, more than any machine or cluster has devices for."""
 LONGEST_REMARK = 1000

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from elastane.api.bounds import Count, Difference, Duration, Moment, Position, Steps
 from elastane.api.checkpoints import Written
 
 SCRIPT = "script"
@@ -21,12 +22,12 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     the sums over all shards. ``ended`` says that the epoch ended with this step.
     """
 
-    epoch: int
-    start: int
-    stop: int
-    count: int
+    epoch: Position
+    start: Position
+    stop: Position
+    count: Count
     checksum: str
-    shards: dict[int, tuple[int, int]] = {}
+    shards: dict[int, tuple[Position, Position]] = {}
     ended: bool = False
 
 
@@ -49,14 +50,14 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was.
     """
 
-    step: int
-    generation: int
-    workers: dict[int, tuple[tuple[int, int], ...]]
+    step: Steps
+    generation: Position
+    workers: dict[int, tuple[tuple[Position, Position], ...]]
     samples: Samples
     loss: float | None
     loss_hex: str
-    time: float
-    seconds: dict[str, float]
+    time: Moment
+    seconds: dict[str, Duration]
     grad_norm: float | None = None
     skipped: bool = False
     digest: Digest | None = None
@@ -80,15 +81,15 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     and ``run.stopped``, those of the finished model as they were written.
     """
 
-    time: float
+    time: Moment
     kind: str
     who: str = ""
     why: str = ""
-    step: int | None = None
-    generation: int | None = None
+    step: Steps | None = None
+    generation: Position | None = None
     workers: tuple[int, ...] = ()
-    pause_ms: dict[int, float] = {}
-    pause_steps: dict[int, float] = {}
+    pause_ms: dict[int, Difference] = {}
+    pause_steps: dict[int, Difference] = {}
     key: str = ""
     detail: Mapping[str, float | int | str | None] = {}
     files: Mapping[str, Written] = {}

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from elastane.api.bounds import Count, Position, Steps, VirtualRanks
 from elastane.api.rundir import RunDir
 
 SCHEMA = 1
@@ -113,17 +114,17 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     script_digest: str
-    virtual_ranks: int
-    global_batch: int
-    microbatch: int
-    dataset_length: int
-    steps: int
+    virtual_ranks: VirtualRanks
+    global_batch: Count
+    microbatch: Count
+    dataset_length: Position
+    steps: Steps
     seed: int
     threads: int
     convergence: str
     copies: int | None
-    parameters: int
-    blocks: int
+    parameters: Position
+    blocks: Position
     layout_digest: str
     optimizer: str
     versions: dict[str, str]
@@ -142,10 +143,10 @@ class Resumed(msgspec.Struct, frozen=True):
     """
 
     checkpoint: str
-    step: int
-    times: int
-    first_worker: int
-    first_term: int
+    step: Steps
+    times: Count
+    first_worker: Position
+    first_term: Position
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):

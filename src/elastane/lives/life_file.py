@@ -5,8 +5,13 @@ import os
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.api.foreign import Decoder, Malformed, read_bytes
 from elastane.api.lives import Life
 from elastane.api.rundir import RunDir
+
+LARGEST_BYTES = 4 << 20
+"""A traceback is in it."""
+_decode = Decoder[Life](Life, at_most_bytes=LARGEST_BYTES)
 
 
 def read_life(run_dir: RunDir) -> Life | None:
@@ -14,12 +19,13 @@ def read_life(run_dir: RunDir) -> Life | None:
 
     Raises:
         BadInput: the file is damaged.
+        OSError: it cannot be read.
     """
     try:
-        return msgspec.json.decode(run_dir.life.read_bytes(), type=Life)
+        return _decode(read_bytes(run_dir.life, LARGEST_BYTES, follow_links=False))
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except Malformed as error:
         raise BadInput(
             f"{run_dir.life} is damaged: {error}", means="nobody knows how many lives the job has had"
         ) from error

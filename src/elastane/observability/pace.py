@@ -1,4 +1,8 @@
-"""What a job can do with each number of workers, folded from the lines it writes down. Pure."""
+"""What a job can do with each number of workers, folded from the lines it writes down. Pure.
+
+The lines are a job's own words. Their numbers are within the bounds of `elastane.api.bounds`; whatever is
+derived from them here is finite.
+"""
 
 import math
 from collections.abc import Mapping
@@ -18,6 +22,12 @@ STALE_S = 1800.0
 """So long a speed with another number of workers counts: later the machines have other neighbours."""
 
 REMEMBERED_PAUSES = 8
+
+SHORTEST_STEP_S = 1e-6
+"""No step is shorter: a line that says so is no measurement. It also bounds every speed, see `Speed`."""
+
+MOST_SIZES = 64
+"""Speeds are kept for so many numbers of workers, those measured last."""
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -62,7 +72,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def recent_loss(self) -> float | None:
         """Mean of ``losses``; None while they are too few."""
-        return sum(self.losses) / RECENT_STEPS if len(self.losses) == RECENT_STEPS else None
+        if len(self.losses) < RECENT_STEPS:
+            return None
+        # Divided first: the sum of twenty huge losses would be no number.
+        return math.fsum(loss / RECENT_STEPS for loss in self.losses)
 
     @property
     def resize_s(self) -> float | None:
@@ -83,13 +96,14 @@ def after_line(pace: Pace, line: LedgerLine) -> Pace:
 
 def _speeds(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
     workers, seconds = len(line.workers), line.seconds.get("step", 0.0)
-    if not (math.isfinite(seconds) and seconds > 0):
+    if not (math.isfinite(seconds) and seconds >= SHORTEST_STEP_S and workers):
         return pace.speeds
     known = pace.speeds.get(workers, Speed())
     kept = max(FORGETTING, math.exp(-seconds / MEMORY_S))
     speed = Speed(known.samples * kept + line.samples.count, known.seconds * kept + seconds, line.time)
     fresh = {other: one for other, one in pace.speeds.items() if line.time < one.time + STALE_S}
-    return {**fresh, workers: speed}
+    newest = sorted({**fresh, workers: speed}.items(), key=lambda one: one[1].time)[-MOST_SIZES:]
+    return dict(newest)
 
 
 def _losses(pace: Pace, line: LedgerLine) -> tuple[float, ...]:
@@ -104,6 +118,6 @@ def after_event(pace: Pace, event: EventLine) -> Pace:
     if event.kind == "checkpoint.saved":
         return msgspec.structs.replace(pace, saved_s=event.time)
     if event.kind == "generation.started" and event.pause_ms:
-        pause_s = max(event.pause_ms.values()) / 1000
+        pause_s = max(0.0, *event.pause_ms.values()) / 1000
         return msgspec.structs.replace(pace, pauses_s=(*pace.pauses_s, pause_s)[-REMEMBERED_PAUSES:])
     return pace

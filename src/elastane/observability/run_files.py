@@ -1,21 +1,27 @@
 """The files of a run directory, read back as typed values."""
 
 import fcntl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from elastane.api.errors import BadInput, NoSuchRun
+from elastane.api.foreign import Decoder, Malformed, open_regular, read_bytes
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import SCHEMA, RunRecord
+from elastane.observability.tail import LONGEST_LINE_BYTES
 
 T = TypeVar("T")
 
-decode_ledger_line = msgspec.json.Decoder(LedgerLine).decode
-decode_event_line = msgspec.json.Decoder(EventLine).decode
+LARGEST_RECORD_BYTES = 1 << 20
+"""Of ``run.json``."""
+
+decode_ledger_line = Decoder[LedgerLine](LedgerLine, at_most_bytes=LONGEST_LINE_BYTES)
+decode_event_line = Decoder[EventLine](EventLine, at_most_bytes=LONGEST_LINE_BYTES)
+_decode_record = Decoder[RunRecord](RunRecord, at_most_bytes=LARGEST_RECORD_BYTES)
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,15 +60,13 @@ def read_record(run_dir: RunDir) -> RunRecord:
         BadInput: it is damaged, or of a schema this version does not know.
     """
     try:
-        text = run_dir.run.read_bytes()
+        record = _decode_record(read_bytes(run_dir.run, LARGEST_RECORD_BYTES, follow_links=False))
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchRun(
             f"{run_dir.root} is not a run directory: it holds no run.json",
             do="elastane list  shows the known runs",
         ) from None
-    try:
-        record = msgspec.json.decode(text, type=RunRecord)
-    except msgspec.DecodeError as error:
+    except Malformed as error:
         raise BadInput(f"{run_dir.run} is damaged: {error}") from error
     if record.schema != SCHEMA:
         raise BadInput(
@@ -83,23 +87,40 @@ def read_lines(path: Path, decode: Callable[[bytes], T], *, torn_tail: bool) -> 
     Raises:
         BadInput: a line does not decode; the message names it.
     """
+    values = []
+    number = 0
     try:
-        text = path.read_bytes()
+        with open_regular(path, follow_links=False) as file:
+            for number, line in enumerate(_lines(file), start=1):
+                if line.endswith(b"\n"):
+                    values.append(decode(line[:-1]))
+                elif not torn_tail:
+                    raise _torn(path, number, line)
     except FileNotFoundError:
         return ()
-    *whole, tail = text.split(b"\n")
-    if tail and not torn_tail:
-        raise BadInput(
-            f"{path}, line {len(whole) + 1}: the line is torn ({len(tail)} bytes, no newline)",
-            means="the run's processes were killed while writing it; every line above it is whole",
-        )
-    values = []
-    for number, line in enumerate(whole, start=1):
-        try:
-            values.append(decode(line))
-        except msgspec.DecodeError as error:
-            raise BadInput(f"{path}, line {number}: {error}") from error
+    except Malformed as error:
+        place = f"{path}, line {number}" if number else f"{path} cannot be read"
+        raise BadInput(f"{place}: {error}") from error
     return tuple(values)
+
+
+def _torn(path: Path, number: int, line: bytes) -> BadInput:
+    return BadInput(
+        f"{path}, line {number}: the line is torn ({len(line)} bytes, no newline)",
+        means="the run's processes were killed while writing it; every line above it is whole",
+    )
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file's lines with their newlines.
+
+    Raises:
+        Malformed: one is longer than any that we write.
+    """
+    while line := file.readline(LONGEST_LINE_BYTES + 1):
+        if len(line) > LONGEST_LINE_BYTES:
+            raise Malformed(f"it has more than {LONGEST_LINE_BYTES} bytes")
+        yield line
 
 
 def last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 << 20) -> T | None:
@@ -114,28 +135,26 @@ def last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 <<
         BadInput: it does not decode.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path, follow_links=False) as file:
             file.seek(max(0, file.seek(0, 2) - within_bytes))
             *whole, _torn = file.read().split(b"\n")
+        return decode(whole[-1]) if whole else None
     except FileNotFoundError:
         return None
-    if not whole:
-        return None
-    try:
-        return decode(whole[-1])
-    except msgspec.DecodeError as error:
+    except Malformed as error:
         raise BadInput(f"{path}, last line: {error}") from error
 
 
 def is_live(run_dir: RunDir) -> bool:
     """Whether the run's agent still holds its lock."""
     try:
-        with run_dir.lock.open("rb") as lock:
+        with open_regular(run_dir.lock, follow_links=False) as lock:
             try:
                 # Shared, so that two who ask at once do not take each other for the agent.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, Malformed):
+        # An agent locks a regular file.
         return False
     return False

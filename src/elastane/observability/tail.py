@@ -3,13 +3,20 @@
 from pathlib import Path
 from typing import BinaryIO
 
+from elastane.api.errors import BadInput
+from elastane.api.foreign import Malformed, open_regular
+
+AT_ONCE_BYTES = 64 << 20
+LONGEST_LINE_BYTES = 16 << 20
+"""A longer line is passed over: no writer of ours makes one."""
+
 
 class Tail:
     """Reads what was appended since the last look; the file need not exist yet.
 
     Args:
         path: of the file.
-        within_bytes: from its end at the first look; what stands before is passed over, up to the next line.
+        within_bytes: from its end, at each look; what stands before is passed over, up to the next line.
             None: all of it is read.
     """
 
@@ -18,37 +25,64 @@ class Tail:
         self._offset_bytes = 0
         self._torn = b""
         self._within_bytes = within_bytes
+        self._longest_bytes = min(LONGEST_LINE_BYTES, within_bytes or LONGEST_LINE_BYTES)
+        self._in_long_line = False
 
     def new_bytes(self) -> bytes:
-        """Everything appended since the last look. A file that shrank is read from its beginning."""
+        """Return what was appended since the last look, at most `AT_ONCE_BYTES`; the next look goes on there.
+
+        A file that shrank is read from its beginning.
+
+        Raises:
+            BadInput: something else than a file is in its place.
+            OSError: it cannot be read.
+        """
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path, follow_links=False) as file:
                 size_bytes = file.seek(0, 2)
                 if size_bytes < self._offset_bytes:
-                    self._offset_bytes, self._torn = 0, b""
+                    self._offset_bytes, self._torn, self._in_long_line = 0, b"", False
                 if self._within_bytes is not None:
                     self._pass_over(file, size_bytes - self._within_bytes)
                 file.seek(self._offset_bytes)
-                fresh = file.read()
+                fresh = file.read(AT_ONCE_BYTES)
         except FileNotFoundError:
             return b""
+        except Malformed as error:
+            raise BadInput(f"{self.path} cannot be followed: {error}") from error
         self._offset_bytes += len(fresh)
         return fresh
 
     def _pass_over(self, file: BinaryIO, skipped_bytes: int) -> None:
-        self._within_bytes = None
-        if skipped_bytes > 0:
-            file.seek(skipped_bytes)
-            self._offset_bytes = skipped_bytes + len(file.readline())
+        if skipped_bytes > self._offset_bytes:
+            # From the byte before: if that ends a line, the line after it is whole.
+            file.seek(skipped_bytes - 1)
+            passed = file.readline(self._longest_bytes)
+            self._offset_bytes = skipped_bytes - 1 + len(passed)
+            self._torn, self._in_long_line = b"", not passed.endswith(b"\n")
 
     def new_lines(self, *, at_end: bool = False) -> list[bytes]:
-        """Whole lines appended since the last look, newlines removed.
+        """Return the whole lines appended since the last look, newlines removed; lines too long are left out.
 
         A torn tail waits for its rest; ``at_end`` no rest will come, and it counts as a line.
+
+        Raises:
+            BadInput: something else than a file is in its place.
+            OSError: it cannot be read.
         """
-        fresh = self.new_bytes()
-        *whole, self._torn = (self._torn + fresh).split(b"\n")
+        lines = self._cut(self.new_bytes())
+        while at_end and (fresh := self.new_bytes()):
+            lines += self._cut(fresh)
         if at_end and self._torn:
-            whole.append(self._torn)
+            lines.append(self._torn)
             self._torn = b""
-        return whole
+        return lines
+
+    def _cut(self, fresh: bytes) -> list[bytes]:
+        *whole, self._torn = (self._torn + fresh).split(b"\n")
+        if self._in_long_line and whole:
+            del whole[0]
+            self._in_long_line = False
+        if self._in_long_line or len(self._torn) > self._longest_bytes:
+            self._torn, self._in_long_line = b"", True
+        return [line for line in whole if len(line) <= self._longest_bytes]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.foreign import DEEPEST, Decoder, Malformed, read_bytes
+from tests.hostile import replaced
 
 
 class Known(msgspec.Struct):
@@ -59,3 +60,19 @@ def test_any_bytes_are_a_value_or_malformed(document) -> None:
     for format_ in ("json", "msgpack"):
         with contextlib.suppress(Malformed):
             assert isinstance(Decoder(Known, format=format_)(document), Known)
+
+
+@pytest.mark.parametrize("stand_in", ["a pipe", "a directory", "an endless device", "a terminal"])
+@pytest.mark.parametrize("follow_links", [False, True])
+def test_only_regular_files_are_read_and_nothing_is_waited_for(tmp_path, stand_in, follow_links) -> None:
+    replaced(tmp_path / "file", stand_in)
+    with pytest.raises(Malformed, match="not a regular file"):
+        read_bytes(tmp_path / "file", follow_links=follow_links)
+
+
+def test_a_link_is_followed_unless_the_caller_forbids_it(tmp_path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    (tmp_path / "link").symlink_to("file")
+    assert read_bytes(tmp_path / "link") == b"1"
+    with pytest.raises(Malformed, match="symbolic link"):
+        read_bytes(tmp_path / "link", follow_links=False)

@@ -1,6 +1,10 @@
 """Following a file that grows."""
 
+import pytest
+
+from elastane.api.errors import BadInput
 from elastane.observability.tail import Tail
+from tests.hostile import replaced
 
 
 def test_only_the_end_of_a_long_file_is_read_from_a_whole_line_on(tmp_path) -> None:
@@ -25,3 +29,34 @@ def test_a_file_that_does_not_exist_yet_is_read_from_its_beginning(tmp_path) -> 
     assert tail.new_lines() == []
     path.write_bytes(b"1\n")
     assert tail.new_lines() == [b"1"]
+
+
+def test_a_file_that_grows_faster_than_it_is_read_is_followed_from_its_end(tmp_path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"000\n")
+    tail = Tail(path, within_bytes=10)
+    assert tail.new_lines() == [b"000"]
+    with path.open("ab") as file:
+        file.write(b"".join(b"%03d\n" % number for number in range(1, 100)))
+    assert tail.new_lines() == [b"098", b"099"]
+
+
+def test_a_line_that_is_too_long_is_left_out_and_those_after_it_are_read(tmp_path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"1\n")
+    tail = Tail(path, within_bytes=10)
+    assert tail.new_lines() == [b"1"]
+    for _ in range(5):
+        with path.open("ab") as file:
+            file.write(b"xxxxxx")
+        assert tail.new_lines() == []
+    with path.open("ab") as file:
+        file.write(b"x\n2\n")
+    assert tail.new_lines() == [b"2"]
+
+
+@pytest.mark.parametrize("stand_in", ["a pipe", "a directory", "an endless device"])
+def test_what_is_not_a_file_is_not_followed(tmp_path, stand_in) -> None:
+    replaced(tmp_path / "lines", stand_in)
+    with pytest.raises(BadInput, match="cannot be followed"):
+        Tail(tmp_path / "lines").new_lines()

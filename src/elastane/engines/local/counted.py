@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from elastane.api.control import Answer
+from elastane.api.reading import MOST_WORKERS
 
 ENDING = ("stopping", "finishing", "over")
 
@@ -21,6 +22,9 @@ def counted(answer: Answer | None) -> Counted:
     if answer is None or not answer.target:
         return Counted()
     workers = [process for process in answer.processes if process.role == "worker"]
+    if not 0 < answer.target <= MOST_WORKERS or len(workers) > MOST_WORKERS:
+        # A coordinator is a process of the job. What it says cannot be true, so it has said nothing.
+        return Counted()
     return Counted(
         workers=len(workers),
         # Whoever has begun a generation trains; before its first one it starts, or waits to be let in.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import assert_never
 
 from elastane.agent import identity
-from elastane.agent.presence import those_present
+from elastane.agent.presence import set_aside, those_present
 from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import Outcome
@@ -302,3 +302,4 @@ def _kill_present(run_dir: RunDir) -> None:
         if pid != os.getpid():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    set_aside(run_dir)

@@ -1,13 +1,17 @@
 """Starting an agent that outlives whoever starts it."""
 
+import errno
 import os
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from elastane.agent.environment import process_environment
 from elastane.agent.presence import be_present
+from elastane.api.foreign import Malformed, open_regular
 from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.orders import Start
 from elastane.api.rundir import RunDir
@@ -42,9 +46,10 @@ class Starting:
         if not code:
             return None
         last = ""
-        # Its directory may have been removed meanwhile.
-        with suppress(OSError):
-            last = self._log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+        # Its directory may have been removed meanwhile, or the log replaced by something else.
+        with suppress(OSError, Malformed), open_regular(self._log, follow_links=False) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            last = file.read(LAST_WORDS_BYTES).decode(errors="replace").strip()
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
         return Outcome(
             code=NOBODYS_FAULT, why=f"its agent ended with {how} before it began; {self._log}: {last}"
@@ -84,7 +89,7 @@ def start_agent(
     # The process is present from its first moment on, whoever dies between here and its first line.
     presence = be_present(run_dir)
     try:
-        with log.open("ab") as stream:
+        with _log_of(run_dir, log.name) as stream:
             process = subprocess.Popen(  # noqa: S603 - our own module; the job's words are arguments of nobody
                 (*command, *options),
                 stdin=subprocess.DEVNULL,
@@ -100,6 +105,25 @@ def start_agent(
     return Starting(order.life, process, log)
 
 
+def _log_of(run_dir: RunDir, name: str) -> BinaryIO:
+    """Open a log to append to it. Lives before may have left links or pipes in its place, or in its folder's.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    folder = os.open(run_dir.logs, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        descriptor = os.open(name, flags, 0o666, dir_fd=folder)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(run_dir.logs / name))
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "ab")
+
+
 def _check_room(run_dir: RunDir) -> None:
     """Goes on if a life could write down that it has begun; else it would end, and count as a crash.
 
@@ -108,7 +132,9 @@ def _check_room(run_dir: RunDir) -> None:
     """
     beside = run_dir.root / ".room"
     try:
-        with beside.open("wb") as file:
+        # Never what is there: it may be a link to somebody's file.
+        beside.unlink(missing_ok=True)
+        with beside.open("xb") as file:
             file.write(bytes(ROOM_BYTES))
             file.flush()
             os.fsync(file.fileno())

@@ -2,15 +2,14 @@
 
 import logging
 import time
-from contextlib import suppress
-
-import msgspec
 
 from elastane.agent import identity
-from elastane.agent.presence import NO_DIRECTORY, anyone_present
-from elastane.api.errors import BadInput, ElastaneError
+from elastane.agent.presence import NO_DIRECTORY, anyone_present, is_present
+from elastane.api.errors import BadInput, ElastaneError, NoSuchRun
+from elastane.api.foreign import Malformed
 from elastane.api.lives import Life
 from elastane.api.observations import Progress
+from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
 from elastane.client.line import Line
 from elastane.lives.life_file import read_life
@@ -19,6 +18,8 @@ from elastane.observability.run_files import decode_event_line, decode_ledger_li
 from elastane.observability.tail import Tail
 
 WITHIN_BYTES = 1 << 20
+MOST_LINES = 5_000
+"""Of each file at one look, the newest: a job that writes more has its pace judged by these."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Watched:
         self.lingering_since: float | None = None
         self._stamp: tuple[int, int] | None = None
         self._told = set[str]()
+        self._agents: dict[int, int] = {}
         self._ledger = Tail(run_dir.ledger, WITHIN_BYTES)
         self._events = Tail(run_dir.events, WITHIN_BYTES)
         self._pace = Pace()
@@ -49,7 +51,7 @@ class Watched:
             self._read_life()
         except OSError as error:
             # Whoever was not seen gone still has the devices, and has not crashed.
-            self._tell(error)
+            self._tell("presence", error)
             present = True
         self.agent = self._lives()
         self.present = present or self.agent
@@ -66,8 +68,8 @@ class Watched:
         """Read on in what the job writes down; what cannot be read is as it was."""
         try:
             self._read_on()
-        except OSError as error:
-            self._tell(error)
+        except (OSError, BadInput) as error:
+            self._tell("progress", error)
         if self._steps is None:
             self._learn_pinned()
         pace = self._pace
@@ -85,7 +87,7 @@ class Watched:
 
     def _read_life(self) -> None:
         try:
-            stat = self.run_dir.life.stat()
+            stat = self.run_dir.life.lstat()
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise
@@ -99,35 +101,52 @@ class Watched:
         if stamp != self._stamp:
             try:
                 self.life = read_life(self.run_dir)
-            except BadInput as error:
-                # Another life would say it.
-                self._tell(error)
+            except (BadInput, PermissionError) as error:
+                # A job can write anything there, and take away the right to read it. Neither says that its
+                # processes exist. Another life would say what is wrong.
+                self._tell("life", error)
             self._stamp = stamp
 
     def _lives(self) -> bool:
         """Whether the agent of the newest life that is known does."""
         life = self.life
-        return life is not None and life.outcome is None and identity.started(life.pid) == life.started
+        if life is None or life.outcome is not None or identity.started(life.pid) != life.started:
+            return False
+        if self._agents.get(life.pid) != life.started and is_present(self.run_dir, life.pid):
+            # Once is enough: an agent holds the lock to its end.
+            self._agents = {life.pid: life.started}
+        # A job may write any process into life.json: one of another job, or the controller itself.
+        return self._agents.get(life.pid) == life.started
 
-    def _tell(self, error: Exception) -> None:
-        """One job's damage must not keep anybody from seeing the others. Told once."""
-        if str(error) not in self._told:
-            self._told.add(str(error))
-            logger.warning("%s", error)
+    def _tell(self, about: str, error: Exception) -> None:
+        """Log what is wrong with one of the job's files, once for each.
+
+        It must not keep anybody from seeing the other jobs, nor fill the log.
+        """
+        if about not in self._told:
+            self._told.add(about)
+            logger.warning("%s", one_line(str(error)))
 
     def _read_on(self) -> None:
-        for line in self._ledger.new_lines():
-            # A ledger that was cut and has grown again may be entered in the middle of a line.
-            with suppress(msgspec.DecodeError):
+        for line in self._ledger.new_lines()[-MOST_LINES:]:
+            try:
                 self._pace = after_line(self._pace, decode_ledger_line(line))
-        for line in self._events.new_lines():
-            with suppress(msgspec.DecodeError):
+            except Malformed as error:
+                # A ledger that was cut and has grown again may be entered in the middle of a line.
+                self._tell("ledger", BadInput(f"{self.run_dir.ledger}: a line is passed over: {error}"))
+        for line in self._events.new_lines()[-MOST_LINES:]:
+            try:
                 self._pace = after_event(self._pace, decode_event_line(line))
+            except Malformed as error:
+                self._tell("events", BadInput(f"{self.run_dir.events}: a line is passed over: {error}"))
 
     def _learn_pinned(self) -> None:
         try:
             pinned = read_record(self.run_dir).pinned
-        except (ElastaneError, OSError):
+        except NoSuchRun:
+            return
+        except (ElastaneError, OSError) as error:
+            self._tell("run.json", error)
             return
         if pinned is not None:
             self._steps, self._samples, self._ranks = pinned.steps, pinned.global_batch, pinned.virtual_ranks

@@ -1,0 +1,30 @@
+"""Bounds of the numbers in documents that jobs write and others read.
+
+A number beyond these cannot be true, so a document that contains one is refused when it is read. The bounds
+leave room for arithmetic: sums and products of a few such numbers fit into 64 bits or a float.
+"""
+
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+LARGEST_COUNT = 10**9
+"""Of devices, workers or virtual ranks, of the samples of one step, of the lives of one job."""
+MOST_STEPS = 10**12
+LAST_MOMENT_S = 253_402_300_799.0
+"""The end of the year 9999: later moments have no date."""
+LONGEST_S = 1e12
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+VirtualRanks: TypeAlias = Annotated[int, Meta(ge=0, le=10**6)]
+"""Of one run. Readers keep something for each."""
+Steps: TypeAlias = Annotated[int, Meta(ge=0, le=MOST_STEPS)]
+"""Number of a step, or a number of steps."""
+Position: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
+"""In a dataset or a file."""
+Moment: TypeAlias = Annotated[float, Meta(ge=0, le=LAST_MOMENT_S)]
+"""Seconds since 1970."""
+Duration: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+"""Seconds."""
+Difference: TypeAlias = Annotated[float, Meta(ge=-1e15, le=1e15)]
+"""Of two measurements; may be negative."""

@@ -1,0 +1,252 @@
+"""The files of a run directory are its job's: whatever it puts there costs only the job itself."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import time
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from elastane.agent import identity
+from elastane.agent.presence import anyone_present, be_present
+from elastane.api.bounds import LARGEST_COUNT
+from elastane.api.control import Answer, ProcessInfo
+from elastane.api.jobs import JobSpec
+from elastane.api.lives import Life, Outcome
+from elastane.api.orders import Kill, Start
+from elastane.api.records import EventLine, LedgerLine, Samples
+from elastane.api.rundir import RunDir
+from elastane.api.spec import Pinned, RunRecord, RunSpec
+from elastane.engines.local.counted import Counted, counted
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.places import Places
+from elastane.engines.local.watched import Watched
+from elastane.lives.life_file import read_life, write_life
+from tests.hostile import STAND_INS, damaged, replaced
+
+OVER = Life(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
+LINE = LedgerLine(
+    step=7,
+    generation=1,
+    workers={0: ((0, 2),), 1: ((2, 4),)},
+    samples=Samples(0, 0, 64, 64, "0"),
+    loss=0.5,
+    loss_hex=(0.5).hex(),
+    time=1_800_000_000.0,
+    seconds={"step": 0.5},
+)
+EVENTS = (
+    EventLine(time=1.0, kind="checkpoint.saved"),
+    EventLine(time=2.0, kind="generation.started", pause_ms={0: 3.0}, pause_steps={0: 0.1}),
+)
+RECORD = RunRecord(
+    spec=RunSpec(name="j", script="/train.py"),
+    created="",
+    pinned=Pinned(
+        script_digest="",
+        virtual_ranks=4,
+        global_batch=64,
+        microbatch=16,
+        dataset_length=640,
+        steps=100,
+        seed=0,
+        threads=1,
+        convergence="exact",
+        copies=None,
+        parameters=1,
+        blocks=1,
+        layout_digest="",
+        optimizer="",
+        versions={},
+    ),
+)
+FILES = ("run", "life", "ledger", "events", "presence", "lock", "endpoint", "secret")
+
+
+def written(run_dir: RunDir) -> RunDir:
+    """A run that has gone a little way."""
+    run_dir.logs.mkdir(parents=True)
+    run_dir.presence.touch()
+    run_dir.run.write_bytes(msgspec.json.encode(RECORD))
+    run_dir.ledger.write_bytes(msgspec.json.encode(LINE) + b"\n")
+    run_dir.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in EVENTS))
+    write_life(run_dir, OVER)
+    return run_dir
+
+
+def observed(engine: LocalEngine, *jobs: str):
+    async def story():
+        async with asyncio.timeout(20):
+            return await engine.observe(jobs)
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("stand_in", STAND_INS)
+def test_whatever_is_in_a_files_place_the_other_job_is_seen(tmp_path, file, stand_in, caplog) -> None:
+    places = Places(tmp_path)
+    bad = written(places.run_dir("bad"))
+    written(places.run_dir("good"))
+    replaced(getattr(bad, file), stand_in)
+    engine = LocalEngine(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            seen = observed(engine, "bad", "good")
+    assert (seen["good"].life, seen["good"].progress.step, seen["good"].outcome) == (3, 7, OVER.outcome)
+    assert seen["good"].progress.steps == 100
+    # Each file is complained about once, not at every look.
+    assert len(caplog.messages) == len(set(caplog.messages)) <= 2
+
+
+@pytest.mark.parametrize("stand_in", [*STAND_INS, "a link to another job's"])
+@pytest.mark.parametrize("file", ["life", "presence"])
+def test_a_job_whose_files_say_nothing_is_gone_once_it_is_killed(tmp_path, file, stand_in) -> None:
+    """Else it would hold its devices for ever, and nobody could cancel it."""
+    run_dir = written(Places(tmp_path).run_dir("bad"))
+    other = written(Places(tmp_path).run_dir("other"))
+    there = be_present(other)
+    try:
+        if stand_in in STAND_INS:
+            replaced(getattr(run_dir, file), stand_in)
+        else:
+            getattr(run_dir, file).unlink()
+            getattr(run_dir, file).symlink_to(getattr(other, file))
+        engine = LocalEngine(tmp_path)
+        seen = observed(engine, "bad")["bad"]
+        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        assert not observed(engine, "bad")["bad"].present
+        assert anyone_present(other)
+    finally:
+        os.close(there)
+
+
+def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
+    """The job names a process of somebody else as its agent, such as another job's or the controller."""
+    run_dir = written(Places(tmp_path).run_dir("bad"))
+    other = written(Places(tmp_path).run_dir("other"))
+    presence = be_present(other)
+    stranger = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
+    os.close(presence)
+    try:
+        begun = identity.started(stranger.pid)
+        write_life(run_dir, Life(number=3, pid=stranger.pid, started=begun, began_s=0.0))
+        run_dir.presence.unlink()
+        run_dir.presence.symlink_to(other.presence)
+        engine = LocalEngine(tmp_path)
+        seen = observed(engine, "bad")["bad"]
+        assert not seen.agent
+        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        assert not observed(engine, "bad")["bad"].present
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_same(tmp_path) -> None:
+    run_dir = written(Places(tmp_path).run_dir("bad"))
+    presence = be_present(run_dir)
+    process = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
+    os.close(presence)
+    try:
+        engine = LocalEngine(tmp_path)
+        replaced(run_dir.presence, "a pipe")
+        seen = observed(engine, "bad")["bad"]
+        assert seen.present
+        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        assert process.wait(20) == -signal.SIGKILL
+        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        assert not observed(engine, "bad")["bad"].present
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
+def test_starting_a_life_writes_into_no_file_that_the_job_has_linked(tmp_path, place) -> None:
+    run_dir = written(Places(tmp_path / "home").run_dir("bad"))
+    Places(tmp_path / "home").note("bad")
+    folder = tmp_path / "somebody's"
+    folder.mkdir()
+    victim = folder / "agent.log"
+    victim.write_text("mine")
+    here = run_dir.root / place
+    here.rmdir() if here.is_dir() else here.unlink(missing_ok=True)
+    here.symlink_to(folder if place == "logs" else victim)
+    script = tmp_path / "train.py"
+    script.touch()
+    engine = LocalEngine(tmp_path / "home", agent=("/bin/false",))
+    order = Start(job="bad", life=4, workers=1, spec=JobSpec(name="bad", team="t", script=str(script)))
+    refused = asyncio.run(engine.carry_out([order]))
+    assert victim.read_text() == "mine"
+    assert bool(refused) == (place != ".room")
+    give_up_s = time.monotonic() + 20
+    while not refused and "exit code 1" not in observed(engine, "bad")["bad"].outcome.why:
+        assert time.monotonic() < give_up_s
+        time.sleep(0.02)
+
+
+def test_what_a_hostile_coordinator_claims_to_have_is_not_believed() -> None:
+    worker = ProcessInfo(role="worker", pid=1, state="")
+    assert counted(Answer(ok=True, target=2, processes=(worker,))).target == 2
+    for target in (2**63, 10**7, -1):
+        assert counted(Answer(ok=True, target=target, processes=(worker,))) == Counted()
+
+
+fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@fuzz
+@given(
+    line=damaged(msgspec.json.encode(LINE)),
+    event=damaged(msgspec.json.encode(EVENTS[1])),
+    saved=damaged(msgspec.json.encode(EVENTS[0])),
+    record=damaged(msgspec.json.encode(RECORD)),
+)
+def test_whatever_a_jobs_files_say_its_progress_is_finite_and_within_bounds(
+    tmp_path_factory, line, event, record, saved
+) -> None:
+    run_dir = written(Places(tmp_path_factory.mktemp("run")).run_dir("j"))
+    run_dir.run.write_bytes(record)
+    with run_dir.ledger.open("ab") as file:
+        file.write((line + b"\n") * 2 + msgspec.json.encode(LINE) + b"\n" + line + b"\n")
+    with run_dir.events.open("ab") as file:
+        file.write(event + b"\n" + saved + b"\n")
+    progress = Watched(run_dir).progress()
+    assert 0 <= progress.step <= 10**12
+    assert 0 <= progress.samples_per_step <= LARGEST_COUNT
+    assert all(0 <= speed < 1e16 and workers for workers, speed in progress.speeds)
+    assert progress.remaining is None or 0 <= progress.remaining <= 10**21
+    assert progress.resize_s is None or 0 <= progress.resize_s <= 1e12
+    # JSON has null for what is not finite.
+    assert msgspec.json.decode(msgspec.json.encode(progress), type=type(progress)) == progress
+
+
+@fuzz
+@given(life=damaged(msgspec.json.encode(OVER)))
+def test_whatever_life_json_says_it_is_a_life_or_refused(tmp_path_factory, life) -> None:
+    home = tmp_path_factory.mktemp("home")
+    written(Places(home).run_dir("j")).life.write_bytes(life)
+    seen = observed(LocalEngine(home), "j")["j"]
+    assert 0 <= seen.life <= LARGEST_COUNT
+    assert not seen.present
+
+
+def test_a_file_that_grows_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
+    run_dir = written(Places(tmp_path).run_dir("j"))
+    watched = Watched(run_dir)
+    assert watched.progress().step == 7
+    begun_s = time.monotonic()
+    with run_dir.ledger.open("r+b") as file:
+        file.truncate(10 << 30)
+        file.seek(0, 2)
+        file.write(b"\n" + msgspec.json.encode(msgspec.structs.replace(LINE, step=9)) + b"\n")
+    assert watched.progress().step == 9
+    # Reading all of it would take minutes, and memory that is not there.
+    assert time.monotonic() - begun_s < 60
+    assert read_life(run_dir) == OVER
