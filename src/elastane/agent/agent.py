@@ -37,6 +37,7 @@ FAREWELL_S = {0: 10.0, 1: 3.0, 130: 10.0}
 GRACE_S = 2.0
 EXIT_CODE_S = 0.5
 LAST_WORDS_S = 0.2
+START_AGAIN_S = 1.0
 KILLED = -int(signal.SIGKILL)
 
 
@@ -208,6 +209,10 @@ class Agent:
                 self._staff = started(self._staff, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()
                 self._group.create_task(self._watch_worker(worker, pid))
+            case Exited(worker, 0, code):
+                # The warm server could not fork it. The machine needs a moment, and the coordinator counts.
+                self._staff = ended(self._staff, WorkerExit(worker=worker, pid=0, code=code))
+                asyncio.get_running_loop().call_later(START_AGAIN_S, self._hire)
             case Exited(worker, _, code):
                 future = self._codes.get(worker)
                 if future is not None and not future.done():

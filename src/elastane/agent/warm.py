@@ -16,7 +16,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Exited(msgspec.Struct, frozen=True):
-    """``code`` is negative for a signal."""
+    """``code`` is negative for a signal; ``pid`` is 0 if the worker could not be started at all."""
 
     exited: WorkerId
     pid: int

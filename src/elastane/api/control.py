@@ -146,10 +146,14 @@ class Happened(Message, frozen=True, kw_only=True):
 
 
 class ModelWritten(Message, frozen=True, kw_only=True):
-    """The finished model is complete in the run directory; ``files`` are all of its set."""
+    """The finished model is complete in the run directory; ``files`` are all of its set.
+
+    With ``error``, this worker could not write it, and another one is asked.
+    """
 
     worker: WorkerId
     files: dict[str, Written] = {}
+    error: str = ""
 
 
 class CheckpointKept(Message, frozen=True, kw_only=True):

@@ -71,7 +71,8 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``data.awaited``, ``coordinator.started``, ``coordinator.died``, ``resize.requested``,
     ``drain.requested``, ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``,
     ``digest``, ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
-    ``checkpoint.restored``, ``run.resumed``, ``run.finished``, ``run.failed``, ``run.stopped``.
+    ``checkpoint.restored``, ``model.failing``, ``run.resumed``, ``run.finished``, ``run.failed``,
+    ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its

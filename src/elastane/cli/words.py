@@ -24,6 +24,7 @@ COLOURS = {
     "checkpoint.restored": "cyan",
     "checkpoint.failing": "red",
     "checkpoint.abandoned": "yellow",
+    "model.failing": "red",
     "run.resumed": "green",
     "run.failed": "red",
     "run.finished": "green",

@@ -13,6 +13,7 @@ import msgspec
 
 from elastane.api.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, Kill, WorkerExit
 from elastane.api.membership import WorkerId
+from elastane.api.resources import RESOURCES
 from elastane.coordinator.actions import Record
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
@@ -84,6 +85,8 @@ def how_it_ended(ended: WorkerExit) -> str:
     """In words, as: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
     if ended.why:
         return ended.why
+    if (resource := RESOURCES.get(ended.code)) is not None:
+        return f"it ran out of {resource.name}, see logs/worker-{ended.worker}.log; {resource.do}"
     if ended.code == CANNOT_GO_ON:
         return f"a thread of Elastane's died in it, see logs/worker-{ended.worker}.log"
     if ended.code >= 0:

@@ -40,7 +40,8 @@ from elastane.coordinator.deaths import (
     tell,
     tell_overdue,
 )
-from elastane.coordinator.ending import end_when_done, fail_run
+from elastane.coordinator.ending import end_when_done, fail_run, hear_model_written
+from elastane.coordinator.exhaustion import count_exhausted
 from elastane.coordinator.joining import admit, count_failed_join, dismiss_leavers, dismiss_surplus
 from elastane.coordinator.keeping import hear_kept, keep_state
 from elastane.coordinator.pauses import complete, observed
@@ -92,8 +93,8 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
             _hear_failure(turn, event)
         case Happened():
             _hear_happening(turn, event)
-        case ModelWritten(files=files):
-            turn.roster = replace(turn.roster, model_written=True, model_files=files)
+        case ModelWritten():
+            hear_model_written(turn, event)
         case CheckpointKept():
             hear_kept(turn, event)
         case Asked():
@@ -381,6 +382,8 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
             turn.roster = replace(turn.roster, suspects={**roster.suspects, worker: turn.now})
         else:
             tell(turn, ended, how)
+    if worker in roster.joined:
+        count_exhausted(turn, ended)
 
 
 def _ended_before(roster: Roster, worker: WorkerId) -> bool:

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from elastane.api.control import RunOver, WriteModel
+from elastane.api.control import ModelWritten, RunOver, WriteModel
+from elastane.api.membership import WorkerId
 from elastane.api.records import SCRIPT
 from elastane.coordinator.deaths import causes, tell_all
 from elastane.coordinator.history import STOPPED_BY_USER
@@ -68,12 +69,33 @@ def end_when_done(turn: Turn) -> None:
         return
     if not last_one_is_settled(turn, finishing):
         return
-    roster = turn.roster
-    if roster.model_written:
+    if turn.roster.model_written:
         finish_run(turn)
-    elif roster.writer is None or roster.writer[0] != living[0] or turn.now - roster.writer[1] >= ASK_AGAIN_S:
-        turn.roster = replace(roster, writer=(living[0], turn.now))
-        turn.tell(living[0], WriteModel())
+    else:
+        _have_model_written(turn, living)
+
+
+def _have_model_written(turn: Turn, living: tuple[WorkerId, ...]) -> None:
+    """Ask the first living worker that has not said that it cannot; fail the run if all have."""
+    roster = turn.roster
+    able = [worker for worker in living if worker not in roster.model_refused]
+    if not able:
+        why = next(iter(roster.model_refused.values()))
+        fail_run(turn, f"no worker could write the model: {why.splitlines()[0]}", traceback=why)
+    elif roster.writer is None or roster.writer[0] != able[0] or turn.now - roster.writer[1] >= ASK_AGAIN_S:
+        turn.roster = replace(roster, writer=(able[0], turn.now))
+        turn.tell(able[0], WriteModel())
+
+
+def hear_model_written(turn: Turn, written: ModelWritten) -> None:
+    """The model is there, or another worker must write it."""
+    roster, worker = turn.roster, written.worker
+    if not written.error:
+        turn.roster = replace(roster, model_written=True, model_files=written.files)
+    elif worker not in roster.model_refused:
+        refused = {**roster.model_refused, worker: written.error}
+        turn.roster = replace(roster, model_refused=refused)
+        turn.record("model.failing", who=f"worker {worker}", why=written.error.splitlines()[0])
 
 
 def finish_run(turn: Turn) -> None:

@@ -59,6 +59,7 @@ class Roster:
         draining: members asked to leave.
         stopping: who asked first for the end of the run, and why; None: nobody has, as far as is known.
         failed_joins: processes in a row that ended before they became members.
+        exhausted: when, and at which step, members ran out of a resource lately.
         origin: step of the checkpoint this life of the run began with; 0: it began anew.
         step: highest committed step heard of.
         recorded: highest step up to which every step's report has been heard.
@@ -70,6 +71,7 @@ class Roster:
         lost_since: since when no living member is known to hold the state.
         finishing: since when all members have made the last step.
         writer: who was asked to write the model, and when.
+        model_refused: workers that could not, and why.
         model_written: somebody did.
         model_files: what was written, by name.
         over: the outcome.
@@ -105,6 +107,7 @@ class Roster:
     draining: frozenset[WorkerId] = frozenset()
     stopping: AskStop | None = None
     failed_joins: int = 0
+    exhausted: tuple[tuple[float, int], ...] = ()
     origin: int = 0
     step: int = 0
     recorded: int = 0
@@ -116,6 +119,7 @@ class Roster:
     lost_since: float | None = None
     finishing: float | None = None
     writer: tuple[WorkerId, float] | None = None
+    model_refused: Mapping[WorkerId, str] = field(default_factory=dict)
     model_written: bool = False
     model_files: Mapping[str, Written] = field(default_factory=dict)
     over: RunOver | None = None

@@ -35,6 +35,7 @@ TOLD = {
     "ledger.stalled": "stall{s} of the ledger",
     "checkpoint.failing": "refusal{s} of a checkpoint by the storage",
     "checkpoint.abandoned": "checkpoint{s} given up",
+    "model.failing": "refusal{s} of the model by the storage",
     "run.resumed": "resume{s}",
     "run.stopped": "stopped",
 }

@@ -56,6 +56,7 @@ KINDS = {
     "data.awaited": Kind("warn", CHEVRON, "waits for data"),
     "checkpoint.failing": Kind("bad", RING, "storage refuses a checkpoint"),
     "checkpoint.abandoned": Kind("warn", RING, "checkpoint given up"),
+    "model.failing": Kind("bad", RING, "a worker cannot write the model"),
     "run.resumed": Kind("good", BACK, "resumed"),
     "run.failed": Kind("bad", CROSS, "run failed"),
     "run.stopped": Kind("warn", SQUARE, "run stopped"),

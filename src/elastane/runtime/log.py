@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that is full, past a quota or a limit, or broken."""
+
 
 class Log(io.FileIO):
     """Takes what the disk takes."""
 
     def write(self, data: "Buffer", /) -> int:
-        """The bytes written or, on a full disk, lost."""
+        """The bytes written or, where the disk takes no more, lost."""
         try:
             return super().write(data) or 0
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in REFUSALS:
                 raise
             return memoryview(data).nbytes
 

@@ -7,6 +7,7 @@ everything at once.
 
 import mmap
 import threading
+import traceback
 from collections import deque
 from queue import SimpleQueue
 from typing import Protocol, TypeAlias
@@ -20,6 +21,7 @@ from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
 from elastane.protocol.layout import REST_BLOCK, STORE
+from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
 from elastane.runtime.links.mesh import Buffer, Mesh
 from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.state.gradients import Gradients
@@ -137,8 +139,11 @@ class Reactor:
             while True:
                 self._mesh.poll(None, self._received, self._lost)
                 self._drain()
-        # The one place where anything that breaks in this thread becomes the run's failure.
+        # The one place where anything that breaks in this thread becomes the worker's end or the run's.
         except BaseException as error:  # noqa: BLE001
+            if (resource := exhausted_in_elastane(error)) is not None:
+                # At once: the script may catch what the training thread would raise in its place.
+                end_to_be_replaced("".join(traceback.format_exception(error)).rstrip(), resource)
             self.directives.put(Failed(error))
 
     def _drain(self) -> None:
@@ -161,7 +166,9 @@ class Reactor:
     def _received(self, sender: int, message: wire.AnyPeerMessage, payload: bytearray) -> None:
         try:
             self._keep(sender, message, payload)
-        except OSError:
+        except OSError as error:
+            if exhausted(error) is not None:
+                raise  # the sender lives, and waits for what this worker cannot take
             # Its process is gone, and what it announced with it; the broken connection will say so.
             return
         self._handle(events.Received(sender, message))
@@ -369,7 +376,7 @@ class Reactor:
         """Keep what came with a message, or make sure that what it points to can be read.
 
         Raises:
-            OSError: the sender is dead.
+            OSError: the sender is dead, or this worker has run out of a resource.
         """
         if self._shared:
             self._map(sender, message)

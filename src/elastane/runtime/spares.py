@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 
 from elastane.agent.presence import be_present
+from elastane.api.resources import THREADS
 from elastane.api.rundir import RunDir
 from elastane.runtime.log import open_log
 
@@ -75,7 +76,14 @@ class WarmServer:
         return bool(data)
 
     def _start(self, worker: int) -> None:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            # The workers that live must not lose their parent for one that cannot be started.
+            sys.stderr.write(f"worker {worker} cannot be started: {error}; {THREADS.do}\n")
+            sys.stderr.flush()
+            self._say({"exited": worker, "pid": 0, "code": THREADS.exit_code})
+            return
         if pid == 0:
             os._exit(self._become(worker))
         self._workers[pid] = worker
@@ -99,14 +107,14 @@ class WarmServer:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._become_quiet(worker)
         try:
+            self._become_quiet(worker)
             return _main(self._run_dir, worker, self._lifeline)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-        except BaseException:  # noqa: BLE001 - the one place where a failure becomes an exit code
+        except BaseException as error:  # noqa: BLE001 - the one place where a failure becomes an exit code
             traceback.print_exc()
-            return LOST
+            return _exit_code(error)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -122,6 +130,13 @@ class WarmServer:
         for fd in (log, nothing, self._answers, *self._wakeup):
             os.close(fd)
         sys.stdout, sys.stderr = open_log(1), open_log(2)
+
+
+def _exit_code(error: BaseException) -> int:
+    from elastane.runtime.exhaustion import exhausted_in_elastane  # noqa: PLC0415 - as below
+
+    resource = exhausted_in_elastane(error)
+    return LOST if resource is None else resource.exit_code
 
 
 def _main(run_dir: Path, worker: int, lifeline: int) -> int:

@@ -16,10 +16,12 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.lives.modules import root_of
 from elastane.runtime import reporting, settings
+from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
 from elastane.runtime.finished.write import write_finished
 from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import devices
+from elastane.runtime.state.state import TrainingState
 
 SAY_S = 5.0
 OUR_THREADS = "elastane-"
@@ -56,6 +58,8 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
         return _failed(f"the script ended with SystemExit({ended.code!r})\n")
     # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
     except BaseException as error:  # noqa: BLE001
+        if (resource := exhausted_in_elastane(error)) is not None:
+            end_to_be_replaced(_own_traceback(error).rstrip(), resource)
         return _failed(_own_traceback(error), lost=isinstance(error, StateLost))
     reporter = reporting.here()
     if reporter is None or reporter.state is None:
@@ -101,19 +105,33 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     reporter.written.get()
     assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
     try:
-        written = write_finished(reporter.state, files, spec)
+        answer = _write_model(reporter.worker, reporter.state, files, spec)
     except ElastaneError as error:
         return _failed(f"{error}\n")
-    except OSError as error:
-        return _failed(
-            f"the model could not be written to {files.root}: {error}\n"
+    while True:
+        reporter.tell(answer)
+        # Asked again, while a large model was still being written: it is there now, and need only be said.
+        reporter.written.get()
+
+
+def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec) -> control.ModelWritten:
+    """Write the model, or say why this worker cannot; another one may be able to.
+
+    Raises:
+        ElastaneError: no worker can: something in the state has no place in the files.
+    """
+    try:
+        return control.ModelWritten(worker=worker, files=write_finished(state, files, spec))
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, OSError) and exhausted(error) is None:
+            raise
+        why = (
+            f"the model could not be written to {files.root}: {str(error) or type(error).__name__}\n"
             "  means: the training is complete and its ledger too, but the weights are not saved\n"
             "  do:    free space under the run directory and run again\n"
         )
-    while True:
-        reporter.tell(control.ModelWritten(worker=reporter.worker, files=written))
-        # Asked again, while a large model was still being written: it is there now, and need only be said.
-        reporter.written.get()
+        sys.stderr.write(why)
+        return control.ModelWritten(worker=worker, error=why)
 
 
 def _own_traceback(error: BaseException) -> str:
@@ -145,7 +163,8 @@ def _thread_died(args: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(args)
         return
     trace = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-    end_to_be_replaced("".join(trace).rstrip())
+    resource = exhausted_in_elastane(args.exc_value) if args.exc_value is not None else None
+    end_to_be_replaced("".join(trace).rstrip(), resource)
 
 
 def _follow(lifeline: int) -> None:

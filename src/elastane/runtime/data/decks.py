@@ -26,6 +26,7 @@ from elastane.protocol.sampling import (
     steps_per_epoch,
 )
 from elastane.runtime.data.loaders import Loaders, Request
+from elastane.runtime.exhaustion import runs_script
 
 Collate = Callable[[list[Any]], Any]
 MASK = (1 << 64) - 1
@@ -194,6 +195,7 @@ def _end(until: str | int) -> tuple[int, int]:
     return (0, int(match[1])) if match[2].startswith("epoch") else (int(match[1]), 0)
 
 
+@runs_script
 def length_of(dataset: MapDataset) -> int:
     """Samples in a map-style dataset.
 
@@ -319,6 +321,7 @@ class MapDeck(Deck):
                     yield step, rank
             ranks = self._mine_in_order
 
+    @runs_script
     def _load(self, request: Request) -> Batch:
         """Load a batch, in this process or in a loader: the same one."""
         step, virtual_rank = request
@@ -332,6 +335,7 @@ class MapDeck(Deck):
         return Batch(inputs, len(indices), sum(map(sample_hash, indices)) & MASK)
 
 
+@runs_script
 def fetch(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
     """Samples by index; at once from a dataset that can, as PyTorch's own loader asks it."""
     at_once = getattr(dataset, "__getitems__", None)
@@ -341,6 +345,7 @@ def fetch(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
     return samples
 
 
+@runs_script
 def deal_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
     """A batch of an evaluation: samples as they stand in the dataset."""
     inputs = (collate or default_collate)(fetch(dataset, positions))

@@ -10,6 +10,7 @@ import torch
 
 from elastane.protocol.sampling import loading_key, mix
 from elastane.runtime.data.decks import MapDataset, one_thread, seed_everything
+from elastane.runtime.exhaustion import runs_script
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -18,6 +19,7 @@ LOOKED_AT = 4
 SEEDED_AS_STEP = 0  # no real step has this number
 
 
+@runs_script
 def dataset_digest(dataset: MapDataset, seed: int) -> str:
     """SHA-256 over the length, the type and a few samples at positions chosen by the seed.
 

@@ -23,6 +23,7 @@ from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import loading_key
 from elastane.runtime.data.decks import MASK, Batch, Collate, Deck, Plan, one_thread, seed_everything
 from elastane.runtime.data.fingerprint import stream_digest
+from elastane.runtime.exhaustion import runs_script
 
 Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
 """``(shard, shards)`` to an iterable over that shard's samples."""
@@ -219,6 +220,7 @@ class _Shard:
         stateful: whom to ask for the state; None: nobody can tell.
     """
 
+    @runs_script
     def __init__(self, source: Source, shard: int, plan: Plan, cursor: Cursor) -> None:
         self._shard, self._seed, self._epoch = shard, plan.seed, cursor.epoch
         self.told = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
@@ -245,6 +247,7 @@ class _Shard:
                 self._pull()
         self._pulled = cursor.position
 
+    @runs_script
     def draw(self, count: int) -> tuple[list[Any], str]:
         """The next ``count`` samples, fewer at the end, and the cursor after them."""
         samples, self._ahead = self._ahead, []
@@ -263,6 +266,7 @@ class _Shard:
         self.text, self.last_state = text, state
         return samples, text
 
+    @runs_script
     def _pull(self) -> list[Any]:
         """The next sample; none at the end."""
         # Sample by sample, so that looking one ahead does not change what it draws.

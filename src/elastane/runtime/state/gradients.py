@@ -23,6 +23,7 @@ import xxhash
 from elastane.api.errors import BadInput
 from elastane.protocol.mesh import Part
 from elastane.protocol.tree import Span, fold, merges, sibling, spans
+from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.layout import ModelLayout, Piece, Place
 from elastane.runtime.state.memory import Arena, raw_bytes
 from elastane.runtime.state.placement import Carrier
@@ -103,6 +104,7 @@ class Gradients:
         for number, parameter in enumerate(layout.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
 
+    @runs_script
     def backward(self, loss: torch.Tensor, gradient: torch.Tensor | None = None) -> None:
         """Run the backward pass of the virtual rank at hand; its gradients go to the slots.
 

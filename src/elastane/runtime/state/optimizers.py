@@ -14,6 +14,7 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
+from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.layout import ModelLayout, Piece, Place
 from elastane.runtime.state.placement import Sections
 from elastane.runtime.state.shared import RefusedState, SharedState
@@ -158,6 +159,7 @@ class WholeOptimizer:
         """About how much optimizer state each unit has: twice its values, as Adam's."""
         return (*(2 * p.numel() * p.element_size() for p in self._layout.parameters), 0)
 
+    @runs_script
     def apply(
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:
@@ -181,6 +183,7 @@ class WholeOptimizer:
         if len(held) > self.units:
             self._spare.clear()
 
+    @runs_script
     def rehearse(self, values: tuple[torch.Tensor, ...], spare: tuple[torch.Tensor, ...]) -> None:
         """One step with zero gradients and no learning rate; memory it leaves is kept to be overwritten."""
         before = self.shared.snapshot()
@@ -287,6 +290,7 @@ class ShardedOptimizer:
     def unit_bytes(self) -> tuple[int, ...]:
         return (*(8 * block.elements for block in self._layout.blocks), 0)
 
+    @runs_script
     def apply(
         self, sums: tuple[torch.Tensor, ...], held: frozenset[int], untouched: frozenset[int], scale: float
     ) -> None:

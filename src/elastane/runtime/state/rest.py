@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.api.errors import BadInput
+from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.attributes import Attributes, Key, set_attributes
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.state.layout import ModelLayout
@@ -203,6 +204,7 @@ class Rest:
     def _groups_text(self) -> str:
         return text([{**group, "params": None} for group in self._optimizer.param_groups])
 
+    @runs_script
     def step_schedule(self) -> None:
         """Step the schedule, as a plain loop does after each step."""
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):

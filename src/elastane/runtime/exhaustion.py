@@ -1,0 +1,105 @@
+"""Which resource an error says is exhausted, and whether Elastane or the training script met the limit.
+
+A worker whose own code meets a limit dies and is replaced, because another process may have more room. A
+script that meets one fails the run, because it would meet it in every worker. The traceback tells the two
+apart: it is Elastane's error if, leaving out libraries, the innermost frame is Elastane's.
+"""
+
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, TypeVar
+
+from elastane.api.resources import FILE_DESCRIPTORS, MEMORY, SHARED_MEMORY, THREADS, Resource
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+ERRNOS = {
+    errno.EMFILE: FILE_DESCRIPTORS,
+    errno.ENFILE: FILE_DESCRIPTORS,
+    errno.ENOMEM: MEMORY,
+    # Of fork and clone. Elastane's sockets do not block either, but catch the error themselves.
+    errno.EAGAIN: THREADS,
+}
+PHRASES = (
+    ("start new thread", THREADS),
+    ("resource temporarily unavailable", THREADS),
+    ("too many open files", FILE_DESCRIPTORS),
+    ("no space left on device", SHARED_MEMORY),
+    ("allocate memory", MEMORY),
+    ("out of memory", MEMORY),
+)
+"""What a `RuntimeError` says, of Python's threads and of torch, which have no errors of their own for it."""
+
+SHARED = ("/dev/shm", "/memfd:")  # noqa: S108 - recognised, not written to
+LIBRARIES = frozenset(
+    {
+        *sys.stdlib_module_names,
+        *("torch", "numpy", "safetensors", "msgspec", "websockets", "xxhash"),
+        *("fsspec", "s3fs", "aiobotocore", "botocore", "aiohttp"),
+    }
+) - {"__main__"}
+"""Packages that Elastane and scripts call: an error from inside them belongs to their caller."""
+
+_runs_script: dict[int, CodeType] = {}
+"""By identity: two functions of different files may be equal."""
+
+
+def runs_script(function: AnyFunction) -> AnyFunction:
+    """Mark a function that runs the script's own objects, such as its dataset, its model or its optimizer.
+
+    An error that comes out of them is the script's, although the function that calls them is Elastane's.
+    """
+    code: CodeType = function.__code__
+    _runs_script[id(code)] = code
+    return function
+
+
+def exhausted_in_elastane(error: BaseException) -> Resource | None:
+    """Return the resource that Elastane's own code ran out of; None if the error means anything else."""
+    for cause in _causes(error):
+        resource = exhausted(cause)
+        if resource is not None:
+            return resource if raised_in_elastane(cause) else None
+    return None
+
+
+def exhausted(error: BaseException) -> Resource | None:
+    """Return the resource that an error says is exhausted, whoever raised it; None if it says of none."""
+    match error:
+        case MemoryError():
+            return MEMORY
+        case OSError(errno=errno.ENOSPC, filename=filename):
+            # Without a name: a semaphore or a memfd. A full disk is no matter of this process.
+            shared = filename is None or str(filename).startswith(SHARED)
+            return SHARED_MEMORY if shared else None
+        case OSError():
+            return ERRNOS.get(error.errno or 0)
+        case RuntimeError():
+            text = str(error).lower()
+            return next((resource for phrase, resource in PHRASES if phrase in text), None)
+        case _:
+            return None
+
+
+def raised_in_elastane(error: BaseException) -> bool:
+    """Whether the innermost frame of the traceback that is no library's is one of Elastane's own work."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == "elastane":
+            return id(frame.f_code) not in _runs_script
+        if package not in LIBRARIES:
+            return False
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and those it was raised from, the last one first."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__

@@ -1,0 +1,142 @@
+"""Who ran out of a resource: Elastane, whose worker is replaced, or the script, whose run fails."""
+
+import errno
+import os
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from elastane.api.errors import RunFailed, StorageError
+from elastane.api.resources import FILE_DESCRIPTORS, MEMORY, RESOURCES, SHARED_MEMORY, THREADS
+from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane, runs_script
+
+CODE = """
+def call(function, *arguments):
+    return function(*arguments)
+def raise_(error):
+    raise error
+def raise_from(error, cause):
+    raise error from cause
+"""
+
+
+def module(name: str) -> ModuleType:
+    """A module of this name, with functions that call others and raise errors."""
+    made = ModuleType(name)
+    # Frames know their module by its globals.
+    exec(compile(CODE, f"{name}.py", "exec"), made.__dict__)  # noqa: S102
+    return made
+
+
+ELASTANE, TORCH, THREADING = (
+    module("elastane.runtime.links.mesh"),
+    module("torch.storage"),
+    module("threading"),
+)
+SCRIPT, VISION = module("__main__"), module("torchvision.datasets")
+NO_DESCRIPTOR = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def caught(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseException:
+    """The error raised in the last of some modules, each of which calls the next one."""
+    *callers, raiser = modules
+    chain, arguments = raiser.raise_, (error.with_traceback(None),)
+    for caller in reversed(callers):
+        chain, arguments = caller.call, (chain, *arguments)
+    with pytest.raises(type(error)) as info:
+        chain(*arguments)
+    return info.value
+
+
+@pytest.mark.parametrize(
+    ("modules", "its_own"),
+    [
+        ((SCRIPT, ELASTANE), True),
+        ((SCRIPT, ELASTANE, THREADING), True),
+        ((SCRIPT, ELASTANE, TORCH), True),
+        ((ELASTANE, SCRIPT), False),
+        ((ELASTANE, SCRIPT, TORCH), False),
+        ((SCRIPT, THREADING), False),
+        ((ELASTANE, VISION), False),
+        ((ELASTANE, VISION, TORCH, THREADING), False),
+    ],
+)
+def test_the_innermost_frame_that_is_no_librarys_decides(modules, its_own):
+    expected = FILE_DESCRIPTORS if its_own else None
+    assert exhausted_in_elastane(caught(*modules)) is expected
+
+
+def test_what_elastane_calls_for_the_script_is_the_scripts():
+    deck = module("elastane.runtime.data.decks")
+    deck.call = runs_script(deck.call)
+    assert exhausted_in_elastane(caught(SCRIPT, deck, TORCH, error=MemoryError())) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "resource"),
+    [
+        (OSError(errno.ENFILE, "x"), FILE_DESCRIPTORS),
+        (OSError(errno.ENOMEM, "x"), MEMORY),
+        (MemoryError(), MEMORY),
+        (BlockingIOError(errno.EAGAIN, "x"), THREADS),
+        (RuntimeError("can't start new thread"), THREADS),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."), MEMORY),
+        (RuntimeError("unable to mmap 8 bytes from file </torch_1>: Cannot allocate memory (12)"), MEMORY),
+        (OSError(errno.ENOSPC, "x"), SHARED_MEMORY),
+        (OSError(errno.ENOSPC, "x", "/dev/shm/sem.1"), SHARED_MEMORY),  # noqa: S108
+        (OSError(errno.ENOSPC, "x", "/data/run/model.safetensors"), None),
+        (OSError(errno.ENOENT, "x"), None),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+        (ZeroDivisionError(), None),
+    ],
+)
+def test_errors_that_name_a_resource(error, resource):
+    assert exhausted(error) is resource
+
+
+def test_the_cause_of_an_error_of_ours_counts():
+    cause = caught(ELASTANE)
+    with pytest.raises(StorageError) as info:
+        ELASTANE.raise_from(StorageError("cannot read the checkpoint"), cause)
+    assert exhausted_in_elastane(info.value) is FILE_DESCRIPTORS
+    with pytest.raises(RunFailed) as info:
+        ELASTANE.raise_from(RunFailed("x"), ValueError())
+    assert exhausted_in_elastane(info.value) is None
+
+
+def test_exit_codes_are_above_those_of_scripts():
+    assert set(RESOURCES) == {171, 172, 173, 174}
+    assert all(resource.do for resource in RESOURCES.values())
+
+
+def test_a_real_thread_that_cannot_start():
+    caller = module("elastane.runtime.links.control")
+    before = threading.stack_size(1 << 46)
+    try:
+        with pytest.raises(RuntimeError) as info:
+            caller.call(threading.Thread(target=print).start)
+    finally:
+        threading.stack_size(before)
+    assert exhausted_in_elastane(info.value) is THREADS
+
+
+def test_every_function_that_runs_the_scripts_objects_is_marked():
+    import elastane.runtime.session  # noqa: PLC0415 - loads them all
+    from elastane.runtime import exhaustion  # noqa: PLC0415
+
+    assert elastane.runtime.session
+    marked = {(Path(code.co_filename).stem, code.co_qualname) for code in exhaustion._runs_script.values()}
+    assert marked >= {
+        ("decks", "MapDeck._load"),
+        ("decks", "fetch"),
+        ("decks", "deal_in_order"),
+        ("fingerprint", "dataset_digest"),
+        ("streams", "_Shard.draw"),
+        ("gradients", "Gradients.backward"),
+        ("optimizers", "WholeOptimizer.apply"),
+        ("rest", "Rest.step_schedule"),
+    }
+    assert "elastane.runtime.exhaustion" in sys.modules
