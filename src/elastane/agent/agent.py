@@ -152,7 +152,11 @@ class Agent:
         deaths = Deaths(within_s=60)
         while True:
             child = start_spares(
-                self._commands, self._run_dir, lifeline=self._lifeline, threads=self._spec.threads
+                self._commands,
+                self._run_dir,
+                lifeline=self._lifeline,
+                threads=self._spec.threads,
+                debug=self._spec.debug,
             )
             self._warm = WarmServer(child)
             try:
@@ -191,6 +195,8 @@ class Agent:
         # One that still imports would start them much later, however few are wanted by then.
         if self._over is not None or self._stopping or warm is None or warm.state != "ready":
             return
+        if self._spec.debug and self._staff.exits:
+            return  # nobody replaces a worker under a debugger
         self._staff, numbers = hired(self._staff)
         for worker in numbers:
             self._beats.clear(worker)
@@ -239,6 +245,11 @@ class Agent:
         )
         self._hire()
         self._news.set()
+        if self._spec.debug:
+            # The coordinator, if it knows more, is quicker.
+            how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+            over = RunOver(code=1, why=f"worker {worker} ended ({how}), and --debug replaces no worker")
+            asyncio.get_running_loop().call_later(GRACE_S, self._finish, over)
 
     async def _exit_code(self, worker: WorkerId) -> int:
         """Only its parent, the warm server, learns it; without one, a worker counts as killed."""
@@ -260,10 +271,14 @@ class Agent:
             for worker, watch in self._watches.items():
                 pulse = observed(self._pulses.get(worker), *self._beats.read(worker), now)
                 self._pulses[worker] = pulse
-                if is_hung(pulse, now) and watch.alive:
+                if is_hung(pulse, now) and watch.alive and not self._spec.debug:
                     self._hung.add(worker)
                     self._end(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
-            awaiting = tuple(w for w, pulse in sorted(self._pulses.items()) if awaits_data(pulse, now))
+            awaiting = tuple(
+                w
+                for w, pulse in sorted(self._pulses.items())
+                if awaits_data(pulse, now) and not self._spec.debug
+            )
             if awaiting != self._awaiting_data:
                 self._awaiting_data = awaiting
                 self._news.set()

@@ -165,8 +165,24 @@ def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, li
     return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), hears=True)
 
 
-def start_spares(commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int) -> Child:
+def start_spares(
+    commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int, debug: bool = False
+) -> Child:
+    """Start a warm server; to ``debug``, its workers get the standard streams of this process."""
     command = (*commands.spares, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
-    return Child(
-        command, run_dir.log("spares"), pass_fds=(lifeline,), hears=True, speaks=True, threads=threads
-    )
+    # Copies, because the server's own standard streams are pipes and a log.
+    streams = tuple(os.dup(standard) for standard in (0, 1, 2)) if debug else ()
+    if streams:
+        command = (*command, "--streams", ",".join(map(str, streams)))
+    try:
+        return Child(
+            command,
+            run_dir.log("spares"),
+            pass_fds=(lifeline, *streams),
+            hears=True,
+            speaks=True,
+            threads=threads,
+        )
+    finally:
+        for stream in streams:
+            os.close(stream)

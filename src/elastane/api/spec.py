@@ -64,6 +64,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         transport: ``shared`` hands gradients over in shared memory, ``tcp`` over the workers' connections.
         max_shard_bytes: a model with more bytes of weights is written in shards of at most this many.
         save_optimizer: write the optimizer's state beside the model; only if every worker keeps all of it.
+        debug: the one worker has the terminal of `elastane run`; it is never hung, and not replaced.
     """
 
     name: str
@@ -84,6 +85,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     transport: Literal["shared", "tcp"] = "shared"
     max_shard_bytes: int = MAX_SHARD_BYTES
     save_optimizer: bool = False
+    debug: bool = False
 
     @property
     def program(self) -> tuple[str, ...]:

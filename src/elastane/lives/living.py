@@ -30,7 +30,7 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
             say_last_word(run_dir, over)
         except (OSError, ElastaneError) as error:
             audience.say(f"the end of the run is not in its files: {error}")
-        if not over.lost or in_vain == LIVES_IN_VAIN:
+        if not over.lost or in_vain == LIVES_IN_VAIN or record.spec.debug:
             return over
         before = record.resumed.step if record.resumed is not None else 0
         # Those that it gave back meanwhile are somebody else's.

@@ -32,11 +32,14 @@ class WarmServer:
     Args:
         run_dir: of the run.
         lifeline: read end of a pipe that nobody writes; its end is the agent's end.
+        streams: descriptors of the workers' standard input, output and error; empty: input is empty, and the
+            others go to the worker's log.
     """
 
-    def __init__(self, run_dir: Path, lifeline: int) -> None:
+    def __init__(self, run_dir: Path, lifeline: int, streams: tuple[int, ...] = ()) -> None:
         self._run_dir = run_dir
         self._lifeline = lifeline
+        self._streams = streams
         # Every worker inherits it.
         self._presence = be_present(RunDir(run_dir))
         # The protocol keeps its own copy of standard output: whatever prints must not get into it.
@@ -108,7 +111,10 @@ class WarmServer:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self._become_quiet(worker)
+            if self._streams:
+                self._take_streams()
+            else:
+                self._become_quiet(worker)
             return _main(self._run_dir, worker, self._lifeline)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
@@ -131,6 +137,15 @@ class WarmServer:
             os.close(fd)
         sys.stdout, sys.stderr = open_log(1), open_log(2)
 
+    def _take_streams(self) -> None:
+        """Input and output are those of `elastane run`, its terminal as a rule."""
+        for standard, stream in enumerate(self._streams):
+            os.dup2(stream, standard)
+        for fd in (*self._streams, self._answers, *self._wakeup):
+            os.close(fd)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, for as long as the process
+        sys.stdout, sys.stderr = open_log(1), open_log(2)
+
 
 def _exit_code(error: BaseException) -> int:
     from elastane.runtime.exhaustion import exhausted_in_elastane  # noqa: PLC0415 - as below
@@ -149,9 +164,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, required=True)
+    parser.add_argument("--streams", default="", help="descriptors of the workers' standard streams: 5,6,7")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server = WarmServer(options.run_dir, options.lifeline)
+    streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
+    server = WarmServer(options.run_dir, options.lifeline, streams)
     # NumPy's BLAS starts its threads when imported, before anybody could fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:

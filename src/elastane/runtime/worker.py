@@ -1,5 +1,6 @@
 """A worker process: runs the user's script as if it were called by ``python``, then waits to be dismissed."""
 
+import bdb
 import os
 import runpy
 import sys
@@ -25,6 +26,12 @@ from elastane.runtime.state.state import TrainingState
 
 SAY_S = 5.0
 OUR_THREADS = "elastane-"
+DEBUGGER_QUIT = "the debugger was quit, so the run ends after its last committed step\n"
+NO_TERMINAL = (
+    "the script called breakpoint(), but a worker has no terminal\n"
+    "  means: the debugger found its input empty and quit, which ended the script\n"
+    "  do:    elastane run --debug runs one worker with this terminal; or leave breakpoint() out\n"
+)
 
 
 def main(run_dir: Path, worker: int, lifeline: int) -> int:
@@ -56,6 +63,8 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
         return _wait_for_dismissal(files, spec)
     except SystemExit as ended:
         return _failed(f"the script ended with SystemExit({ended.code!r})\n")
+    except bdb.BdbQuit:
+        return _failed(DEBUGGER_QUIT if spec.debug else NO_TERMINAL)
     # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
     except BaseException as error:  # noqa: BLE001
         if (resource := exhausted_in_elastane(error)) is not None:

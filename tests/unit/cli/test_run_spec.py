@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.cli.runs.run_spec import Options, remarks, spec_of
+from elastane.api.spec import RunSpec
+from elastane.cli.runs.debugging import refuse_beside_debug
+from elastane.cli.runs.run_spec import Changes, Options, changed_spec, remarks, spec_of
 
 
 @pytest.fixture
@@ -125,3 +127,41 @@ def test_the_optimizers_state_is_saved_only_where_one_worker_has_it_all(options)
     assert spec_of(changed(options, save_optimizer=True), "n", 8).save_optimizer
     with pytest.raises(BadInput, match="--save-optimizer needs --copies all"):
         spec_of(changed(options, save_optimizer=True, copies="2"), "n", 8)
+
+
+def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(options):
+    spec = spec_of(changed(options, debug=True), "trial", 8)
+    assert (spec.min_workers, spec.max_workers, spec.start) == (1, 1, 1)
+    assert spec.debug
+    assert not spec.self_sizing
+
+
+def test_a_resumed_run_is_debugged_only_where_that_is_asked_for():
+    spec = RunSpec(name="trial", script="/train.py", min_workers=2, max_workers=4, start=3)
+    nothing = Changes(workers=None, start=None, copies=None, transport=None, checkpoints=None)
+    debugged = changed_spec(spec, msgspec.structs.replace(nothing, debug=True), 8)
+    assert (debugged.min_workers, debugged.max_workers, debugged.start, debugged.debug) == (1, 1, 1, True)
+    assert not changed_spec(debugged, nothing, 8).debug
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "words"),
+    [
+        ({"workers": "1:4"}, "--workers 1:4"),
+        ({"workers": "2"}, "--workers 2"),
+        ({"start": 3}, "--start 3"),
+        ({"workers": "2:4", "start": 3}, "--workers 2:4 and --start 3"),
+        ({"as_json": True}, "--json"),
+    ],
+)
+def test_what_contradicts_debug_is_refused_by_name(contradiction, words):
+    with pytest.raises(BadInput) as refused:
+        refuse_beside_debug(**{"workers": None, "start": None, "as_json": False} | contradiction)
+    assert words in refused.value.what
+    assert refused.value.means
+    assert refused.value.do
+
+
+@pytest.mark.parametrize("workers", [None, "1", "1:1"])
+def test_one_worker_contradicts_nothing(workers):
+    refuse_beside_debug(workers=workers, start=1, as_json=False)

@@ -18,6 +18,7 @@ from elastane.cli.checkpoints.policy import CheckpointOptions
 from elastane.cli.completing import runs
 from elastane.cli.devices import devices_here
 from elastane.cli.home import fresh_name
+from elastane.cli.runs.debugging import NOTE, DebugTerminal, refuse_beside_debug
 from elastane.cli.runs.run_spec import (
     Changes,
     Options,
@@ -198,6 +199,15 @@ def run(
             metavar="SIZE", help="A model with more weights is written in shards.", rich_help_panel=OUTPUT
         ),
     ] = SHARD_SIZE,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug",
+            help="One worker, whose input and output are this terminal: breakpoint() works. It may stand "
+            "still, and is not replaced when it ends.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train SCRIPT, elastically.
@@ -225,6 +235,8 @@ def run(
         keep_best=keep_best,
     )
     console = talk(as_json=as_json)
+    if debug:
+        refuse_beside_debug(workers=workers, start=start, as_json=as_json)
     cpus = len(os.sched_getaffinity(0))
     if resume is not None:
         if script is not None:
@@ -249,7 +261,12 @@ def run(
         )
         checkpoints = CheckpointOptions(**kept) if kept else None
         changes = Changes(
-            workers=workers, start=start, copies=copies, transport=transport, checkpoints=checkpoints
+            workers=workers,
+            start=start,
+            copies=copies,
+            transport=transport,
+            checkpoints=checkpoints,
+            debug=debug,
         )
         ended = own_run(
             resume,
@@ -261,8 +278,7 @@ def run(
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
             record = another_life(directory, spec, _printer(console), adapted=accept_changes)
-            with _controlled(directory, record, console):
-                over = lived(directory, record, Terminal(directory, console))
+            over = _trained(directory, record, console)
     else:
         if accept_changes:
             raise BadInput("--accept-changes is about a run that goes on", do="use it with --resume RUN")
@@ -289,6 +305,7 @@ def run(
             checkpoints=CheckpointOptions(**kept),
             save_optimizer=save_optimizer,
             max_shard_size=max_shard_size,
+            debug=debug,
         )
         spec = spec_of(options, chosen, cpus)
         with claimed(spec, run_dir) as directory:
@@ -296,11 +313,21 @@ def run(
             for remark in remarks(spec):
                 console.print(f"note: {remark}", markup=False)
             record = read_record(directory)
-            with _controlled(directory, record, console):
-                over = lived(directory, record, Terminal(directory, console))
+            over = _trained(directory, record, console)
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
+
+
+def _trained(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
+    """Train to the end of the run, before this terminal or, to debug, with it."""
+    if not record.spec.debug:
+        with _controlled(run_dir, record, console):
+            return lived(run_dir, record, Terminal(run_dir, console))
+    console.print(f"note: {NOTE}", markup=False)
+    over = lived(run_dir, record, DebugTerminal(console))
+    # The worker has written its traceback to this terminal.
+    return msgspec.structs.replace(over, traceback="")
 
 
 def _controlled(run_dir: RunDir, record: RunRecord, console: "Console") -> AbstractContextManager[object]:

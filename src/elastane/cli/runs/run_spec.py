@@ -34,6 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: CheckpointOptions = CheckpointOptions()
     save_optimizer: bool = False
     max_shard_size: str = "5GB"
+    debug: bool = False
 
 
 def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
@@ -63,7 +64,7 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
             means="with fewer copies no worker holds the whole optimizer state when the run ends",
             do="use --copies all, or take the state from a checkpoint",
         )
-    low, high = worker_range(options.workers, options.virtual_ranks, cpus)
+    low, high = worker_range("1" if options.debug else options.workers, options.virtual_ranks, cpus)
     start = low if options.start is None else options.start
     if not low <= start <= high:
         raise BadInput(
@@ -89,6 +90,7 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         checkpoints=policy_of(options.checkpoints),
         max_shard_bytes=bytes_of("--max-shard-size", options.max_shard_size),
         save_optimizer=options.save_optimizer,
+        debug=options.debug,
     )
 
 
@@ -100,6 +102,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     copies: str | None
     transport: Literal["shared", "tcp"] | None
     checkpoints: CheckpointOptions | None
+    debug: bool = False
 
 
 def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
@@ -109,8 +112,8 @@ def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
         BadInput: with the option to change.
     """
     low, high = spec.min_workers, spec.max_workers
-    if changes.workers is not None:
-        low, high = worker_range(changes.workers, spec.virtual_ranks, cpus)
+    if changes.workers is not None or changes.debug:
+        low, high = worker_range("1" if changes.debug else changes.workers, spec.virtual_ranks, cpus)
     start = min(max(low, spec.start), high) if changes.start is None else changes.start
     if not low <= start <= high:
         raise BadInput(
@@ -126,6 +129,7 @@ def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
         copies=spec.copies if changes.copies is None else copies_of(changes.copies),
         transport=changes.transport or spec.transport,
         checkpoints=spec.checkpoints if changes.checkpoints is None else policy_of(changes.checkpoints),
+        debug=changes.debug,
     )
 
 

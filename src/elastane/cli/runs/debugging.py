@@ -1,0 +1,58 @@
+"""``elastane run --debug``: one worker with the terminal of the command, so that ``breakpoint()`` works."""
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+from elastane.api.errors import BadInput
+from elastane.api.spec import RunRecord
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ONE = re.compile(r"\s*0*1(\s*:\s*0*1)?\s*")
+NOTE = (
+    "one worker, with this terminal: breakpoint() works. The first microbatch is computed twice before "
+    "step 1, so a breakpoint in the inner loop is met there first"
+)
+
+
+def refuse_beside_debug(*, workers: str | None, start: int | None, as_json: bool) -> None:
+    """Refuse options that contradict ``--debug``, all of them at once.
+
+    Raises:
+        BadInput: there are some.
+    """
+    wrong = [f"--workers {workers}"] if workers is not None and not ONE.fullmatch(workers) else []
+    wrong += [f"--start {start}"] if start not in (None, 1) else []
+    if wrong:
+        raise BadInput(
+            f"--debug and {' and '.join(wrong)} at once",
+            means="--debug runs one worker, because one terminal serves one debugger",
+            do="leave the number of workers out, or leave --debug out; the trained bytes are the same",
+        )
+    if as_json:
+        raise BadInput(
+            "--debug and --json at once",
+            means="the script and its debugger write to standard output, where the JSON would be",
+            do="leave --json out; elastane status RUN --json tells about the run from another terminal",
+        )
+
+
+class DebugTerminal:
+    """Leaves the terminal to the worker: it says what happens to the run, and draws nothing."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False)
+
+    def view(self, record: RunRecord) -> "DebugTerminal":  # noqa: ARG002 - all lives look alike here
+        return self
+
+    async def follow(self) -> None:
+        await asyncio.Event().wait()
+
+    def close(self, *, look: bool) -> None:
+        """Nothing is open."""
