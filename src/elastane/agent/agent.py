@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 
 from elastane.agent.coordinators import Coordinators
+from elastane.agent.directory import DirectoryGuard
 from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, awaits_data, is_hung, observed
 from elastane.agent.link import Link
 from elastane.agent.processes import Commands, Watch, start_coordinator, start_spares
@@ -38,6 +39,7 @@ GRACE_S = 2.0
 EXIT_CODE_S = 0.5
 LAST_WORDS_S = 0.2
 START_AGAIN_S = 1.0
+CHECK_EVERY_S = 0.5
 KILLED = -int(signal.SIGKILL)
 
 
@@ -99,18 +101,29 @@ class Agent:
 
         Raises:
             OSError: a file, a socket or a process could not be made.
+            RunDirectoryLost: the run directory was removed, moved or replaced.
         """
         self._group = asyncio.TaskGroup()
+        self._guard = DirectoryGuard(self._run_dir)
         self._beats = Beats(self._run_dir.beats)
         self._lifeline, lifeline_end = os.pipe()
         try:
             with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening:
-                return await self._run_on(listening)
+                over = await self._run_on(listening)
+            # Whatever ended the run may have come of it, a moment before this was noticed.
+            if (lost := self._guard.check()) is not None:
+                raise lost
+        except ExceptionGroup as group:
+            if (lost := self._guard.check()) is not None:
+                raise lost from group
+            raise next((error for error in group.exceptions if isinstance(error, OSError)), group) from None
         finally:
             # Whoever is left, if anybody, reads the end of the run here.
             os.close(lifeline_end)
             os.close(self._lifeline)
             self._beats.close()
+            self._guard.close()
+        return over
 
     # -- the parts ------------------------------------------------------------------------------------------
 
@@ -125,6 +138,7 @@ class Agent:
                     group.create_task(self._keep_coordinator(listening.fileno())),
                     group.create_task(link.run()),
                     group.create_task(self._watch_beats()),
+                    group.create_task(self._watch_directory()),
                 ]
                 group.create_task(self._keep_warm_server())
                 over = await self._outcome()
@@ -132,7 +146,8 @@ class Agent:
                 for task in keeping:
                     task.cancel()
         finally:
-            self._run_dir.endpoint.unlink(missing_ok=True)
+            if self._guard.check() is None:
+                self._run_dir.endpoint.unlink(missing_ok=True)
         return over
 
     async def _outcome(self) -> RunOver:
@@ -283,6 +298,17 @@ class Agent:
                 self._awaiting_data = awaiting
                 self._news.set()
             await asyncio.sleep(READ_EVERY_S)
+
+    async def _watch_directory(self) -> None:
+        while True:
+            # In a thread: a file system that stands still must not stop the heartbeats from being read.
+            lost = await asyncio.to_thread(self._guard.check)
+            if lost is not None:
+                break
+            await asyncio.sleep(CHECK_EVERY_S)
+        # At once: a step counts when its line is in the ledger, and no line gets there any more.
+        self._killed.set()
+        self._finish(RunOver(code=1, why=lost.what))
 
     def _end(self, worker: WorkerId, why: str) -> None:
         watch = self._watches.get(worker)

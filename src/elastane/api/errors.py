@@ -5,6 +5,7 @@ ElastaneError
 │   └── BadField        because of one field of a document; says which
 ├── NoSuchRun           no run of that name, or it is not running            (exit code 3)
 ├── RunFailed           the training itself failed; the traceback is shown   (exit code 1)
+│   └── RunDirectoryLost  the run's directory was removed, moved or replaced
 ├── StateLost           every copy of some block died at once                (exit code 1)
 └── StorageError        storage refused to read, write or delete             (exit code 1)
     ├── NoSuchFile      the file or directory does not exist
@@ -12,6 +13,8 @@ ElastaneError
     ├── Unreadable      bytes that must be there cannot be had: cut off, or the medium failed
     └── Damaged         a file is not what was written; says which
 """
+
+from pathlib import Path
 
 from elastane.api.checkpoints import Damage
 
@@ -56,6 +59,21 @@ class NoSuchRun(ElastaneError):
 
 class RunFailed(ElastaneError):
     exit_code = 1
+
+
+class RunDirectoryLost(RunFailed):
+    """A run cannot write where it has to.
+
+    Args:
+        what: happened.
+        means: for the run.
+        do: about it.
+        moved_to: where the directory is now; None: it, or a file of it, is gone.
+    """
+
+    def __init__(self, what: str, *, means: str = "", do: str = "", moved_to: Path | None = None) -> None:
+        self.moved_to = moved_to
+        super().__init__(what, means=means, do=do)
 
 
 class StateLost(ElastaneError):

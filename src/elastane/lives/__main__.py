@@ -17,7 +17,7 @@ import msgspec
 
 from elastane.agent import identity
 from elastane.api.control import RunOver
-from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
+from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -81,14 +81,23 @@ def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
     life = Life(number=wish.life, pid=pid, started=identity.started(pid) or 0, began_s=time.time())
     write_life(run_dir, life)
     audience.say(f"life {wish.life} begins with {wish.workers} workers")
-    outcome = outcome_of(run_dir, wish, audience)
+    try:
+        outcome = outcome_of(run_dir, wish, audience)
+    except RunDirectoryLost as lost:
+        # Its outcome has no file to go to.
+        audience.say(f"life {wish.life} ended: {lost}")
+        return lost.exit_code
     audience.say(f"life {wish.life} ended with {outcome.code}: {outcome.why}")
     write_life(run_dir, msgspec.structs.replace(life, outcome=outcome))
     return outcome.code
 
 
 def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
-    """Lives to the end. The one place where a failure becomes an outcome."""
+    """Lives to the end. The one place where a failure becomes an outcome.
+
+    Raises:
+        RunDirectoryLost: the run directory was removed, moved or replaced.
+    """
     try:
         if has_finished(run_dir):
             # The life before ended between its last word and its file.
@@ -96,6 +105,8 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
         else:
             over = lived(run_dir, beginning(run_dir, wish, audience), audience)
         concluded(run_dir, audience.say)
+    except RunDirectoryLost:
+        raise
     except BadInput as error:
         # A script that has changed, a file that is damaged: another life would find the same.
         return Outcome(code=error.exit_code, why=str(error))

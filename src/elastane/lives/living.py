@@ -6,7 +6,7 @@ import signal
 import msgspec
 
 from elastane.api.control import RunOver
-from elastane.api.errors import ElastaneError, RunFailed
+from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.lives.audience import Audience, View
@@ -21,11 +21,17 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
     """The run to its end. The caller holds its lock.
 
     Raises:
-        RunFailed: its processes cannot be started.
+        RunFailed: its processes cannot be started, or its directory was lost.
     """
     in_vain = 0
     while True:
-        over, wanted = asyncio.run(trained(run_dir, record, audience))
+        try:
+            over, wanted = asyncio.run(trained(run_dir, record, audience))
+        except RunDirectoryLost as lost:
+            # Nothing is written in its old place. What is there now may be another run's.
+            if lost.moved_to is not None:
+                _end_elsewhere(RunDir(lost.moved_to), lost, audience)
+            raise
         try:
             say_last_word(run_dir, over)
         except (OSError, ElastaneError) as error:
@@ -42,6 +48,15 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
             return over
         # One that dies before its first new checkpoint will do so again.
         in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
+
+
+def _end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Audience) -> None:
+    """Record in a directory that was moved why its run ended."""
+    try:
+        say_last_word(run_dir, RunOver(code=1, why=lost.what))
+        run_dir.endpoint.unlink(missing_ok=True)
+    except (OSError, ElastaneError) as error:
+        audience.say(f"the end of the run is not in its files: {error}")
 
 
 async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> tuple[RunOver, int]:

@@ -326,7 +326,8 @@ class Training:
     def _catalog(self) -> Catalog:
         policy, run_dir = self.spec.checkpoints, self._here.run_dir
         assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: S101, PT018
-        return Catalog(open_place(policy.root(run_dir)))
+        inside = None if policy.url else run_dir.root
+        return Catalog(open_place(policy.root(run_dir), inside))
 
     def _origin(self) -> "Origin | None":
         """The checkpoint this life of the run began with."""

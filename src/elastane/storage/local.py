@@ -27,17 +27,23 @@ class LocalPlace:
 
     Args:
         root: need not exist yet.
+        inside: a directory that exists, the root or above it. Once it was removed, moved or replaced, nothing
+            is written any more, and nothing created in its place.
     """
 
     readers = 2
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], inside: Path | None = None) -> None:
         self._root = Path(root).absolute()
         self.url = str(self._root)
+        self._inside = inside
+        self._identity = None if inside is None else _identity(inside)
 
     def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
         path = self._root / name
         with refusals("write", str(path)):
+            if self._inside is not None and _identity(self._inside) != self._identity:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self._inside))
             self._make(path.parent)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
@@ -203,6 +209,15 @@ def _rest(batch: list[memoryview], count: int) -> list[memoryview]:
         count -= len(batch[0])
         batch = batch[1:]
     return [batch[0][count:], *batch[1:]] if batch else []
+
+
+def _identity(directory: Path) -> tuple[int, int] | None:
+    """Device and inode; None: there is no such directory."""
+    try:
+        found = directory.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _sync_directory(directory: Path) -> None:

@@ -6,6 +6,7 @@ and nothing else.
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from elastane.api.checkpoints import Written
@@ -75,8 +76,12 @@ class Place(Protocol):
         ...
 
 
-def open_place(url: str) -> Place:
+def open_place(url: str, inside: Path | None = None) -> Place:
     """The place at a path or URL. Nothing is touched or created yet.
+
+    Args:
+        url: or path.
+        inside: of a path, a directory above it that must stay what it is; see `elastane.storage.local`.
 
     Raises:
         BadInput: no file system for this URL is installed.
@@ -85,7 +90,7 @@ def open_place(url: str) -> Place:
 
     scheme, separator, rest = url.partition("://")
     if not separator or scheme in ("file", "local"):
-        return LocalPlace(rest if separator else url)
+        return LocalPlace(rest if separator else url, inside)
     try:
         from elastane.storage.remote import remote_place  # noqa: PLC0415 - fsspec only where it is needed
     except ImportError as error:

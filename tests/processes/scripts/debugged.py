@@ -1,6 +1,6 @@
-"""A short training with a breakpoint where the first argument says: "loop", "between" or nowhere."""
+"""A training with a breakpoint where the first argument says: "loop", "between" or nowhere."""
 
-import sys
+import argparse
 
 import torch
 from torch import nn
@@ -9,7 +9,10 @@ from torch.utils.data import TensorDataset
 
 import elastane
 
-where = sys.argv[1] if len(sys.argv) > 1 else ""
+parser = argparse.ArgumentParser()
+parser.add_argument("where", nargs="?", default="")
+parser.add_argument("--steps", type=int, default=5)
+options = parser.parse_args()
 run = elastane.join()
 model = nn.Linear(4, 2)
 model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -17,13 +20,13 @@ inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
 data = TensorDataset(inputs, (inputs[:, 0] > 0).long())
 rounds = 0
 
-for step in run.steps(data, global_batch=8, microbatch=2, until=5):
+for step in run.steps(data, global_batch=8, microbatch=2, until=options.steps):
     for batch, targets in step:
         rounds += 1
         # The seventh: two of the rehearsal, and the first step's four.
-        if where == "loop" and rounds == 7:
+        if options.where == "loop" and rounds == 7:
             breakpoint()  # noqa: T100 - what is tested
         step.backward(functional.cross_entropy(model(batch), targets))
-    if where == "between" and step.number == 3:
+    if options.where == "between" and step.number == 3:
         breakpoint()  # noqa: T100 - likewise
 run.print("the script says that it is done")

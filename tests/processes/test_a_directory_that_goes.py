@@ -1,0 +1,109 @@
+"""A run whose directory is removed, moved or replaced ends at once and says so; nothing takes its place."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from elastane.api.rundir import RunDir
+from elastane.observability.run_files import read_run
+
+from .stage import SCRIPTS, eventually
+
+pytestmark = pytest.mark.processes
+
+AT_ONCE_S = 10
+"""Generous, for a busy machine; it takes a second."""
+
+
+@pytest.fixture
+def running(stage, tmp_path):
+    """`elastane run` in mid-run, which takes a checkpoint all the time."""
+    directory = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            *stage.program("elastane.cli.main"),
+            "run",
+            "--workers=2",
+            "--checkpoint-every=20 steps",
+            f"--run-dir={directory}",
+            str(SCRIPTS / "debugged.py"),
+            "--steps=100000",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "300"},
+    )
+    with process:
+        try:
+            eventually(lambda: any(directory.glob("checkpoints/*/COMPLETE")), "a checkpoint exists")
+            yield process, directory
+        finally:
+            process.kill()
+
+
+def end_of(process):
+    out, error = process.communicate(timeout=AT_ONCE_S)
+    assert process.returncode == 1, out + error
+    assert "means:" in error
+    assert "do:" in error
+    assert "Traceback" not in out + error
+    return error
+
+
+def workers_of(directory: Path) -> set[int]:
+    events = read_run(RunDir(directory)).events
+    return {int(event.detail["pid"]) for event in events if event.kind == "worker.started"}
+
+
+def test_removed(running):
+    process, directory = running
+    workers = workers_of(directory)
+    while directory.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+    error = end_of(process)
+    assert f"{directory} was removed" in error or f"{directory}/" in error
+    assert not directory.exists()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_moved(running, tmp_path):
+    process, directory = running
+    elsewhere = tmp_path / "elsewhere"
+    directory.rename(elsewhere)
+    error = end_of(process)
+    assert f"moved to {elsewhere}" in error
+    assert f"elastane run --resume {elsewhere}" in error
+    assert not directory.exists()
+    run = read_run(RunDir(elsewhere))
+    assert [event.kind for event in run.events if event.kind.startswith("run.")] == [
+        "run.started",
+        "run.failed",
+    ]
+    assert str(elsewhere) in run.events[-1].why
+    assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
+
+
+def test_replaced_by_another(running, tmp_path):
+    process, directory = running
+    another = tmp_path / "another"
+    another.mkdir()
+    for name in ("run.json", "endpoint.json", "lock", "ledger.jsonl", "events.jsonl"):
+        (another / name).write_text("another run's\n")
+    before = {path.name: path.read_bytes() for path in another.iterdir()}
+    directory.rename(tmp_path / "elsewhere")
+    another.rename(directory)
+    assert "another directory is in its place" in end_of(process)
+    time.sleep(1)
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_a_ledger_that_is_removed(running):
+    process, directory = running
+    (directory / "ledger.jsonl").unlink()
+    assert "ledger.jsonl was removed" in end_of(process)
+    assert not (directory / "ledger.jsonl").exists()
