@@ -39,6 +39,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         copy_s: how long the copy took, which a step may have waited for.
         write_s: how long the writing took, behind the steps.
         cpu_s: processor time of the writing.
+        attempt: 0, or as in the `WriteAgain` that asked for it; a later attempt replaces an earlier one.
     """
 
     name: str
@@ -51,6 +52,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     copy_s: float = 0.0
     write_s: float = 0.0
     cpu_s: float = 0.0
+    attempt: int = 0
 
 
 class WorkerReport(Message, frozen=True, kw_only=True):
@@ -198,6 +200,16 @@ class PublishCheckpoint(Message, frozen=True, kw_only=True):
     name: str
     step: int
     writers: tuple[WorkerId, ...]
+
+
+class WriteAgain(Message, frozen=True, kw_only=True):
+    """The run has ended, and somebody could not write a part of its last checkpoint: write it all anew.
+
+    ``writers`` do so; ``attempt`` counts from 1.
+    """
+
+    writers: tuple[WorkerId, ...]
+    attempt: int
 
 
 class WriteModel(Message, frozen=True, kw_only=True):
@@ -381,7 +393,9 @@ class Answer(Message, frozen=True, kw_only=True):
 FromWorker: TypeAlias = (
     WorkerReport | Steps | PeerLost | WorkerFailed | Happened | ModelWritten | CheckpointKept
 )
-ToWorker: TypeAlias = Propose | Acknowledge | Stop | TakeCheckpoint | PublishCheckpoint | WriteModel | Dismiss
+ToWorker: TypeAlias = (
+    Propose | Acknowledge | Stop | TakeCheckpoint | PublishCheckpoint | WriteAgain | WriteModel | Dismiss
+)
 FromAgent: TypeAlias = AgentReport
 ToAgent: TypeAlias = SetTarget | Kill | RunOver
 Ask: TypeAlias = AskResize | AskDrain | AskEvict | AskStop | AskCheckpoint | AskStatus

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from elastane.api.control import CheckpointPart
 from elastane.api.membership import WorkerId
@@ -31,6 +31,9 @@ class Keeping:
         cost_s: what the last one cost the training at most.
         step: of the newest that exists.
         wanted: a user has asked for the state after this step or a later one.
+        failing: since when storage has refused a part of some checkpoint, by name.
+        refusing: workers whose parts it has refused for long, since a checkpoint was kept last.
+        again: the attempt at the last checkpoint that was asked for last, of whom and when.
     """
 
     due: float = math.inf
@@ -41,6 +44,9 @@ class Keeping:
     cost_s: float = 0.0
     step: int = 0
     wanted: int = 0
+    failing: Mapping[str, float] = field(default_factory=dict)
+    refusing: frozenset[WorkerId] = frozenset()
+    again: tuple[int, tuple[WorkerId, ...], float] | None = None
 
 
 def interval_s(policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int) -> float:
@@ -79,6 +85,7 @@ class InFlight:
         writers: who must write.
         parts: as reported.
         lost: writers that died before they had written.
+        attempt: the latest that anybody has reported.
     """
 
     name: str
@@ -86,6 +93,18 @@ class InFlight:
     writers: tuple[WorkerId, ...]
     parts: Mapping[WorkerId, CheckpointPart]
     lost: tuple[WorkerId, ...]
+    attempt: int = 0
+
+    @property
+    def unable(self) -> frozenset[WorkerId]:
+        """Writers that have not written, and of which it is known that they cannot, or not now."""
+        refused = {w for w, part in self.parts.items() if part.state in {"failing", "abandoned"}}
+        return frozenset({*self.lost, *refused})
+
+    @property
+    def unable_for_good(self) -> frozenset[WorkerId]:
+        """Those of them that do not try again."""
+        return frozenset(w for w in self.unable if w in self.lost or self.parts[w].state == "abandoned")
 
     @property
     def written(self) -> bool:
@@ -128,11 +147,13 @@ def in_flight(
     return tuple(_in_flight(begun[step], gone) for step in sorted(begun))
 
 
-def _in_flight(mine: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]) -> InFlight:
+def _in_flight(begun: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]) -> InFlight:
+    attempt = max(part.attempt for part in begun.values())
+    mine = {worker: part for worker, part in begun.items() if part.attempt == attempt}
     some = next(iter(mine.values()))
     lost = tuple(
         worker
         for worker in some.writers
         if worker in gone and (worker not in mine or mine[worker].state != "written")
     )
-    return InFlight(some.name, some.step, some.writers, mine, lost)
+    return InFlight(some.name, some.step, some.writers, mine, lost, attempt)

@@ -7,7 +7,7 @@ from elastane.api.membership import WorkerId
 from elastane.api.records import SCRIPT
 from elastane.coordinator.deaths import causes, tell_all
 from elastane.coordinator.history import STOPPED_BY_USER
-from elastane.coordinator.keeping import last_one_is_settled
+from elastane.coordinator.keeping import last_one_is_settled, reopen_the_last_one
 from elastane.coordinator.turn import Turn
 
 ASK_AGAIN_S = 2.0
@@ -48,7 +48,9 @@ def end_when_done(turn: Turn) -> None:
     if roster.finishing is None:
         if not living or any(report is None or report.state != "finished" for report in reports):
             return
-        roster = turn.roster = replace(roster, finishing=turn.now)
+        turn.roster = replace(roster, finishing=turn.now)
+        reopen_the_last_one(turn)
+        roster = turn.roster
     finishing = turn.now if roster.finishing is None else roster.finishing
     if not living and not roster.model_written:
         fail_run(

@@ -1,16 +1,21 @@
 """Keeps the state: asks for checkpoints, has them published, says what became of them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
-from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint
+from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint, WriteAgain
 from elastane.api.membership import WorkerId
 from elastane.coordinator.checkpoints import InFlight, in_flight, interval_s
+from elastane.coordinator.deaths import names
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
 ASK_AGAIN_S = 2.0
 PUBLISH_AGAIN_S = 5.0
+PATIENCE_S = 3.0
+"""How long storage may refuse a part before another worker is to write it."""
+
 LAST_ONE_S = 60.0
 """How long the end of a run waits for its last checkpoint."""
 
@@ -22,13 +27,16 @@ def keep_state(turn: Turn) -> None:
     for checkpoint in all_in_flight(turn.roster):
         if not is_settled(turn.roster, checkpoint):
             _say_what_hinders(turn, checkpoint)
+    if turn.roster.finishing is not None:
+        _have_the_last_one_begun(turn)
     _publish_the_next(turn)
     _ask_when_due(turn)
 
 
 def all_in_flight(roster: Roster) -> tuple[InFlight, ...]:
     reported = {worker: report.checkpoints for worker, report in roster.reports.items()}
-    gone = frozenset(worker for worker in reported if roster.gone(worker))
+    # Also those that died before they could report to this coordinator.
+    gone = frozenset({*roster.exits, *roster.excluded, *roster.failed})
     return in_flight(reported, gone)
 
 
@@ -44,6 +52,15 @@ def is_settled(roster: Roster, checkpoint: InFlight) -> bool:
         or checkpoint.step < keeping.step
         or ("checkpoint.abandoned", checkpoint.name) in keeping.told
     )
+
+
+def reopen_the_last_one(turn: Turn) -> None:
+    """Forget that the last checkpoint was given up: now that nothing changes, others may write it."""
+    roster, keeping = turn.roster, turn.roster.keeping
+    newest = newest_of(roster)
+    if newest is not None and newest.step >= roster.step:
+        told = keeping.told - {("checkpoint.abandoned", newest.name)}
+        turn.roster = replace(roster, keeping=replace(keeping, told=told))
 
 
 def last_one_is_settled(turn: Turn, since: float) -> bool:
@@ -98,6 +115,8 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
             step=max(keeping.step, kept.step),
             publishing=None,
             cost_s=cost_s,
+            failing={},
+            refusing=frozenset(),
             due=turn.now + (0.0 if kept.step < keeping.wanted else _interval_s(turn, cost_s)),
         ),
     )
@@ -113,14 +132,88 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
 
 
 def _say_what_hinders(turn: Turn, checkpoint: InFlight) -> None:
-    """Ask for another one in place of one that will never be whole."""
+    """Have others write what one cannot, or ask for another one in place of one that will never be whole."""
+    finishing = turn.roster.finishing is not None
+    _note_refusals(turn, checkpoint)
+    if finishing and _is_written_again(turn, checkpoint):
+        return
     if checkpoint.hopeless:
         _tell_once(turn, "checkpoint.abandoned", checkpoint.name, checkpoint.hopeless)
-        if turn.roster.finishing is None:
+        if not finishing:
             ask_now(turn)
     elif checkpoint.refused:
         why = f"{checkpoint.refused}; training goes on, and it is tried again"
         _tell_once(turn, "checkpoint.failing", checkpoint.name, why)
+        if not finishing and checkpoint.unable <= turn.roster.keeping.refusing and _able(turn):
+            # Who was refused says so with its votes; the next one is copied by the others.
+            why = f"{names(sorted(checkpoint.unable))} cannot write it; other workers write the next one"
+            _tell_once(turn, "checkpoint.abandoned", checkpoint.name, why)
+            ask_now(turn)
+
+
+def _note_refusals(turn: Turn, checkpoint: InFlight) -> None:
+    """Remember who cannot write: at once who died or gave up, after a while who is refused."""
+    keeping, name = turn.roster.keeping, checkpoint.name
+    failing = {other: since for other, since in keeping.failing.items() if other != name}
+    refusing = keeping.refusing
+    if checkpoint.unable:
+        failing[name] = keeping.failing.get(name, turn.now)
+        overdue = turn.now - failing[name] >= PATIENCE_S
+        refusing |= checkpoint.unable if overdue else checkpoint.unable_for_good
+    turn.roster = replace(turn.roster, keeping=replace(keeping, failing=failing, refusing=refusing))
+
+
+def _able(turn: Turn) -> tuple[WorkerId, ...]:
+    """Living members whose storage has refused nothing lately."""
+    roster = turn.roster
+    members = () if roster.at_work is None else roster.living(roster.at_work.workers)
+    return tuple(worker for worker in members if worker not in roster.keeping.refusing)
+
+
+def _is_written_again(turn: Turn, checkpoint: InFlight) -> bool:
+    """Have those who can write the last state once more, as nothing changes it; False: nobody need or can."""
+    roster, keeping = turn.roster, turn.roster.keeping
+    asked = keeping.again
+    if not checkpoint.unable:
+        if asked is not None and turn.now - asked[2] >= ASK_AGAIN_S:
+            _tell_to_write(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
+        return False
+    able = tuple(worker for worker in _able(turn) if worker not in checkpoint.unable)
+    # Of a single copy, nobody else has what is missing.
+    if not able or checkpoint.step < roster.step or roster.spec.copies == 1:
+        return False
+    if not checkpoint.unable <= keeping.refusing:
+        return bool(checkpoint.hopeless)  # a refusal may still pass
+    if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
+        # Nobody has begun yet.
+        if turn.now - asked[2] >= ASK_AGAIN_S:
+            _tell_to_write(turn, able, asked[0], able)
+        return True
+    attempt = 1 + max(checkpoint.attempt, 0 if asked is None else asked[0])
+    why = f"{checkpoint.name}: {names(sorted(checkpoint.unable))} cannot write the last state, so "
+    why += f"{names(able)} write" + ("s it" if len(able) == 1 else " it")
+    turn.record("checkpoint.failing", who="coordinator", why=why, detail={"name": checkpoint.name})
+    _tell_to_write(turn, able, attempt, able)
+    return True
+
+
+def _have_the_last_one_begun(turn: Turn) -> None:
+    """Have the last state written if all who were to write it died before they could say so."""
+    roster, asked, able = turn.roster, turn.roster.keeping.again, _able(turn)
+    newest = newest_of(roster)
+    if (newest is not None and newest.step >= roster.step) or not able or roster.spec.copies == 1:
+        return
+    if asked is None or asked[1] != able:
+        _tell_to_write(turn, able, 1 + (0 if asked is None else asked[0]), able)
+    elif turn.now - asked[2] >= ASK_AGAIN_S:
+        _tell_to_write(turn, able, asked[0], able)
+
+
+def _tell_to_write(turn: Turn, whom: Iterable[WorkerId], attempt: int, writers: tuple[WorkerId, ...]) -> None:
+    for worker in whom:
+        turn.tell(worker, WriteAgain(writers=writers, attempt=attempt))
+    keeping = replace(turn.roster.keeping, again=(attempt, writers, turn.now))
+    turn.roster = replace(turn.roster, keeping=keeping)
 
 
 def _publish_the_next(turn: Turn) -> None:

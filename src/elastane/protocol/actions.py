@@ -81,13 +81,16 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Copy the state of these blocks as it is after ``step``, then say `Snapped`.
 
     Nothing is applied before all have: the copies of all ``writers`` together are a checkpoint. They are
-    written once this round has committed; a later `Snapshot` replaces one that has not.
+    written once this round has committed; a later `Snapshot` replaces one that has not. A copy of the
+    ``settled`` state, after the last round, is written at once; without ``blocks``, the writers do not have
+    all of the state between them.
     """
 
     ticket: int
     step: int
     blocks: tuple[int, ...]
     writers: tuple[int, ...]
+    settled: bool = False
 
 
 class Restore(msgspec.Struct, frozen=True):

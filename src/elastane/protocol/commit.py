@@ -61,6 +61,7 @@ def tally(
             **cursors,
             **{rank: leaf.cursor for rank, leaf in sorted(leaves.items()) if leaf.cursor is not None},
         },
+        refused=tuple(sorted(worker for worker, vote in votes.items() if vote.refused)),
     )
 
 

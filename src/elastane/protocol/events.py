@@ -87,6 +87,18 @@ class Snapped(msgspec.Struct, frozen=True):
     ticket: int
 
 
+class StorageRefused(msgspec.Struct, frozen=True):
+    """Storage has refused my part of a checkpoint, or (``refused`` False) has taken it after all."""
+
+    refused: bool
+
+
+class CheckpointWanted(msgspec.Struct, frozen=True):
+    """The last state must be written once more, by these ``writers``: others could not write their parts."""
+
+    writers: tuple[int, ...]
+
+
 Event: TypeAlias = (
     Proposed
     | Entered
@@ -99,4 +111,6 @@ Event: TypeAlias = (
     | StopAsked
     | CheckpointAsked
     | Snapped
+    | StorageRefused
+    | CheckpointWanted
 )

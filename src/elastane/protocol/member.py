@@ -15,6 +15,7 @@ from elastane.protocol.actions import Action, Report
 from elastane.protocol.events import (
     Applied,
     CheckpointAsked,
+    CheckpointWanted,
     Computed,
     Entered,
     Event,
@@ -25,8 +26,9 @@ from elastane.protocol.events import (
     Received,
     Snapped,
     StopAsked,
+    StorageRefused,
 )
-from elastane.protocol.transitions.checkpoints import snapshot
+from elastane.protocol.transitions.checkpoints import snapshot, snapshot_again
 from elastane.protocol.transitions.dealing import deal_round, start_computing
 from elastane.protocol.transitions.generations import begin_generation, hear_proposal, switch_generation
 from elastane.protocol.transitions.hearing import recall_early, receive
@@ -77,6 +79,10 @@ class Member(MemberState):
             case CheckpointAsked(after):
                 # Asked again, because the answer had not been heard, it is not kept twice.
                 self.checkpoint_asked = self.checkpoint_asked or self.kept <= after
+            case StorageRefused(refused):
+                self.storage_refused = refused
+            case CheckpointWanted(writers):
+                snapshot_again(self, writers)
             case Snapped(ticket):
                 self.round.snapped = self.round.snapped or ticket == self.round.snapshot
 

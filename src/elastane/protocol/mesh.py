@@ -68,6 +68,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
         complete: members that held all they should.
         filled: virtual ranks that had samples.
         cursors: where each virtual rank's stream stands; empty without streams.
+        refused: members that could not write their last part of a checkpoint.
     """
 
     round: int
@@ -88,6 +89,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     complete: tuple[int, ...] = ()
     filled: int = 0
     cursors: dict[int, str] = {}
+    refused: tuple[int, ...] = ()
 
 
 BEGINNING = Outcome(
@@ -171,6 +173,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
         complete: I hold all I should.
         kind: of the round, as my script entered it.
         replicated: digests of what all workers must have alike and no block holds, by what it is.
+        refused: storage refused my last part of a checkpoint, so that others should write the next one.
     """
 
     round: int
@@ -183,6 +186,7 @@ class Vote(PeerMessage, frozen=True, kw_only=True):
     complete: bool = False
     kind: str = "train"
     replicated: dict[str, str] = {}
+    refused: bool = False
 
 
 class Published(PeerMessage, frozen=True, kw_only=True):

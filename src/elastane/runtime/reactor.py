@@ -51,6 +51,7 @@ class Checkpoints(Protocol):
     """Who takes this worker's part in checkpoints."""
 
     def take(self, snapshot: actions.Snapshot) -> None: ...
+    def refuse(self, snapshot: actions.Snapshot, why: str) -> None: ...
     def committed(self) -> None: ...
 
 
@@ -240,8 +241,7 @@ class Reactor:
                 self._forget(action.outcome.round)
                 self.directives.put(action)
             case actions.Snapshot():
-                assert self.checkpoints is not None, "only a run that keeps checkpoints takes them"  # noqa: S101
-                self.checkpoints.take(action)
+                self._snapshot(action)
             case actions.Restore():
                 self._restore(action)
             case actions.Measure(ticket, norms, digests):
@@ -257,6 +257,23 @@ class Reactor:
                 self.directives.put(Failed(_disagreed(why)))
             case actions.Diverge(why):
                 self.directives.put(Failed(_diverged(why)))
+
+    def _snapshot(self, snapshot: actions.Snapshot) -> None:
+        assert self.checkpoints is not None, "only a run that keeps checkpoints takes them"  # noqa: S101
+        if snapshot.settled and not snapshot.blocks:
+            self.checkpoints.refuse(snapshot, "those that can write do not have all of the state")
+        elif snapshot.settled and not self._is_settled(snapshot.blocks):
+            self.checkpoints.refuse(snapshot, "the script has changed the state since the last step")
+        else:
+            self.checkpoints.take(snapshot)
+
+    def _is_settled(self, blocks: tuple[int, ...]) -> bool:
+        """Whether some blocks and the rest still are as all members agreed on after the last step."""
+        agreed = self.member.outcome.digests if self.member.outcome is not None else {}
+        found = {block: self._digest(block) for block in blocks}
+        if (beside := self._state.rest.digest()) != ("", ""):
+            found[REST_BLOCK] = beside
+        return all(agreed.get(block) == pair for block, pair in found.items())
 
     def _travelling(self, units: tuple[int, ...]) -> tuple[int, ...]:
         """The units whose values must be sent: all, or only the rest if peers can read my arena."""

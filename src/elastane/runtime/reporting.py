@@ -206,7 +206,7 @@ class Reporter:
 
     # -- down ----------------------------------------------------------------------------------------------
 
-    def _hear(self, message: control.ToWorker) -> None:  # noqa: C901 - one row per kind of message
+    def _hear(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one row per kind of message
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
@@ -219,6 +219,10 @@ class Reporter:
             case control.PublishCheckpoint():
                 if self.taker is not None:
                     self.taker.publish(message)
+            case control.WriteAgain(writers=writers, attempt=attempt):
+                # Asked again while it is under way, it is not begun anew.
+                if self._reactor is not None and self.taker is not None and self.taker.begin_again(attempt):
+                    self._reactor.post(events.CheckpointWanted(writers))
             case control.WriteModel():
                 self.written.put(message)
             case control.Dismiss(code=code, why=why):

@@ -382,6 +382,7 @@ class Training:
             snapped=lambda ticket: self.reactor.post(events.Snapped(ticket)),
             kept=self.reporter.tell,
             changed=self.reporter.changed,
+            refused=lambda refused: self.reactor.post(events.StorageRefused(refused)),
         )
 
     def _pinned(self, plan: Plan, dataset_digest: str) -> Pinned:

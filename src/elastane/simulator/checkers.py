@@ -67,7 +67,14 @@ class Checker:
             known[1].step == outcome.step, f"round {outcome.round} is step {known[1].step} and {outcome.step}"
         )
         neutral = msgspec.structs.replace(
-            outcome, round=0, next_generation=0, stop=False, checkpoint=False, complete=(), shares={}
+            outcome,
+            round=0,
+            next_generation=0,
+            stop=False,
+            checkpoint=False,
+            complete=(),
+            refused=(),
+            shares={},
         )
         expect(
             neutral == expected,

@@ -73,7 +73,15 @@ class StopRun(msgspec.Struct, frozen=True, tag=True):
     at_s: float
 
 
-Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun
+class Refuse(msgspec.Struct, frozen=True, tag=True):
+    """For so long the worker cannot write: its quota is used up, or it has no descriptor."""
+
+    at_s: float
+    which: int
+    for_s: float
+
+
+Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | Refuse
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +202,17 @@ def with_checkpoints(plan: Plan) -> Plan:
         layout=msgspec.structs.replace(plan.shape.layout, checkpoints=True),
         checkpoint_every=plan.seed % 3,
     )
-    return msgspec.structs.replace(plan, shape=shape)
+    return msgspec.structs.replace(plan, shape=shape, faults=(*plan.faults, *_refusals(plan)))
+
+
+def _refusals(plan: Plan) -> tuple[Refuse, ...]:
+    """Draw which workers cannot write, apart from all other chance in the history."""
+    chance = Random(f"refusals of {plan.seed}")  # noqa: S311 - as above
+    last_s = max((fault.at_s for fault in plan.faults), default=0.5)
+    return tuple(
+        Refuse(chance.random() * last_s, chance.randrange(5), chance.choice((0.3, 5.0, 1e6, 1e6)))
+        for _ in range(chance.choice((0, 1, 1, 2)))
+    )
 
 
 def _fault(chance: Random, at_s: float, weights: tuple[float, ...] = USUAL) -> Fault:

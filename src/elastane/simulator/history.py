@@ -17,9 +17,10 @@ from elastane.api.control import (
 )
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
-from elastane.api.spec import Pinned, RunSpec
+from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
 from elastane.coordinator.decide import ENDS
+from elastane.coordinator.keeping import LAST_ONE_S
 from elastane.simulator import faults
 from elastane.simulator.agent import SimAgent
 from elastane.simulator.checkers import Checker, Violation, expect
@@ -30,7 +31,7 @@ from elastane.simulator.network import Endpoint, Post, Streams
 from elastane.simulator.vault import Kept, Vault
 from elastane.simulator.worker import SimWorker
 
-PATIENCE_S = 60.0
+PATIENCE_S = 60.0 + LAST_ONE_S
 """A run must end within this time after the last fault, and the time one worker alone would take."""
 
 HUNG_S = 1.0
@@ -102,6 +103,7 @@ class History:
             start=plan.start,
             max_workers=plan.max_workers,
             copies=layout.copies,
+            checkpoints=CheckpointPolicy() if layout.checkpoints else None,
         )
         self.origin, self.vault = origin, Vault(plan.shape)
         self.files = Files(spec, origin=0 if origin is None else origin.step)
@@ -232,6 +234,10 @@ class History:
             case faults.Trigger(which=which, kind=kind, spared=spared):
                 if (victim := self._victim(which)) is not None:
                     victim.trigger = (kind, spared)
+            case faults.Refuse(which=which, for_s=for_s):
+                if living := [worker for worker in self.workers.values() if worker.alive]:
+                    victim = living[which % len(living)]
+                    victim.writing.refused_until_s = self.clock.now + for_s
             case faults.Pause(which=which, for_s=for_s):
                 if (victim := self._victim(which)) is not None:
                     self._pause(victim, for_s)
@@ -269,6 +275,8 @@ class History:
         over = self.agent.over
         self._judge(over.code, over.why)
         self._judge_what_was_told()
+        if over.code in (0, STOPPED_BY_USER):
+            self._judge_what_was_kept()
         return Verdict(
             steps=self.checker.steps,
             rounds=len(self.checker.rounds),
@@ -307,6 +315,22 @@ class History:
         expect(
             self.checker.orphaned or not self.checker.lost,
             f"a worker believes state to be lost that is alive: {self.checker.lost}",
+        )
+
+    def _judge_what_was_kept(self) -> None:
+        """The last state is kept if anybody who was there at the end had all of it and could write."""
+        if not self.shape.layout.checkpoints or self.shape.layout.copies is not None:
+            return
+        able = [
+            worker.worker
+            for worker in self.workers.values()
+            if worker.state == "finished" and worker.member.complete and worker.writing.refused_until_s == 0.0
+            if worker.worker in self.checker.finished
+        ]
+        kept = self.vault.newest()
+        expect(
+            not able or (kept is not None and kept.step == self.checker.steps),
+            f"the last state is not kept, though workers {able} could write it",
         )
 
     def _judge_what_was_told(self) -> None:

@@ -1,6 +1,6 @@
 """A simulated worker's line to the coordinator: reports, lost peers, steps until they are acknowledged."""
 
-from elastane.api.control import PeerLost, StepReport, Steps, WorkerReport, WorkerState
+from elastane.api.control import CheckpointPart, PeerLost, StepReport, Steps, WorkerReport, WorkerState
 from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
 from elastane.protocol import mesh
@@ -15,10 +15,14 @@ class Reports:
         worker: its number.
         world: where the coordinator is.
         member: says where the worker stands.
+
+    Attributes:
+        parts: its parts of the last few checkpoints, oldest first.
     """
 
     def __init__(self, worker: WorkerId, world: World, member: Member) -> None:
         self.worker, self.world, self.member = worker, world, member
+        self.parts: tuple[CheckpointPart, ...] = ()
         self._lost: dict[WorkerId, PeerLost] = {}
         self._unacknowledged: list[StepReport] = []
         self._reported: WorkerReport | None = None
@@ -60,6 +64,7 @@ class Reports:
             blocks=len(member.held),
             compute_s=compute_s,
             pinned=None if state == "starting" else self.world.pinned,
+            checkpoints=self.parts,
             stopped=state == "finished" and member.step < self.world.shape.steps,
         )
         known = self._reported
@@ -89,4 +94,4 @@ class Reports:
 
 def gist(report: WorkerReport) -> tuple[object, ...]:
     newest = report.newest.number if report.newest else 0
-    return report.state, report.generation, newest, report.step, report.complete
+    return report.state, report.generation, newest, report.step, report.complete, report.checkpoints

@@ -45,6 +45,10 @@ class Vault:
             expect(right, f"worker {worker} writes unit {unit} of step {step} wrong")
         self.parts.setdefault((step, writers), {})[worker] = record
 
+    def has(self, step: int, writers: tuple[WorkerId, ...]) -> bool:
+        """Whether all writers have written their parts."""
+        return set(self.parts.get((step, writers), {})) == set(writers)
+
     def newest(self) -> Kept | None:
         """The last complete checkpoint.
 

@@ -19,6 +19,7 @@ from elastane.api.control import (
     ToWorker,
     WorkerFailed,
     WorkerState,
+    WriteAgain,
     WriteModel,
 )
 from elastane.api.membership import WorkerId
@@ -31,8 +32,9 @@ from elastane.simulator.network import Endpoint, Payload
 from elastane.simulator.reports import Reports
 from elastane.simulator.symbols import digest_of, norm_of, quiet
 from elastane.simulator.training import TrainingThread
-from elastane.simulator.vault import Kept, Record
+from elastane.simulator.vault import Kept
 from elastane.simulator.world import World
+from elastane.simulator.writing import Writing
 
 BETWEEN_REPORTS_S = 0.5
 
@@ -61,10 +63,10 @@ class SimWorker(Endpoint):
         self.fuse: int | None = None
         self.trigger: tuple[str, int] | None = None
         self._deferred: list[Callable[[], None]] = []
-        self._snapshot: tuple[actions.Snapshot, Record] | None = None
         self.reports = Reports(worker, world, self.member)
         self._exchange = Exchange(worker, world, self.memory, self.member)
         self._training = TrainingThread(self)
+        self.writing = Writing(self)
         world.clock.after(self.chance(world.pace.start_s) + 0.05, self._alive(self._rehearsed))
         world.clock.after(0.01, self._alive(self._report_regularly))
 
@@ -146,7 +148,9 @@ class SimWorker(Endpoint):
             case TakeCheckpoint(after=after):
                 self.handle(events.CheckpointAsked(after))
             case PublishCheckpoint():
-                pass  # the vault judges for itself whether all parts are there
+                self.writing.publish(message)
+            case WriteAgain():
+                self.writing.again(message)
             case Dismiss(code=code):
                 self.world.checker.dismissed(self.worker)
                 self.die(code)
@@ -230,11 +234,11 @@ class SimWorker(Endpoint):
             case actions.Measure():
                 self.after(self.chance(self.world.pace.measure_s), lambda: self._measured(action))
             case actions.Snapshot():
-                self._copy(action)
+                self.writing.copy(action)
             case actions.Restore():
                 self._restore(action)
             case actions.Commit():
-                self._write_snapshot()
+                self.writing.committed()
                 self._training.committed(action)
             case actions.Release():
                 self._training.released()
@@ -269,28 +273,6 @@ class SimWorker(Endpoint):
         return f"  {self._training.kind} {self._training.step}: worker {self.worker}"
 
     # -- checkpoints -----------------------------------------------------------------------------------------
-
-    def _copy(self, snapshot: actions.Snapshot) -> None:
-        shape, memory = self.world.shape, self.memory
-        units = {unit for block in snapshot.blocks for unit in shape.units_of(block)} | {shape.rest}
-        record = {}
-        for unit in units:
-            state = memory.optimizer[unit]
-            if state is None:
-                raise AssertionError(f"worker {self.worker} is to copy unit {unit}, which it lacks")
-            record[unit] = (memory.parameters[unit], state)
-        self._snapshot = (snapshot, record)
-        self.after(self.chance(self.world.pace.leaf_s), lambda: self.handle(events.Snapped(snapshot.ticket)))
-
-    def _write_snapshot(self) -> None:
-        if self._snapshot is None:
-            return
-        (snapshot, record), self._snapshot = self._snapshot, None
-        if not snapshot.blocks:
-            return
-        vault, step, writers = self.world.vault, snapshot.step, snapshot.writers
-        took_s = self.chance(10 * self.world.pace.leaf_s)
-        self.after(took_s, lambda: vault.write(step, writers, self.worker, record))
 
     def _restore(self, restore: actions.Restore) -> None:
         origin = self.world.origin

@@ -57,6 +57,8 @@ data = Data(inputs, (inputs[:, 0] > 0).long())
 for step in run.steps(data, global_batch=8, microbatch=1, until=STEPS):
     for batch, targets in step:
         step.backward(functional.cross_entropy(model(batch), targets))
+    if concerned and moment == "no room" and step.number == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16))
     if concerned and moment == "step 3" and step.number == 3:
         # Enough for the connection of a newcomer, not for its memory.
         use_up_descriptors(spared=1)

@@ -15,11 +15,12 @@ from elastane.api.control import (
     PublishCheckpoint,
     RunOver,
     TakeCheckpoint,
+    WriteAgain,
     WriteModel,
 )
 from elastane.api.spec import CheckpointPolicy
 from elastane.coordinator.checkpoints import FIRST_S, LARGEST_SHARE, PRIOR_S, first_due, in_flight, interval_s
-from elastane.coordinator.keeping import ASK_AGAIN_S, LAST_ONE_S, PUBLISH_AGAIN_S
+from elastane.coordinator.keeping import ASK_AGAIN_S, LAST_ONE_S, PATIENCE_S, PUBLISH_AGAIN_S
 
 AUTO = CheckpointPolicy(auto=True)
 EVERY_MINUTE = CheckpointPolicy(every_s=60.0)
@@ -332,3 +333,95 @@ def test_the_last_checkpoint_of_a_life_that_had_nothing_left_to_train_is_waited_
     assert stage.told(PublishCheckpoint) == [publish(100)]
     kept(stage, 100)
     assert len(stage.told(WriteModel)) == 1
+
+
+# -- one that a worker cannot write --------------------------------------------------------------------------
+
+NO_ROOM = {"state": "failing", "error": "no room"}
+
+
+def written_again(stage, *workers: int) -> list[WriteAgain]:
+    return [message for worker in workers for message in stage.told(WriteAgain, worker)]
+
+
+def test_in_mid_run_another_is_asked_for_once_one_writer_is_refused_for_long_and_others_are_not(training):
+    stage = training(2, checkpoints=EVERY_STEPS)
+    say(stage, 0, part(5))
+    say(stage, 1, part(5, **NO_ROOM))
+    stage.wait(PATIENCE_S - 0.1)
+    assert stage.told(TakeCheckpoint) == []
+    stage.wait(0.1)
+    assert {message.after for message in stage.told(TakeCheckpoint)} == {5}
+    (given_up,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
+    assert "worker 1 cannot write it" in given_up.why
+
+
+def test_in_mid_run_storage_that_refuses_everybody_is_tried_again_and_nothing_is_given_up(training):
+    stage = training(2, checkpoints=EVERY_STEPS)
+    for worker in (0, 1):
+        say(stage, worker, part(5, **NO_ROOM))
+    stage.wait(10 * PATIENCE_S)
+    assert stage.told(TakeCheckpoint) == []
+    assert stage.kinds("checkpoint.abandoned") == []
+
+
+def test_in_mid_run_it_ends_when_each_has_been_refused_in_turn(training):
+    """Nobody is asked again and again for what nobody can write."""
+    stage = training(2, step=10, checkpoints=EVERY_STEPS)
+    say(stage, 1, part(5, writers=(1,), **NO_ROOM))
+    stage.wait(PATIENCE_S)
+    assert len(stage.kinds("checkpoint.abandoned")) == 1
+    say(stage, 1, part(5, "abandoned", writers=(1,)))
+    say(stage, 0, part(10, writers=(0,), **NO_ROOM))
+    stage.wait(PATIENCE_S)
+    stage.wait(10 * PATIENCE_S)
+    assert len(stage.kinds("checkpoint.abandoned")) == 1
+
+
+def test_at_the_end_another_member_writes_what_one_cannot(training):
+    stage = ending(training, checkpoints=(part(100, "writing"),))
+    say(stage, 0, part(100))
+    say(stage, 1, part(100, **NO_ROOM))
+    stage.wait(PATIENCE_S)
+    assert written_again(stage, 0, 1) == [WriteAgain(writers=(0,), attempt=1)]
+    say(stage, 0, part(100, writers=(0,), attempt=1))
+    assert stage.told(PublishCheckpoint) == [publish(100, (0,))]
+    kept(stage, 100)
+    assert len(stage.told(WriteModel)) == 1
+
+
+def test_at_the_end_others_write_what_one_that_died_had_not(training):
+    stage = training(3, step=100, checkpoints=EVERY_STEPS)
+    everybody = (0, 1, 2)
+    for worker in everybody:
+        stage.worker(worker, state="finished", step=100, checkpoints=(part(100, writers=everybody),))
+    say(stage, 1, part(100, "writing", writers=everybody))
+    stage.roster = replace(stage.roster, keeping=replace(stage.roster.keeping, publishing=None))
+    stage.exit(1)
+    assert written_again(stage, *everybody) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
+    assert stage.kinds("checkpoint.abandoned") == []
+
+
+def test_what_was_asked_is_asked_again_until_it_is_begun_and_a_late_success_does_not_count(training):
+    stage = ending(training, checkpoints=(part(100, "writing"),))
+    say(stage, 0, part(100))
+    say(stage, 1, part(100, **NO_ROOM))
+    stage.wait(PATIENCE_S)
+    stage.wait(ASK_AGAIN_S)
+    assert written_again(stage, 0) == [WriteAgain(writers=(0,), attempt=1)] * 2
+    say(stage, 0, part(100, "writing", writers=(0,), attempt=1))
+    say(stage, 1, part(100))
+    assert stage.told(PublishCheckpoint) == []
+
+
+def test_each_is_tried_once_and_then_the_end_comes_as_it_does_without_storage(training):
+    stage = ending(training, checkpoints=(part(100, "writing"),))
+    say(stage, 0, part(100))
+    say(stage, 1, part(100, **NO_ROOM))
+    stage.wait(PATIENCE_S)
+    say(stage, 0, part(100, writers=(0,), attempt=1, **NO_ROOM))
+    stage.wait(PATIENCE_S)
+    assert len(written_again(stage, 0, 1)) == 1
+    stage.wait(LAST_ONE_S)
+    assert len(stage.told(WriteModel)) == 1
+    assert len(stage.kinds("checkpoint.abandoned")) == 1

@@ -2,7 +2,8 @@
 
 from elastane.protocol.actions import Snapshot
 from elastane.protocol.events import Kind
-from elastane.protocol.transitions.auditing import audited, auditors
+from elastane.protocol.ownership import spread
+from elastane.protocol.transitions.auditing import auditors, complete
 from elastane.protocol.transitions.state import MemberState
 
 
@@ -15,12 +16,58 @@ def snapshot(me: MemberState) -> None:
         return
     me.ticket += 1
     now.snapshot = me.ticket
+    _copy(me, writers(me))
+
+
+def snapshot_again(me: MemberState, able: tuple[int, ...]) -> None:
+    """Copy the state of a run that has ended, which changes no more: some writers could not write theirs.
+
+    Args:
+        me: this member; it has made the last round, as all of ``able`` have.
+        able: who are to write it all, by the word of the coordinator.
+    """
+    chosen = _among(me, able)
+    if me.roles is None or me.outcome is None or me.worker not in able:
+        return
+    if not chosen or None in chosen:
+        # Some block is with none of them: the shell says that it cannot be done.
+        me.actions.append(Snapshot(me.ticket, me.step, (), able, settled=True))
+    elif me.worker in chosen:
+        me.ticket += 1
+        _copy(me, chosen, settled=True)
+
+
+def writers(me: MemberState) -> tuple[int, ...]:
+    """Per block, who copies and writes it: its auditor, unless storage has refused that one's last part.
+
+    All members agree on it, as all know the same outcome of the round before.
+    """
+    refused = set() if me.outcome is None else set(me.outcome.refused)
+    usual = auditors(me)
+    if not refused.intersection(usual):
+        return usual
+    able = [worker for worker in me.generation.workers if worker not in refused] if me.generation else []
+    chosen = _among(me, tuple(able))
+    # Where nobody else has a block, whoever has it tries again.
+    return tuple(a if b is None else b for a, b in zip(usual, chosen or (None,) * len(usual), strict=True))
+
+
+def _among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
+    """Per block, who of some members writes it; None: none of them holds it."""
+    if me.layout.copies is None:
+        whole = [worker for worker in complete(me) if worker in able]
+        return tuple(spread(me.layout.blocks, whole)) if whole else ()
+    return tuple(next((holder for holder in some if holder in able), None) for some in me.holders)
+
+
+def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
     me.actions.append(
         Snapshot(
-            ticket=now.snapshot,
+            ticket=me.ticket,
             step=me.step,
-            blocks=audited(me),
-            writers=tuple(sorted(set(auditors(me)))),
+            blocks=tuple(block for block, writer in enumerate(chosen) if writer == me.worker),
+            writers=tuple(sorted({writer for writer in chosen if writer is not None})),
+            settled=settled,
         )
     )
 

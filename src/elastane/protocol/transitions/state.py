@@ -76,6 +76,7 @@ class MemberState:
         stopping: the run should stop after this round.
         checkpoint_asked: the state is to be kept.
         kept: last step whose state was.
+        storage_refused: its last part of a checkpoint.
         assignment: counts what it was to compute; see `elastane.protocol.actions.Compute`.
         ticket: counts what it has asked of its shell.
         actions: decided on in this turn.
@@ -105,6 +106,7 @@ class MemberState:
         self.stopping = False
         self.checkpoint_asked = False
         self.kept = 0
+        self.storage_refused = False
         self.next: Generation | None = None
         self.assignment = 0
         self.ticket = 0

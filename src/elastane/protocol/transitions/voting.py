@@ -77,6 +77,7 @@ def vote_with(me: MemberState, measured: Measured) -> None:
         complete=me.complete,
         kind=now.entered.kind,
         replicated=measured.replicated,
+        refused=me.storage_refused,
     )
     now.votes[me.worker] = vote
     for peer in generation.workers:

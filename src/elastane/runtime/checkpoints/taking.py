@@ -37,6 +37,9 @@ REMEMBERED_PARTS = 8
 
 FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
 
+EXCUSED_S = 600.0
+"""How long a worker whose storage has refused a part is left out, while others can write in its place."""
+
 
 class PartRecord(msgspec.Struct, frozen=True):
     """What the publisher must know of a part; beside it on the storage until the checkpoint is published.
@@ -92,6 +95,7 @@ class Taker:
         describe: the state that is no tensor; called from the reactor's thread.
         snapped: takes the ticket of a copy that is made.
         kept: takes the news of a published checkpoint.
+        refused: told True when storage refuses a part, and False when it takes one again.
         changed: `parts` have changed.
 
     Attributes:
@@ -110,14 +114,18 @@ class Taker:
         snapped: Callable[[int], None],
         kept: Callable[[CheckpointKept], None],
         changed: Callable[[], None],
+        refused: Callable[[bool], None] = lambda _refused: None,
     ) -> None:
         self._worker, self._state, self._catalog = worker, state, catalog
         self._resumed, self._retention = resumed, retention
         self._describe, self._snapped, self._kept, self._changed = describe, snapped, kept, changed
+        self._say_refused = refused
+        self._attempt = 0
         self._staging = Staging()
         self._pending: _Part | None = None
         self._way = threading.Condition()
-        self._busy = self._refused = self._give_up = False
+        self._busy = self._give_up = False
+        self._refused_at_s: float | None = None
         self._writes: deque[_Part | PublishCheckpoint] = deque()
         self._copies: SimpleQueue[_Copy | Callable[[], None]] = SimpleQueue()
         self._saying = threading.Lock()
@@ -146,13 +154,33 @@ class Taker:
         """Copy what the snapshot names; the rest of the state is taken down at once."""
         self._copies.put(_Copy(snapshot, self._describe(), time.monotonic()))
 
+    def refuse(self, snapshot: Snapshot, why: str) -> None:
+        """Say that this worker cannot take its part in a checkpoint of the settled state."""
+        name = checkpoint_name(snapshot.step, self._resumed)
+        self._say(
+            CheckpointPart(
+                name=name,
+                step=snapshot.step,
+                writers=snapshot.writers,
+                state="abandoned",
+                error=why,
+                attempt=self._attempt,
+            )
+        )
+
+    def begin_again(self, attempt: int) -> bool:
+        """Whether this attempt at the last checkpoint is a new one; the next snapshot belongs to it."""
+        newer = attempt > self._attempt
+        self._attempt = max(attempt, self._attempt)
+        return newer
+
     def committed(self) -> None:
         """The round of the last snapshot cannot be undone: write it."""
         part, self._pending = self._pending, None
         if part is None:
             return
         with self._way:
-            self._busy = True
+            self._busy, self._give_up = True, False
             self._writes.append(part)
             self._way.notify_all()
         # From here on it must be waited for, should this worker be about to leave.
@@ -180,7 +208,13 @@ class Taker:
         self._pending = None
         if snapshot.blocks:
             name = checkpoint_name(snapshot.step, self._resumed)
-            report = CheckpointPart(name=name, step=snapshot.step, writers=snapshot.writers, state="copied")
+            report = CheckpointPart(
+                name=name,
+                step=snapshot.step,
+                writers=snapshot.writers,
+                state="copied",
+                attempt=self._attempt if snapshot.settled else 0,
+            )
             if self._make_way():
                 begun = time.perf_counter()
                 file = Encoded(part_name(self._worker), list(entries(self._state, snapshot.blocks)))
@@ -198,7 +232,21 @@ class Taker:
                 why = f"the checkpoint before it has not been written after {LONGEST_WAIT_S:.0f} s"
                 report = msgspec.structs.replace(report, state="abandoned", error=why)
             self._say(report)
+        else:
+            self._try_after_a_while()
         self._snapped(snapshot.ticket)
+        if snapshot.settled:
+            self.committed()
+
+    def _try_after_a_while(self) -> None:
+        """Others write what this worker could not. Give up what it still tries, and take part again later."""
+        with self._way:
+            since, waiting = self._refused_at_s, self._busy
+            self._give_up = waiting
+            self._way.notify_all()
+        if since is not None and not waiting and time.monotonic() - since >= EXCUSED_S:
+            self._refused_at_s = None
+            self._say_refused(False)
 
     def _idle(self) -> bool:
         with self._way:
@@ -235,8 +283,13 @@ class Taker:
             try:
                 self._say(self._written(part))
             except StorageError as error:
+                self._refused_at_s = time.monotonic()
+                self._say_refused(True)
                 self._say(msgspec.structs.replace(part.report, state="failing", error=error.what))
             else:
+                if self._refused_at_s is not None:
+                    self._refused_at_s = None
+                    self._say_refused(False)
                 return
             with self._way:
                 if self._way.wait_for(lambda: self._give_up, wait_s):
@@ -328,9 +381,12 @@ class Taker:
         return found
 
     def _tidy(self, order: PublishCheckpoint) -> None:
+        parts = {part_name(writer) for writer in order.writers}
         try:
-            for writer in order.writers:
-                self._catalog.place.delete(f"{order.name}/{record_name(writer)}")
+            for file in self._catalog.place.files(order.name):
+                # Records, and what a writer left behind whose part another one wrote.
+                if file.startswith("part-") and file not in parts:
+                    self._catalog.place.delete(f"{order.name}/{file}")
             self._catalog.prune(self._retention, trusted=frozenset({order.name}))
         except StorageError:
             # What is left over costs room, not correctness; the next checkpoint tidies up again.

@@ -1,0 +1,113 @@
+"""A simulated worker's part in checkpoints: what it copies it writes a little later, if storage takes it."""
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from elastane.api.checkpoints import checkpoint_name
+from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint, WriteAgain
+from elastane.protocol import actions, events
+from elastane.simulator.vault import Record
+
+if TYPE_CHECKING:
+    from elastane.simulator.worker import SimWorker
+
+RETRY_S = 1.0
+REMEMBERED_PARTS = 8
+
+
+class Writing:
+    """Of one worker.
+
+    Args:
+        worker: whose.
+
+    Attributes:
+        refused_until_s: until then storage takes nothing from it.
+    """
+
+    def __init__(self, worker: "SimWorker") -> None:
+        self.worker = worker
+        self._world = worker.world
+        self._pending: tuple[actions.Snapshot, Record, int] | None = None
+        self._attempt = 0
+        self.refused_until_s = 0.0
+
+    @property
+    def refused(self) -> bool:
+        return self._world.clock.now < self.refused_until_s
+
+    def again(self, message: WriteAgain) -> None:
+        """Asked for once more while it is under way, an attempt is not begun anew."""
+        if message.attempt > self._attempt:
+            self._attempt = message.attempt
+            self.worker.handle(events.CheckpointWanted(message.writers))
+
+    def copy(self, snapshot: actions.Snapshot) -> None:
+        shape, memory = self._world.shape, self.worker.memory
+        if snapshot.settled and not snapshot.blocks:
+            self._say(_part(snapshot, "abandoned", self._attempt))
+            return
+        units = {unit for block in snapshot.blocks for unit in shape.units_of(block)} | {shape.rest}
+        record = {}
+        for unit in units:
+            state = memory.optimizer[unit]
+            if state is None:
+                raise AssertionError(f"worker {self.worker.worker} is to copy unit {unit}, which it lacks")
+            record[unit] = (memory.parameters[unit], state)
+        self._pending = (snapshot, record, self._attempt if snapshot.settled else 0)
+        if snapshot.settled:
+            self.committed()
+            return
+        took_s = self.worker.chance(self._world.pace.leaf_s)
+        self.worker.after(took_s, lambda: self.worker.handle(events.Snapped(snapshot.ticket)))
+
+    def committed(self) -> None:
+        """The round of the last snapshot cannot be undone: write it."""
+        if self._pending is None:
+            return
+        (snapshot, record, attempt), self._pending = self._pending, None
+        if not snapshot.blocks:
+            return
+        part = _part(snapshot, "writing", attempt)
+        self._say(part)
+        took_s = self.worker.chance(10 * self._world.pace.leaf_s)
+        self.worker.after(took_s, lambda: self._write(part, record))
+
+    def publish(self, order: PublishCheckpoint) -> None:
+        """Tell whether a checkpoint is whole."""
+        whole = self._world.vault.has(order.step, order.writers)
+        kept = CheckpointKept(
+            worker=self.worker.worker, name=order.name, step=order.step, error="" if whole else "a part lacks"
+        )
+        self.worker.after(0.01, lambda: self._world.to_coordinator(kept))
+
+    def _write(self, part: CheckpointPart, record: Record) -> None:
+        reports = self.worker.reports
+        if not any((known.name, known.attempt) == (part.name, part.attempt) for known in reports.parts):
+            return  # a later attempt has taken its place
+        refused = self.refused
+        if refused:
+            self.worker.after(RETRY_S, lambda: self._write(part, record))
+            self._say(msgspec.structs.replace(part, state="failing", error="storage refuses it"))
+        else:
+            self._world.vault.write(part.step, part.writers, self.worker.worker, record)
+            self._say(msgspec.structs.replace(part, state="written"))
+        if self.worker.member.storage_refused != refused:
+            self.worker.handle(events.StorageRefused(refused))
+
+    def _say(self, part: CheckpointPart) -> None:
+        reports = self.worker.reports
+        others = [known for known in reports.parts if known.name != part.name]
+        reports.parts = (*others, part)[-REMEMBERED_PARTS:]
+        self.worker.report()
+
+
+def _part(snapshot: actions.Snapshot, state: Literal["writing", "abandoned"], attempt: int) -> CheckpointPart:
+    return CheckpointPart(
+        name=checkpoint_name(snapshot.step),
+        step=snapshot.step,
+        writers=snapshot.writers,
+        state=state,
+        attempt=attempt,
+    )
