@@ -278,3 +278,54 @@ def test_the_last_few_parts_are_told_of_oldest_first(writers):
         writers.commit()
         writers.until(step, "written")
     assert [part.step for part in writers.workers[0].parts] == [*steps][-REMEMBERED_PARTS:]
+
+
+def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the_part(writers):
+    told = SimpleQueue()
+    writers.workers[0] = Taker(
+        0,
+        writers.state,
+        writers.catalog,
+        resumed=0,
+        retention=Retention(last=2),
+        describe=writers.described,
+        snapped=writers.snapped.put,
+        kept=writers.kept.put,
+        changed=writers.changed,
+        refused=told.put,
+    )
+    writers.place.refusing.set()
+    writers.take(5)
+    writers.commit()
+    assert told.get(timeout=WAIT_S) is True
+    writers.until(5, "failing")
+    writers.place.refusing.clear()
+    while told.get(timeout=WAIT_S):
+        pass
+    writers.until(5, "written")
+
+
+def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
+    writers.place.refusing.set()
+    writers.take(5)
+    writers.commit()
+    writers.until(5, "failing")
+    writers.workers[0].take(Snapshot(6, 6, (), (1,)))
+    writers.snapped.get(timeout=WAIT_S)
+    writers.until(5, "abandoned")
+
+
+def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_attempt(writers):
+    writers.place.refusing.set()
+    writers.take(5, writers=(1, 0))
+    writers.workers[1].committed()
+    writers.place.refusing.clear()
+    worker = writers.workers[0]
+    assert worker.begin_again(1)
+    assert not worker.begin_again(1), "it is under way"
+    worker.take(Snapshot(7, 5, writers.blocks, (0,), settled=True))
+    assert writers.snapped.get(timeout=WAIT_S) == 7
+    part = writers.until(5, "written")
+    assert (part.writers, part.attempt) == ((0,), 1)
+    assert writers.publish(5).error == ""
+    assert writers.catalog.verify(checkpoint_name(5)) == ()
