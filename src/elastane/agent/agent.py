@@ -305,7 +305,7 @@ class Agent:
             lost = await asyncio.to_thread(self._guard.check)
             if lost is not None:
                 break
-            await asyncio.sleep(CHECK_EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S if self._guard.complete else READ_EVERY_S)
         # At once: a step counts when its line is in the ledger, and no line gets there any more.
         self._killed.set()
         self._finish(RunOver(code=1, why=lost.what))

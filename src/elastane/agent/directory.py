@@ -81,6 +81,7 @@ class DirectoryGuard:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
+        self._lasting = (run_dir.lock, run_dir.ledger, run_dir.events)
         self._fd = os.open(run_dir.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._first = self._look()
 
@@ -95,6 +96,11 @@ class DirectoryGuard:
         )
         return loss(self._run_dir.root, self._first, now)
 
+    @property
+    def complete(self) -> bool:
+        """Every lasting file has been seen, and would be missed."""
+        return len(self._first.files) == len(self._lasting)
+
     def close(self) -> None:
         os.close(self._fd)
 
@@ -104,8 +110,7 @@ class DirectoryGuard:
         Raises:
             OSError: the file system does not answer.
         """
-        files = (self._run_dir.lock, self._run_dir.ledger, self._run_dir.events)
-        found = {path.name: identity for path in files if (identity := _identity(path)) is not None}
+        found = {path.name: identity for path in self._lasting if (identity := _identity(path)) is not None}
         return Seen(_identity(self._run_dir.root), self._place(), found)
 
     def _place(self) -> Path | None:

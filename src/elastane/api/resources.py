@@ -21,9 +21,7 @@ class Resource:
     do: str
 
 
-FILE_DESCRIPTORS = Resource(
-    "file descriptors", 171, "raise the limit of open files with ulimit -n before elastane run"
-)
+FILE_DESCRIPTORS = Resource("file descriptors", 171, "raise the limit of open files with ulimit -n")
 MEMORY = Resource(
     "memory", 172, "use fewer workers (--workers), or give the machine or its container more memory"
 )

@@ -86,7 +86,7 @@ def how_it_ended(ended: WorkerExit) -> str:
     if ended.why:
         return ended.why
     if (resource := RESOURCES.get(ended.code)) is not None:
-        return f"it ran out of {resource.name}, see logs/worker-{ended.worker}.log; {resource.do}"
+        return f"it ran out of {resource.name} ({resource.do}; see logs/worker-{ended.worker}.log)"
     if ended.code == CANNOT_GO_ON:
         return f"a thread of Elastane's died in it, see logs/worker-{ended.worker}.log"
     if ended.code >= 0:

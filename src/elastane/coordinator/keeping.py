@@ -144,7 +144,7 @@ def _say_what_hinders(turn: Turn, checkpoint: InFlight) -> None:
     elif checkpoint.refused:
         why = f"{checkpoint.refused}; training goes on, and it is tried again"
         _tell_once(turn, "checkpoint.failing", checkpoint.name, why)
-        if not finishing and checkpoint.unable <= turn.roster.keeping.refusing and _able(turn):
+        if not finishing and _is_overdue(turn, checkpoint) and _able(turn):
             # Who was refused says so with its votes; the next one is copied by the others.
             why = f"{names(sorted(checkpoint.unable))} cannot write it; other workers write the next one"
             _tell_once(turn, "checkpoint.abandoned", checkpoint.name, why)
@@ -152,15 +152,22 @@ def _say_what_hinders(turn: Turn, checkpoint: InFlight) -> None:
 
 
 def _note_refusals(turn: Turn, checkpoint: InFlight) -> None:
-    """Remember who cannot write: at once who died or gave up, after a while who is refused."""
-    keeping, name = turn.roster.keeping, checkpoint.name
+    """Remember who cannot write: refused for a while, or at the end dead or out of tries."""
+    roster, keeping, name = turn.roster, turn.roster.keeping, checkpoint.name
     failing = {other: since for other, since in keeping.failing.items() if other != name}
     refusing = keeping.refusing
     if checkpoint.unable:
         failing[name] = keeping.failing.get(name, turn.now)
-        overdue = turn.now - failing[name] >= PATIENCE_S
-        refusing |= checkpoint.unable if overdue else checkpoint.unable_for_good
-    turn.roster = replace(turn.roster, keeping=replace(keeping, failing=failing, refusing=refusing))
+        if turn.now - failing[name] >= PATIENCE_S:
+            # By now whoever shares its storage has been refused, too.
+            refusing |= checkpoint.unable
+        elif roster.finishing is not None and checkpoint.step >= roster.step:
+            refusing |= checkpoint.unable_for_good
+    turn.roster = replace(roster, keeping=replace(keeping, failing=failing, refusing=refusing))
+
+
+def _is_overdue(turn: Turn, checkpoint: InFlight) -> bool:
+    return turn.now - turn.roster.keeping.failing.get(checkpoint.name, turn.now) >= PATIENCE_S
 
 
 def _able(turn: Turn) -> tuple[WorkerId, ...]:

@@ -425,3 +425,20 @@ def test_each_is_tried_once_and_then_the_end_comes_as_it_does_without_storage(tr
     stage.wait(LAST_ONE_S)
     assert len(stage.told(WriteModel)) == 1
     assert len(stage.kinds("checkpoint.abandoned")) == 1
+
+
+def test_in_mid_run_a_part_that_made_way_for_the_next_says_nothing_against_its_writer(training):
+    """Storage that all share is away: the parts of the next checkpoint are tried until it is back."""
+    stage = training(2, step=10, checkpoints=EVERY_STEPS)
+    for worker in (0, 1):
+        say(stage, worker, part(5, "abandoned", error="refused until the next one was due"))
+    say(stage, 0, part(10, **NO_ROOM))
+    say(stage, 1, part(10, "writing"))
+    stage.wait(PATIENCE_S / 2)
+    say(stage, 1, part(10, **NO_ROOM))
+    stage.wait(10 * PATIENCE_S)
+    abandoned = [event.detail["name"] for event in stage.events if event.kind == "checkpoint.abandoned"]
+    assert abandoned == [checkpoint_name(5)]
+    for worker in (0, 1):
+        say(stage, worker, part(10))
+    assert stage.told(PublishCheckpoint)[-1] == publish(10)

@@ -34,6 +34,8 @@ def member(
         step=9,
         ticket=5,
         actions=[],
+        held=set(range(5)),
+        behind=set(),
     )
 
 
@@ -81,3 +83,11 @@ def test_a_block_that_nobody_of_them_has_is_said_instead_of_being_left_out():
     me = member(0, copies=2)
     snapshot_again(me, (0,))
     assert me.actions == [Snapshot(ticket=5, step=9, blocks=(), writers=(0,), settled=True)]
+
+
+def test_a_member_that_is_to_hold_a_block_and_does_not_yet_cannot_write_it():
+    me = member(1, copies=2)
+    me.held.remove(2)
+    snapshot_again(me, (1, 2))
+    (action,) = me.actions
+    assert action.blocks == ()

@@ -29,7 +29,10 @@ def snapshot_again(me: MemberState, able: tuple[int, ...]) -> None:
     chosen = _among(me, able)
     if me.roles is None or me.outcome is None or me.worker not in able:
         return
-    if not chosen or None in chosen:
+    mine = {block for block, writer in enumerate(chosen) if writer == me.worker}
+    # After a death a member may be about to hold a block, and not hold it yet.
+    lacks = me.behind or (me.layout.copies is not None and not mine <= me.held)
+    if not chosen or None in chosen or lacks:
         # Some block is with none of them: the shell says that it cannot be done.
         me.actions.append(Snapshot(me.ticket, me.step, (), able, settled=True))
     elif me.worker in chosen:
