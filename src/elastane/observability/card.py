@@ -47,11 +47,13 @@ class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         files: names and bytes, the one that marks the model as whole first.
         architecture: class in ``transformers`` that loads it; None for any other model.
+        adapter: whether ``peft`` can load the directory as an adapter.
         environment: what it was trained with, if that is known.
     """
 
     files: tuple[tuple[str, int], ...]
     architecture: str | None = None
+    adapter: bool = False
     environment: Environment | None = None
 
 
@@ -253,6 +255,10 @@ def loading(model: FinishedModel) -> Iterable[str]:
         yield f"from transformers import {model.architecture}"
         yield ""
         yield f'model = {model.architecture}.from_pretrained(".")  # this directory'
+    elif model.adapter:
+        yield "from peft import PeftModel"
+        yield ""
+        yield 'model = PeftModel.from_pretrained(base, ".")  # onto the base model'
     elif model.files[0][0].endswith(".safetensors"):
         yield "from safetensors.torch import load_model"
         yield ""

@@ -32,12 +32,21 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
     if marker is None:
         return None
     shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_index else ()
-    others = (run_dir.optimizer, run_dir.config, run_dir.root / "generation_config.json", run_dir.environment)
+    adapter = run_dir.root / "adapter_config.json"
+    others = (
+        run_dir.optimizer,
+        run_dir.config,
+        run_dir.root / "generation_config.json",
+        adapter,
+        run_dir.root / "adapter_model.safetensors",
+        run_dir.environment,
+    )
     files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
     config = decoded(run_dir.config, Config)
     return FinishedModel(
         files=tuple((path.name, path.stat().st_size) for path in files),
         architecture=config.architectures[0] if config and config.architectures else None,
+        adapter=adapter.is_file(),
         environment=decoded(run_dir.environment, Environment),
     )
 

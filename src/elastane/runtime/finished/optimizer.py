@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.finished.named_tensors import InMemory, NamedTensors
+from elastane.runtime.finished.named_tensors import InMemory, NamedTensors, plain_name
 from elastane.runtime.state.state import TrainingState
 
 PREFIX = "state."
@@ -98,13 +98,13 @@ def from_training(state: TrainingState) -> OptimizerState:
             means="it cannot be written beside the model by one of them",
             do="run with --copies all, or take it from a checkpoint",
         )
-    names = {parameter: name for name, parameter in state.model.named_parameters()}
+    names = {parameter: plain_name(name) for name, parameter in state.model.named_parameters()}
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, Any] = {}
     for unit, place in enumerate(state.layout.places):
         for key, entry in state.keeper.state_of(unit).items():
             where = tensors if isinstance(entry, torch.Tensor) else plain
-            where[f"{PREFIX}{place.name}.{key}"] = entry
+            where[f"{PREFIX}{plain_name(place.name)}.{key}"] = entry
     groups = tuple(
         {
             **{key: _plain(value) for key, value in group.items() if key not in {"params", "param_names"}},
