@@ -132,6 +132,17 @@ def test_plain_torch_loads_the_state_dict_with_weights_only(plain):
     assert_same_bits(fresh, plain.model)
 
 
+def test_the_groups_of_the_optimizer_are_written_as_they_are_at_the_end(tmp_path):
+    def decaying(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+    finished = Finished(tmp_path, Lesson(Plain, optimizer=two_groups, scheduler=decaying, steps=4))
+    written = json.loads(finished.files.optimizer_groups.read_bytes())
+    assert written["optimizer"] == "AdamW"
+    assert [group["lr"] for group in written["groups"]] == [0.05 / 4, 0.02 / 4]
+    assert written["groups"][0]["params"] == ["first.weight"]
+
+
 def one_more_step(model, optimizer):
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, 0.1 * number - 0.2)

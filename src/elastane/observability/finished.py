@@ -10,6 +10,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.metrics import metrics_of
+from elastane.observability.optimizer_groups import OptimizerGroups
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import finished_model
 
@@ -39,6 +40,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
         run_dir.root / "generation_config.json",
         adapter,
         run_dir.root / "adapter_model.safetensors",
+        run_dir.optimizer_groups,
         run_dir.environment,
     )
     files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
@@ -47,6 +49,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
         files=tuple((path.name, path.stat().st_size) for path in files),
         architecture=config.architectures[0] if config and config.architectures else None,
         adapter=adapter.is_file(),
+        optimizer=decoded(run_dir.optimizer_groups, OptimizerGroups),
         environment=decoded(run_dir.environment, Environment),
     )
 

@@ -13,7 +13,7 @@ from elastane.runtime.finished.environment import environment_json
 from elastane.runtime.finished.file_set import Write, publish
 from elastane.runtime.finished.model_texts import PROBLEM, TEXTS, texts_of
 from elastane.runtime.finished.named_tensors import InMemory, Renamed, only_tensors, plain_name
-from elastane.runtime.finished.optimizer import OptimizerState, from_training
+from elastane.runtime.finished.optimizer import OptimizerState, from_training, groups_json
 from elastane.runtime.finished.shards import model_files, outdated, write_model_file
 from elastane.runtime.finished.tensor_file import check_types, write_tensors
 from elastane.runtime.state.state import TrainingState
@@ -45,6 +45,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         saved = Renamed(weights, adapter.names, tied=False)
         writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.described, metadata={})
     texts = {**texts_of(state.model, adapter), files.environment.name: environment_json()}
+    texts[files.optimizer_groups.name] = groups_json(state)
     writes |= {name: partial(_write_text, text) for name, text in texts.items()}
     return publish(
         files.root,
