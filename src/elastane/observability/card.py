@@ -149,7 +149,8 @@ def optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
     shared = ", ".join(
         f"{key} {hyperparameter_text(value)}" for key, value in shared_by(optimizer.groups).items()
     )
-    alike = f"\n\nIn {'all groups' if len(optimizer.groups) > 1 else 'it'}: {word(shared)}." if shared else ""
+    where = "In all groups" if len(optimizer.groups) > 1 else "Hyperparameters"
+    alike = f"\n\n{where}: {word(shared)}." if shared else ""
     yield f"## Optimizer at the end\n\n{text}{alike}"
 
 

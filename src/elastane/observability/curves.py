@@ -178,7 +178,7 @@ def curve_svg(series: Series, first: int, last: int) -> str:
 
 
 def small_frame(x: Axis, y: Axis) -> Iterable[str]:
-    for value in y.ticks(3):
+    for value in y.ticks(4):
         at = y(value)
         yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
         yield f'<text class="tick" x="{LEFT - 7}" y="{at + 4}">{number(value)}</text>'

@@ -91,11 +91,15 @@ def path(places: Iterable[tuple[float, float | None]]) -> str:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten within ``[low, high]``; over many powers, the powers only."""
+    """Return 1, 2 and 5 times powers of ten within ``[low, high]``; over many powers, the powers only.
+
+    A range without them has ticks as on a linear axis.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)  # noqa: PLR2004 - more lines than an axis has room for
     ticks = [factor * 10.0**power for power in powers for factor in factors]
-    return [tick for tick in ticks if low <= tick <= high] or [low, high]
+    inside = [tick for tick in ticks if low <= tick <= high]
+    return inside if len(inside) > 2 else nice_ticks(low, high, 5)  # noqa: PLR2004 - fewer say nothing of the scale
 
 
 def robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import msgspec
 from elastane.observability.drawing import Axis, cut_off, frame, number, path, robust_range, with_margin
 from elastane.observability.series import Point
 
-LOG_FROM = 3.0
+LOG_FROM = 1.5
 """A logarithmic axis is offered if the highest loss is this many times the lowest one."""
 Scores = Mapping[str, Sequence[tuple[int, float]]]
 
