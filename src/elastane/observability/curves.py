@@ -3,21 +3,29 @@
 A chart is made of a `Series`; whatever has a name and values at steps can be one.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
-from elastane.observability.drawing import Axis, cut_off, nice_ticks, number, path, robust_range, with_margin
+from elastane.observability.drawing import (
+    LARGEST,
+    Axis,
+    cut_off,
+    nice_ticks,
+    number,
+    path,
+    robust_range,
+    with_margin,
+)
 from elastane.observability.facts import step_ms_of
 from elastane.observability.series import smoothed, step_of, thinned
 
 MOST_CURVES = 60
 MOST_POINTS = 300
 MOST_LINES = 6
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 372, 176, 54, 10, 34, 150
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 372, 176, 54, 18, 34, 150
 COUNTS = ("seen", "tokens", "count")
 """Names under which scripts sum what they have evaluated; see docs/script.md."""
 
@@ -128,11 +136,11 @@ def means_in(event: EventLine) -> dict[str, float]:
     sums = {name: float(value) for name, value in event.detail.items() if isinstance(value, int | float)}
     counted = next((name for name in COUNTS if sums.get(name, 0.0) > 0), None)
     count = sums[counted] if counted is not None else float(event.samples or 1)
-    return {name: total / count for name, total in sums.items() if name != counted and math.isfinite(total)}
+    return {name: total / count for name, total in sums.items() if name != counted and abs(total) <= LARGEST}
 
 
 def finite(points: Iterable[tuple[int, float | None]]) -> Points:
-    return tuple((step, value) for step, value in points if value is not None and math.isfinite(value))
+    return tuple((step, value) for step, value in points if value is not None and abs(value) <= LARGEST)
 
 
 def curve_cards(series: Sequence[Series], first: int, last: int) -> Iterable[str]:

@@ -6,6 +6,10 @@ from html import escape
 
 import msgspec
 
+LARGEST = 1e300
+"""Values beyond it cannot be drawn: differences of two such are infinite."""
+SMALLEST = 1e-300
+
 
 class Axis(msgspec.Struct, frozen=True):
     """A map of ``[low, high]`` onto pixels from ``start`` to ``stop``: linear, or with a logarithm.
@@ -22,7 +26,7 @@ class Axis(msgspec.Struct, frozen=True):
     def __call__(self, value: float) -> float:
         low, high, at = self.low, self.high, value
         if self.log:
-            low, high, at = math.log(low), math.log(high), math.log(max(value, 1e-300))
+            low, high, at = math.log(low), math.log(high), math.log(max(value, SMALLEST))
         return round(self.start + (at - low) / (high - low or 1.0) * (self.stop - self.start), 2)
 
     def ticks(self, about: int, *, whole: bool = False) -> list[float]:

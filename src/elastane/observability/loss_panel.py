@@ -6,7 +6,16 @@ from html import escape
 
 import msgspec
 
-from elastane.observability.drawing import Axis, cut_off, frame, number, path, robust_range, with_margin
+from elastane.observability.drawing import (
+    SMALLEST,
+    Axis,
+    cut_off,
+    frame,
+    number,
+    path,
+    robust_range,
+    with_margin,
+)
 from elastane.observability.series import Point
 
 LOG_FROM = 1.5
@@ -50,7 +59,7 @@ def views_of(points: Sequence[Point], scores: Scores, top: float, bottom: float)
     views = [View("focus", "what matters", Axis(*with_margin(low, high, floor=floor), bottom, top))]
     if (low, high) != (least, most):
         views.append(View("all", "everything", Axis(*with_margin(least, most, floor=floor), bottom, top)))
-    if least > 0 and most > LOG_FROM * least:
+    if least > SMALLEST and most > LOG_FROM * least:
         views.append(View("log", "logarithmic", Axis(least / 1.1, most * 1.1, bottom, top, log=True)))
     return tuple(views)
 

@@ -1,6 +1,5 @@
 """A run as curves over its steps, thinned so that a page stays small and no spike is lost."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -9,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.drawing import LARGEST
 from elastane.observability.facts import step_ms_of
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 def points_of(ledger: Sequence[LedgerLine]) -> list[Point]:
-    losses = [line.loss if line.loss is not None and math.isfinite(line.loss) else None for line in ledger]
+    losses = [line.loss if line.loss is not None and abs(line.loss) <= LARGEST else None for line in ledger]
     return [
         Point(line.step, loss, smooth, len(line.workers), step_ms_of(line))
         for line, loss, smooth in zip(ledger, losses, smoothed(losses), strict=True)

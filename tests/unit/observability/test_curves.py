@@ -7,7 +7,7 @@ from html import unescape
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastane.api.records import EventLine
@@ -140,6 +140,27 @@ def test_many_names_do_not_make_an_endless_page(make_run) -> None:
     page = report_html(make_run(change=lambda line: msgspec.structs.replace(line, logged=logged)))
     assert page.count('<svg class="small"') < 100
     assert "more are in ledger.jsonl" in page
+
+
+HUGE = st.one_of(st.floats(), st.sampled_from([0.0, 5e-324, 1e-300, 1e300, 1.7e308, -1.7e308, math.inf]))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(losses=st.lists(HUGE, min_size=6, max_size=6), others=st.lists(HUGE, min_size=6, max_size=6))
+def test_no_number_of_a_hostile_run_breaks_the_page(make_run, losses, others) -> None:
+    def change(line):
+        other = others[line.step - 1]
+        return msgspec.structs.replace(
+            line,
+            loss=losses[line.step - 1],
+            grad_norm=other,
+            learning_rates=(other, 1.0),
+            logged={"mine": other},
+            seconds={"step": abs(other)},
+        )
+
+    run = make_run(change=change, events=(evaluation(2, loss=others[0], seen=others[1]),))
+    assert "<h1>trial</h1>" in report_html(run)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))
