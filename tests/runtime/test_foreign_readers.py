@@ -17,6 +17,8 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.runtime.export import DTYPES, converted, export, trained_by
+from elastane.runtime.finished import formats
+from elastane.runtime.finished.reading_back import NotReadBack
 from elastane.runtime.finished.write import write_finished
 
 from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
@@ -130,6 +132,17 @@ def test_plain_torch_loads_the_state_dict_with_weights_only(plain):
     assert_same_bits(fresh, plain.model)
 
 
+def test_the_groups_of_the_optimizer_are_written_as_they_are_at_the_end(tmp_path):
+    def decaying(optimizer):
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+    finished = Finished(tmp_path, Lesson(Plain, optimizer=two_groups, scheduler=decaying, steps=4))
+    written = json.loads(finished.files.optimizer_groups.read_bytes())
+    assert written["optimizer"] == "AdamW"
+    assert [group["lr"] for group in written["groups"]] == [0.05 / 4, 0.02 / 4]
+    assert written["groups"][0]["params"] == ["first.weight"]
+
+
 def one_more_step(model, optimizer):
     for number, parameter in enumerate(model.parameters()):
         parameter.grad = torch.full_like(parameter, 0.1 * number - 0.2)
@@ -239,6 +252,148 @@ def test_hf_is_refused_for_a_model_that_is_not_theirs(plain):
     with pytest.raises(BadInput, match=r"no config\.json"):
         plain.exported("hf")
     assert [path.name for path in plain.out.parent.iterdir()] == ["run"]
+
+
+def a_wrapper(inner):
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = inner
+            self.config = inner.config
+
+        def forward(self, **words):
+            return self.inner(**words)
+
+    return Wrapper()
+
+
+def test_hf_is_refused_for_a_module_around_a_model_of_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    finished = Finished(tmp_path, language_lesson(lambda: a_wrapper(tiny_gpt2())))
+    assert not finished.files.config.exists(), "from_pretrained would load random weights"
+    with pytest.raises(BadInput, match=r"no config\.json") as refused:
+        finished.exported("hf")
+    assert "run.prepare" in refused.value.do
+
+
+def compiled(build):
+    return torch.compile(build(), backend="eager")
+
+
+def partly_compiled():
+    model = tiny_gpt2()
+    model.transformer.h[0] = torch.compile(model.transformer.h[0], backend="eager")
+    return model
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch.compile, about what transformers does
+@pytest.mark.parametrize("build", [lambda: compiled(tiny_gpt2), partly_compiled], ids=["whole", "layer"])
+@pytest.mark.parametrize("where", ["run directory", "export"])
+def test_transformers_loads_a_compiled_model(tmp_path, build, where):
+    transformers = pytest.importorskip("transformers")
+    finished = Finished(tmp_path, language_lesson(build))
+    if where == "export":
+        finished.exported("hf")
+    folder = finished.out if where == "export" else finished.files.root
+    read, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values()), report
+    inputs = texts().tensors[0]
+    with torch.no_grad():
+        assert torch.equal(read.eval()(inputs).logits, finished.model.eval()(inputs).logits)
+
+
+def test_the_optimizer_of_a_compiled_model_goes_on_without_compiling(tmp_path):
+    lesson = Lesson(lambda: torch.compile(Plain(), backend="eager"), optimizer=two_groups)
+    finished = Finished(tmp_path, lesson)
+    finished.exported("torch")
+    model = Plain()
+    model.load_state_dict(torch.load(finished.out / "model.pt", weights_only=True))
+    optimizer = two_groups(model)
+    read = torch.load(finished.out / "optimizer.pt", weights_only=True)
+    assert not [name for group in read["param_groups"] for name in group["param_names"] if "_orig" in name]
+    optimizer.load_state_dict(read)
+    one_more_step(model, optimizer)
+
+
+def tiny_mixtral():
+    from transformers import MixtralConfig, MixtralForCausalLM  # noqa: PLC0415 - likewise
+
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 8}
+    more = {"intermediate_size": 16, "num_local_experts": 2, "vocab_size": VOCABULARY}
+    return MixtralForCausalLM(MixtralConfig(**sizes, **more, bos_token_id=0, eos_token_id=0))
+
+
+def test_names_that_transformers_keeps_otherwise_on_disk_are_loaded(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    finished = Finished(tmp_path, language_lesson(tiny_mixtral))
+    finished.exported("hf")
+    assert_same_bits(transformers.AutoModelForCausalLM.from_pretrained(finished.out), finished.model)
+
+
+def with_another_head():
+    model = tiny_gpt2(tied=False)
+    model.lm_head = nn.Linear(8, VOCABULARY, bias=True)
+    return model
+
+
+def with_one_more_module():
+    model = tiny_gpt2()
+    model.extra = nn.Linear(8, 8)
+    return model
+
+
+def quarreling_with_its_config():
+    model = tiny_gpt2(tied=False)
+    model.config.n_embd = 16
+    return model
+
+
+@pytest.mark.parametrize("build", [with_another_head, with_one_more_module, quarreling_with_its_config])
+def test_a_model_that_its_config_does_not_describe_is_not_exported(tmp_path, build):
+    pytest.importorskip("transformers")
+    finished = Finished(tmp_path, language_lesson(build))
+    with pytest.raises(NotReadBack, match="from_pretrained") as refused:
+        finished.exported("hf")
+    assert refused.value.exit_code == 1
+    assert "--format torch" in refused.value.do
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_class_of_ones_own_is_said_not_to_be_loaded(tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    class Mine(transformers.GPT2LMHeadModel):
+        pass
+
+    finished = Finished(tmp_path, language_lesson(lambda: Mine(tiny_gpt2().config)))
+    assert any("Mine is not one of its classes" in sentence for sentence in finished.exported("hf").checked)
+    assert_same_bits(Mine.from_pretrained(finished.out), finished.model)
+
+
+BROKEN = {
+    "hf": "model.safetensors",
+    "torch": "model.pt",
+    "dcp": "__0_0.distcp",
+}
+
+
+@NO_GROUP
+@pytest.mark.parametrize("kind", FORMATS)
+def test_bits_that_change_on_the_way_to_the_disk_are_noticed(gpt2, kind, monkeypatch):
+    write = formats.FORMATS[kind]
+
+    def damaging(trained, folder):
+        write(trained, folder)
+        path = folder / BROKEN[kind]
+        content = path.read_bytes()
+        needle = bytes(trained.model.tensor("transformer.wte.weight").numpy().tobytes()[:16])
+        assert needle in content
+        path.write_bytes(content.replace(needle, bytes(15) + b"\x01"))
+
+    monkeypatch.setitem(formats.FORMATS, kind, damaging)
+    with pytest.raises(NotReadBack):
+        gpt2.exported(kind)
+    assert not gpt2.out.exists()
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -17,6 +17,7 @@ from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.export import export
+from elastane.runtime.finished.adapters import adapter_of
 from elastane.runtime.finished.named_tensors import state_dict
 from elastane.runtime.finished.optimizer import from_training
 from elastane.runtime.finished.write import write_finished
@@ -88,7 +89,7 @@ def keep(catalog, state, *, writers=3, step=3):
     plain = {
         "rest": json.dumps(state.rest.describe()[0]),
         "scalars": scalars(state, blocks),
-        KEY: msgspec.to_builtins(outline_of(state)),
+        KEY: msgspec.to_builtins(outline_of(state, adapter_of(state.model))),
     }
     aliases = {f"model.{second}": f"model.{first}" for second, first in aliases_of(state).items()}
     manifest = Manifest(name=name, step=step, created="", parts=tuple(parts), plain=plain, aliases=aliases)

@@ -1,6 +1,7 @@
 """Every optimizer of torch, whole and in pieces, clipped and scheduled."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
 from elastane.runtime.state.optimizers import ELEMENTWISE
+from elastane.runtime.training import learning_rates
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
 
@@ -224,3 +226,11 @@ def test_a_hyperparameter_that_cannot_travel_is_named():
 
     with pytest.raises(BadInput, match="cannot be given to a joining worker"):
         prepared(Lesson(matrix, odd))
+
+
+def test_the_learning_rates_of_a_step_are_those_before_its_schedule() -> None:
+    model = nn.Linear(2, 2)
+    groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": torch.tensor(0.25)}]
+    assert learning_rates(torch.optim.AdamW(groups, lr=0.1)) == (0.5, 0.25)
+    assert learning_rates(torch.optim.SGD(model.parameters(), lr=0.5)) == (0.5,)
+    assert learning_rates(torch.optim.SGD(model.parameters(), lr=math.nan)) == ()

@@ -9,10 +9,17 @@ ExportType: TypeAlias = Literal["bf16", "fp16", "fp32"]
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="exported"):
-    """``files`` maps each file below ``out`` to its bytes."""
+    """A new folder.
+
+    Args:
+        out: its path.
+        files: each file below it, with its bytes.
+        checked: how it was read back, in sentences.
+    """
 
     out: str
     files: dict[str, int]
+    checked: tuple[str, ...] = ()
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="refused"):

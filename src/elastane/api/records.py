@@ -45,7 +45,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ``workers`` maps each worker to the virtual ranks it computed in this step, as ``[start, stop)``
     pairs. ``seconds`` holds the time per phase (``deal``, ``compute``, ``reduce``, ``apply``), the
-    longest over the workers, and ``step``, from entering a step to having applied it. ``skipped``: the
+    longest over the workers, and ``step``, from entering a step to having applied it. ``learning_rates``
+    are those of the optimizer's groups in this step, one for all groups that have the same. ``skipped``: the
     scaled gradient overflowed, so the optimizer did not run and the scale went down. ``loss`` reads back as
     None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was.
     """
@@ -59,8 +60,10 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time: Moment
     seconds: dict[str, Duration]
     grad_norm: float | None = None
+    learning_rates: tuple[float, ...] = ()
     skipped: bool = False
     digest: Digest | None = None
+    logged: Mapping[str, float] = {}
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,3 +97,4 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str = ""
     detail: Mapping[str, float | int | str | None] = {}
     files: Mapping[str, Written] = {}
+    samples: int | None = None

@@ -51,6 +51,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "optimizer.safetensors"
 
     @property
+    def optimizer_groups(self) -> Path:
+        """The optimizer's class, and the hyperparameters of its groups at the end."""
+        return self.root / "optimizer.json"
+
+    @property
     def config(self) -> Path:
         """Of a model of ``transformers``: what its ``from_pretrained`` builds it from."""
         return self.root / "config.json"

@@ -152,10 +152,21 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``run.json``: the request, and, once the first worker has loaded the script, what is pinned."""
+    """``run.json``: the request, and, once the first worker has loaded the script, what is pinned.
+
+    Args:
+        schema: of this file.
+        spec: what was asked for.
+        pinned: None before the first worker has loaded the script.
+        created: UTC.
+        resumed: what the present life began with; None in the first.
+        typed: the options of ``elastane run`` that the user has typed; None: the run was asked for in another
+            way.
+    """
 
     schema: int = SCHEMA
     spec: RunSpec
     pinned: Pinned | None = None
     created: str
     resumed: Resumed | None = None
+    typed: tuple[str, ...] | None = None

@@ -22,12 +22,13 @@ SECRET_BYTES = 32
 
 
 @contextmanager
-def claimed(spec: RunSpec, directory: Path | None) -> Iterator[RunDir]:
+def claimed(spec: RunSpec, directory: Path | None, typed: tuple[str, ...] | None = None) -> Iterator[RunDir]:
     """A new run directory, locked for as long as the context lasts.
 
     Args:
         spec: of the run; goes into ``run.json``.
         directory: where; None is ``$ELASTANE_HOME/runs/NAME``. Elsewhere, a link there makes the name known.
+        typed: see `RunRecord`.
 
     Raises:
         BadInput: in use, holding another run, not writable, or the disk is full. Nothing was overwritten.
@@ -42,7 +43,7 @@ def claimed(spec: RunSpec, directory: Path | None) -> Iterator[RunDir]:
         lock_now(lock, run_dir)
         refuse_another_run(run_dir)
         try:
-            write_beginnings(run_dir, spec)
+            write_beginnings(run_dir, spec, typed)
             if directory is not None:
                 make_known(spec.name, run_dir)
         except OSError as error:
@@ -96,13 +97,14 @@ def refuse_another_run(run_dir: RunDir) -> None:
         )
 
 
-def write_beginnings(run_dir: RunDir, spec: RunSpec) -> None:
+def write_beginnings(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | None) -> None:
     """The secret first: whoever sees ``run.json`` may ask for the rest."""
     run_dir.secret.unlink(missing_ok=True)
     secret = os.open(run_dir.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(secret, "w") as file:
         file.write(secrets.token_hex(SECRET_BYTES))
-    record = RunRecord(spec=spec, created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    record = RunRecord(spec=spec, created=created, typed=typed)
     beside = run_dir.run.with_suffix(".json.new")
     try:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")

@@ -10,10 +10,17 @@ import msgspec
 
 from elastane.api.environment import Environment
 from elastane.api.records import EventLine
-from elastane.observability.chart import number
+from elastane.observability.drawing import number
 from elastane.observability.facts import Facts
 from elastane.observability.lives import Life, is_beginning
 from elastane.observability.metrics import Metrics
+from elastane.observability.optimizer_groups import (
+    MOST_GROUPS,
+    OptimizerGroups,
+    rows_of,
+    shared_by,
+)
+from elastane.observability.optimizer_groups import value_text as hyperparameter_text
 from elastane.observability.quantities import duration, ms_text, size_text, speed_text
 from elastane.observability.report import value_text
 from elastane.observability.run_files import Recorded
@@ -48,11 +55,15 @@ class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         files: names and bytes, the one that marks the model as whole first.
         architecture: class in ``transformers`` that loads it; None for any other model.
+        adapter: whether ``peft`` can load the directory as an adapter.
+        optimizer: its groups at the end, if they are known.
         environment: what it was trained with, if that is known.
     """
 
     files: tuple[tuple[str, int], ...]
     architecture: str | None = None
+    adapter: bool = False
+    optimizer: OptimizerGroups | None = None
     environment: Environment | None = None
 
 
@@ -61,7 +72,8 @@ def card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> str:
     name = word(run.record.spec.name)
     sections = [
         heading(run, metrics),
-        "## Training\n\n" + table(training_rows(run, metrics)),
+        "## Training\n\n" + table(training_rows(run, metrics, model.optimizer)),
+        *optimizer_section(model.optimizer),
         "## Workers over time\n\n" + "\n".join(over_time(run, metrics)),
         "## What happened\n\n" + "\n".join(happenings(run, metrics)),
         "## Checkpoints\n\n" + "\n".join(checkpoints(metrics)),
@@ -90,7 +102,9 @@ def ending(facts: Facts) -> str:
     return f"{facts.outcome} after step {facts.steps:,} of {facts.planned_steps:,}"
 
 
-def training_rows(run: Recorded, metrics: Metrics) -> Iterable[tuple[str, str]]:
+def training_rows(
+    run: Recorded, metrics: Metrics, optimizer: OptimizerGroups | None = None
+) -> Iterable[tuple[str, str]]:
     spec, pinned, facts = run.record.spec, run.record.pinned, metrics.facts
     program = spec.program if spec.module else (re.split(r"[/\\]", spec.script)[-1], *spec.args)
     yield "script", code(" ".join(program))
@@ -108,7 +122,7 @@ def training_rows(run: Recorded, metrics: Metrics) -> Iterable[tuple[str, str]]:
         sums = ", ".join(f"{name} {value_text(value)}" for name, value in last.sums.items())
         yield "last evaluation", f"{sums} (totals, after step {last.step:,})"
     if pinned:
-        yield "optimizer", code(pinned.optimizer)
+        yield "optimizer", code(optimizer.optimizer if optimizer else pinned.optimizer)
         kept = "all workers keep all" if pinned.copies is None else f"{pinned.copies} copies"
         yield "its state", kept
         yield "seed", f"{pinned.seed}"
@@ -122,6 +136,23 @@ def training_rows(run: Recorded, metrics: Metrics) -> Iterable[tuple[str, str]]:
     yield "wall time", f"{duration(facts.wall_s)}{speed}"
     if metrics.goodput is not None:
         yield "goodput", f"{100 * metrics.goodput:.1f} % of the wall time moved training forward"
+
+
+def optimizer_section(optimizer: OptimizerGroups | None) -> Iterable[str]:
+    """The hyperparameters as they were at the end: schedules and scripts change them."""
+    if optimizer is None or not optimizer.groups:
+        return
+    header, *rows = (tuple(map(word, row)) for row in rows_of(optimizer.groups))
+    lines = [header, ("---",) * len(header), *rows]
+    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    if more := len(optimizer.groups) - MOST_GROUPS:
+        text += f"\n\n{more:,} more are in `optimizer.json`." if more > 0 else ""
+    shared = ", ".join(
+        f"{key} {hyperparameter_text(value)}" for key, value in shared_by(optimizer.groups).items()
+    )
+    where = "In all groups" if len(optimizer.groups) > 1 else "Hyperparameters"
+    alike = f"\n\n{where}: {word(shared)}." if shared else ""
+    yield f"## Optimizer at the end\n\n{text}{alike}"
 
 
 def over_time(run: Recorded, metrics: Metrics) -> Iterable[str]:
@@ -254,6 +285,10 @@ def loading(model: FinishedModel) -> Iterable[str]:
         yield f"from transformers import {model.architecture}"
         yield ""
         yield f'model = {model.architecture}.from_pretrained(".")  # this directory'
+    elif model.adapter:
+        yield "from peft import PeftModel"
+        yield ""
+        yield 'model = PeftModel.from_pretrained(base, ".")  # onto the base model'
     elif model.files[0][0].endswith(".safetensors"):
         yield "from safetensors.torch import load_model"
         yield ""

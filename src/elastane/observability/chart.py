@@ -7,8 +7,11 @@ from html import escape
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.curves import evaluation_means, loss_scores
+from elastane.observability.drawing import Axis, frame, nice_ticks, path
 from elastane.observability.facts import median
 from elastane.observability.lives import Life, is_beginning, lives_of
+from elastane.observability.loss_panel import View, loss_panel, views_of
 from elastane.observability.series import Lane, Point, lanes_of, points_of, sizes_of, step_of, thinned
 
 WIDTH = 1120
@@ -64,25 +67,20 @@ KINDS = {
 """The kinds that have a mark above the chart; the others only a row in the table."""
 
 
-class Axis(msgspec.Struct, frozen=True):
-    """A linear map of ``[low, high]`` onto pixels from ``start`` to ``stop``."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-
-    def __call__(self, value: float) -> float:
-        span = self.high - self.low or 1.0
-        return round(self.start + (value - self.low) / span * (self.stop - self.start), 2)
-
-
 class Chart(msgspec.Struct, frozen=True):
-    """``svg``, what the page's script needs to answer a pointer, and the kinds of events that have a mark."""
+    """The run's chart.
+
+    Args:
+        svg: the drawing.
+        hover: what the page's script needs to answer a pointer.
+        marked: the kinds of events that have a mark.
+        views: of the loss.
+    """
 
     svg: str
     hover: dict[str, object]
     marked: tuple[Kind, ...]
+    views: tuple[View, ...]
 
 
 def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_ranks: int) -> Chart:
@@ -90,6 +88,7 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
     points = points_of(ledger)
     x = Axis(points[0].step, max(points[-1].step, points[0].step + 1), LEFT, WIDTH - RIGHT)
     losses = thinned(points, height=loss_height)
+    scores = loss_scores(evaluation_means(events, ledger))
     lanes = lanes_of(ledger)
     lives = lives_of(events, ledger)
     shown = lanes if len(lanes) <= MOST_LANES else []
@@ -97,7 +96,8 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
     parts: list[str] = []
     top = MARKS_PX + 34.0
     loss_bottom = top + 270
-    parts += loss_panel(losses, x, top, loss_bottom)
+    views = views_of(losses, scores, top, loss_bottom)
+    parts += loss_panel(losses, scores, views, x)
     workers_top = loss_bottom + GAP_PX
     workers_bottom = workers_top + 84
     parts += workers_panel(sizes_of(ledger), points[-1].step, x, workers_top, workers_bottom)
@@ -128,21 +128,26 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
         + f'<g id="cross" visibility="hidden"><line y1="{MARKS_PX + 6}" y2="{bottom:.1f}"/>'
         + '<circle id="dot" r="4.5"/></g></svg>'
     )
-    loss_axis = loss_axis_of(losses, top, loss_bottom)
-    hover: dict[str, object] = {
+    kinds = tuple(dict.fromkeys(mark.kind for mark in marks))
+    return Chart(svg, hover_of(losses, views, x, top, loss_bottom), kinds, views)
+
+
+def hover_of(
+    points: Sequence[Point], views: Sequence[View], x: Axis, top: float, bottom: float
+) -> dict[str, object]:
+    """Return what the page's script needs to answer a pointer."""
+    return {
         "left": LEFT,
         "right": WIDTH - RIGHT,
         "first": x.low,
         "last": x.high,
-        "lossTop": loss_axis.high,
-        "lossBottom": loss_axis.low,
+        "views": {view.name: [view.axis.low, view.axis.high, view.axis.log] for view in views},
         "yTop": top,
-        "yBottom": loss_bottom,
+        "yBottom": bottom,
         "points": [
-            [p.step, rounded(p.loss), rounded(p.smooth), p.workers, round(p.step_ms, 1)] for p in losses
+            [p.step, rounded(p.loss), rounded(p.smooth), p.workers, round(p.step_ms, 1)] for p in points
         ],
     }
-    return Chart(svg, hover, tuple(dict.fromkeys(mark.kind for mark in marks)))
 
 
 def loss_height(point: Point) -> float:
@@ -156,23 +161,6 @@ def step_height(point: Point) -> float:
 
 def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
-
-
-def loss_axis_of(points: Sequence[Point], top: float, bottom: float) -> Axis:
-    losses = [point.loss for point in points if point.loss is not None] or [0.0]
-    low, high = min(losses), max(losses)
-    margin = 0.06 * (high - low) or abs(high) * 0.1 or 0.5
-    # Losses near zero keep their floor at zero, so that the height of the curve means something.
-    floor = 0.0 if 0 <= low < 0.35 * high else low - margin
-    return Axis(floor, high + margin, bottom, top)
-
-
-def loss_panel(points: Sequence[Point], x: Axis, top: float, bottom: float) -> Iterable[str]:
-    y = loss_axis_of(points, top, bottom)
-    yield from frame("loss", y, x, top, bottom)
-    raw = path((x(p.step), None if p.loss is None else y(p.loss)) for p in points)
-    smooth = path((x(p.step), None if p.smooth is None else y(p.smooth)) for p in points)
-    yield f'<path class="raw" d="{raw}"/><path class="curve" d="{smooth}"/>'
 
 
 def workers_panel(
@@ -255,58 +243,12 @@ def made_again(lives: Sequence[Life], x: Axis, top: float, bottom: float) -> Ite
             )
 
 
-def frame(
-    title: str, y: Axis, x: Axis, top: float, bottom: float, *, ticks: int = 5, whole: bool = False
-) -> Iterable[str]:
-    yield f'<text class="title" x="{LEFT}" y="{top - 9}">{escape(title)}</text>'
-    for value in nice_ticks(y.low, y.high, ticks, whole=whole):
-        at = y(value)
-        yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
-        yield f'<text class="tick" x="{LEFT - 9}" y="{at + 4}">{number(value)}</text>'
-    yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
-
-
 def step_ticks(x: Axis, bottom: float) -> Iterable[str]:
     ticks = [value for value in nice_ticks(x.low, x.high, 10, whole=True) if x.low <= value <= x.high]
     for value in ticks:
         yield f'<path class="base" d="M{x(value)} {bottom}v5"/>'
         yield f'<text class="step" x="{x(value)}" y="{bottom + 19}">{value:,.0f}</text>'
     yield f'<text class="note" x="{WIDTH - RIGHT}" y="{bottom + 35}">step</text>'
-
-
-def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
-    """Round values within ``[low, high]``, about so many: multiples of 1, 2 or 5 times a power of ten."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / max(about, 1)
-    power = 10 ** math.floor(math.log10(rough))
-    unit = min((m * power for m in (1, 2, 5, 10) if m * power >= rough), default=10 * power)
-    if whole:
-        unit = max(1, round(unit))
-    first = math.ceil(low / unit - 1e-9)
-    return [first * unit + i * unit for i in range(int((high - first * unit) / unit + 1e-9) + 1)]
-
-
-def number(value: float) -> str:
-    """A number as one writes it: four digits that matter, no exponent where a reader needs none."""
-    if value == 0:
-        return "0"
-    if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 - beyond them zeros are counted, not read
-        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"  # noqa: PLR2004 - thousands are whole
-    return f"{value:.2e}"
-
-
-def path(places: Iterable[tuple[float, float | None]]) -> str:
-    """A polyline; a missing height lifts the pen."""
-    commands: list[str] = []
-    pen = "M"
-    for x, y in places:
-        if y is None:
-            pen = "M"
-            continue
-        commands.append(f"{pen}{x} {y}")
-        pen = "L"
-    return "".join(commands)
 
 
 class Mark(msgspec.Struct, frozen=True):

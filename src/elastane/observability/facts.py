@@ -16,6 +16,8 @@ NO_CHANGES = frozenset({"evaluation", "message", "digest", "checkpoint.saved", "
 """What goes on as it should: checkpoints, and the script's own words; `message` is a line of ``run.print``,
 `digest` that of its end."""
 
+LONGEST_MS = 1e15
+"""A longer step is an error in the ledger: it would have lasted thirty thousand years."""
 PHASES = ("deal", "compute", "reduce", "apply")
 
 
@@ -130,7 +132,9 @@ def newest_digest(ledger: Sequence[LedgerLine]) -> tuple[str, int] | None:
 
 
 def step_ms_of(line: LedgerLine) -> float:
-    return 1000 * line.seconds.get("step", 0.0)
+    """Time of a step; 0 where the ledger has none that can be one."""
+    step_ms = 1000 * line.seconds.get("step", 0.0)
+    return step_ms if 0 <= step_ms <= LONGEST_MS else 0.0
 
 
 def median(values: Sequence[float]) -> float:

@@ -10,6 +10,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.metrics import metrics_of
+from elastane.observability.optimizer_groups import OptimizerGroups
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import finished_model
 
@@ -32,12 +33,23 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
     if marker is None:
         return None
     shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_index else ()
-    others = (run_dir.optimizer, run_dir.config, run_dir.root / "generation_config.json", run_dir.environment)
+    adapter = run_dir.root / "adapter_config.json"
+    others = (
+        run_dir.optimizer,
+        run_dir.config,
+        run_dir.root / "generation_config.json",
+        adapter,
+        run_dir.root / "adapter_model.safetensors",
+        run_dir.optimizer_groups,
+        run_dir.environment,
+    )
     files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
     config = decoded(run_dir.config, Config)
     return FinishedModel(
         files=tuple((path.name, path.stat().st_size) for path in files),
         architecture=config.architectures[0] if config and config.architectures else None,
+        adapter=adapter.is_file(),
+        optimizer=decoded(run_dir.optimizer_groups, OptimizerGroups),
         environment=decoded(run_dir.environment, Environment),
     )
 

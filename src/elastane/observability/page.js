@@ -1,13 +1,5 @@
 (() => {
-  const svg = document.getElementById("chart");
-  const data = document.getElementById("hover");
-  if (!svg || !data) return;
-  const h = JSON.parse(data.textContent);
   const tip = document.getElementById("tip");
-  const cross = document.getElementById("cross");
-  const line = cross.querySelector("line");
-  const dot = document.getElementById("dot");
-
   const show = (text, event) => {
     tip.textContent = text;
     tip.style.opacity = 1;
@@ -16,33 +8,67 @@
     tip.style.left = (right ? event.clientX + 18 : Math.max(4, event.clientX - 18 - box.width)) + "px";
     tip.style.top = Math.max(4, Math.min(event.clientY - 14, innerHeight - box.height - 4)) + "px";
   };
+  const nearest = (points, step) => {
+    let low = 0, high = points.length - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (points[middle][0] < step) low = middle; else high = middle;
+    }
+    return Math.abs(points[low][0] - step) <= Math.abs(points[high][0] - step) ? points[low] : points[high];
+  };
+  const under = (svg, event) =>
+    new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+
+  for (const small of document.querySelectorAll("svg.small")) {
+    const { first, last, left, right } = Object.fromEntries(Object.entries(small.dataset).map(([k, v]) => [k, Number(v)]));
+    const lines = JSON.parse(small.dataset.lines);
+    const labels = JSON.parse(small.dataset.labels);
+    small.addEventListener("pointermove", (event) => {
+      const step = first + (under(small, event).x - left) / (right - left) * (last - first);
+      const found = lines.map((points) => nearest(points, step));
+      const words = found.map(([at, value], i) =>
+        (labels[i] ? labels[i] + ": " : "") + value.toLocaleString("en", { maximumSignificantDigits: 5 }));
+      show([`step ${found[0][0].toLocaleString("en")}`, ...words].join("\n"), event);
+    });
+    small.addEventListener("pointerleave", () => { tip.style.opacity = 0; });
+  }
+
+  const svg = document.getElementById("chart");
+  const data = document.getElementById("hover");
+  if (!svg || !data) return;
+  const h = JSON.parse(data.textContent);
+  if (!h) return;
+  const cross = document.getElementById("cross");
+  const line = cross.querySelector("line");
+  const dot = document.getElementById("dot");
   const hide = () => {
     tip.style.opacity = 0;
     cross.setAttribute("visibility", "hidden");
   };
-  const nearest = (step) => {
-    let low = 0, high = h.points.length - 1;
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (h.points[middle][0] < step) low = middle; else high = middle;
-    }
-    return Math.abs(h.points[low][0] - step) <= Math.abs(h.points[high][0] - step) ? h.points[low] : h.points[high];
-  };
   const place = (step) => h.left + (step - h.first) / (h.last - h.first) * (h.right - h.left);
+  const height = (loss) => {
+    const chosen = document.querySelector("input[name=view]:checked");
+    const [low, high, log] = h.views[chosen ? chosen.value : "focus"];
+    const share = log ? Math.log(loss / low) / Math.log(high / low) : (loss - low) / (high - low);
+    return h.yBottom - share * (h.yBottom - h.yTop);
+  };
 
   svg.addEventListener("pointermove", (event) => {
     const mark = event.target.closest(".mark");
-    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const at = under(svg, event);
     if (mark) { cross.setAttribute("visibility", "hidden"); show(mark.dataset.text, event); return; }
     if (at.x < h.left - 8 || at.x > h.right + 8 || at.y < h.yTop - 24) { hide(); return; }
-    const [step, loss, smooth, workers, ms] = nearest(h.first + (at.x - h.left) / (h.right - h.left) * (h.last - h.first));
+    const wanted = h.first + (at.x - h.left) / (h.right - h.left) * (h.last - h.first);
+    const [step, loss, smooth, workers, ms] = nearest(h.points, wanted);
     const x = place(step);
     line.setAttribute("x1", x);
     line.setAttribute("x2", x);
-    dot.setAttribute("visibility", smooth === null ? "hidden" : "inherit");
-    if (smooth !== null) {
+    const y = smooth === null ? NaN : height(smooth);
+    const inside = y >= h.yTop && y <= h.yBottom;
+    dot.setAttribute("visibility", inside ? "inherit" : "hidden");
+    if (inside) {
       dot.setAttribute("cx", x);
-      dot.setAttribute("cy", h.yBottom - (smooth - h.lossBottom) / (h.lossTop - h.lossBottom) * (h.yBottom - h.yTop));
+      dot.setAttribute("cy", y);
     }
     cross.setAttribute("visibility", "visible");
     const words = [`step ${step.toLocaleString("en")}`, loss === null ? "loss not finite" : `loss ${loss}`];

@@ -1,5 +1,6 @@
 """``report.html``: a whole run on one page that needs nothing but a browser."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -10,8 +11,10 @@ import msgspec
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.spec import MAX_SHARD_BYTES, CheckpointPolicy, RunSpec
-from elastane.observability.chart import KINDS, Chart, Kind, chart_of, number
+from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
+from elastane.observability.chart import KINDS, Chart, Kind, chart_of
+from elastane.observability.curves import curve_cards, series_of
+from elastane.observability.drawing import number
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.quantities import duration, ms_text
 from elastane.observability.report_lives import checkpoint_table, kept_tile, lives_table
@@ -57,6 +60,7 @@ def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
         *heading(run, facts),
         *tiles(facts),
         *(chart_card(chart) if chart else ['<p class="soft">No step has committed.</p>']),
+        *curves(run),
         *event_table(run),
         *evaluation_table(run),
         *lives_table(run),
@@ -95,50 +99,67 @@ def heading(run: Recorded, facts: Facts) -> Iterable[str]:
     spec = run.record.spec
     yield f"<header><h1>{escape(spec.name)}</h1>"
     yield f'<span class="badge {facts.outcome}">{facts.outcome}</span></header>'
-    yield f'<p class="command mono">{escape(command_of(spec))}</p>'
+    yield f'<p class="command mono">{escape(command_of(run.record))}</p>'
     if facts.why and (facts.outcome != "finished" or facts.steps != facts.planned_steps):
         tracebacks = (event.detail.get("traceback") for event in reversed(run.events))
         words = next((str(text) for text in tracebacks if text), facts.why)
         yield f'<pre class="card said {facts.outcome}">{escape(words)}</pre>'
 
 
-def command_of(spec: RunSpec) -> str:
-    """The command that asks for the same run again, as far as the spec remembers it."""
-    options = [f"--workers {spec.min_workers}:{spec.max_workers}"]
-    options += [] if spec.self_sizing else [f"--start {spec.start}"]
-    options += [f"--virtual-ranks {spec.virtual_ranks}"] if spec.virtual_ranks is not None else []
-    options += [f"--copies {spec.copies}"] if spec.copies is not None else []
-    options += [f"--convergence {spec.convergence}"] if spec.convergence != "exact" else []
-    options += [f"--seed {spec.seed}"] if spec.seed else []
-    options += [f"--threads {spec.threads}"] if spec.threads != 1 else []
-    options += ["--save-optimizer"] if spec.save_optimizer else []
-    shard_bytes = spec.max_shard_bytes
-    options += [f"--max-shard-size {shard_bytes}"] if shard_bytes != MAX_SHARD_BYTES else []
-    options += checkpoint_options(spec.checkpoints)
-    return " ".join(["elastane run", *options, *spec.program])
+def command_of(record: RunRecord) -> str:
+    """Return the command as it was typed; without one, a command that asks for the same run."""
+    spec = record.spec
+    options = record.typed if record.typed is not None else options_of(spec)
+    return shlex.join(["elastane", "run", *options, *spec.program])
 
 
-def checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[str]:
+def options_of(spec: RunSpec) -> list[str]:
+    """Return the options of ``elastane run`` that a spec needs: those that differ from their defaults."""
+    wanted: list[tuple[str, object]] = [("--workers", f"{spec.min_workers}:{spec.max_workers}")]
+    if not spec.self_sizing and spec.min_workers < spec.max_workers:
+        wanted.append(("--start", spec.start))
+    usual = RunSpec(name="", script="")
+    fields = {
+        "--virtual-ranks": "virtual_ranks",
+        "--copies": "copies",
+        "--convergence": "convergence",
+        "--seed": "seed",
+        "--threads": "threads",
+        "--transport": "transport",
+        "--digest-every": "digest_every",
+        "--max-shard-size": "max_shard_bytes",
+    }
+    wanted += [
+        (option, getattr(spec, field))
+        for option, field in fields.items()
+        if getattr(spec, field) != getattr(usual, field)
+    ]
+    words = [f"{word}" for pair in (*wanted, *checkpoint_options(spec.checkpoints)) for word in pair]
+    return [*words, "--save-optimizer"] if spec.save_optimizer else words
+
+
+def checkpoint_options(policy: CheckpointPolicy | None) -> Iterable[tuple[str, object]]:
     if policy is None:
-        yield "--checkpoint-every never"
+        yield "--checkpoint-every", "never"
         return
+    usual = CheckpointPolicy()
     if policy.every_s is not None:
-        yield f'--checkpoint-every "{policy.every_s:g} s"'
+        yield "--checkpoint-every", f"{policy.every_s:g} s"
     elif policy.every_steps is not None:
-        yield f'--checkpoint-every "{policy.every_steps} steps"'
+        yield "--checkpoint-every", f"{policy.every_steps} steps"
     elif not policy.auto:
-        yield "--checkpoint-every never"
+        yield "--checkpoint-every", "never"
     at = [word for word, on in (("epoch", policy.each_epoch), ("evaluation", policy.each_evaluation)) if on]
     if at:
-        yield f"--checkpoint-at {','.join(at)}"
+        yield "--checkpoint-at", ",".join(at)
     if policy.url:
-        yield f"--checkpoint-dir {policy.url}"
-    if policy.keep_last != CheckpointPolicy().keep_last:
-        yield f"--keep-last {policy.keep_last}"
+        yield "--checkpoint-dir", policy.url
+    if policy.keep_last != usual.keep_last:
+        yield "--keep-last", policy.keep_last
     if policy.keep_every is not None:
-        yield f"--keep-every {policy.keep_every}"
+        yield "--keep-every", policy.keep_every
     if policy.keep_best is not None:
-        yield f"--keep-best {':'.join(policy.keep_best)}"
+        yield "--keep-best", ":".join(policy.keep_best)
 
 
 def tiles(facts: Facts) -> Iterable[str]:
@@ -187,13 +208,24 @@ def glyph(kind: Kind | None) -> str:
 
 def chart_card(chart: Chart) -> Iterable[str]:
     kinds = [kind for kind in KINDS.values() if kind in chart.marked]
-    yield f'<figure class="card">{chart.svg}'
+    yield '<figure class="card">'
+    # Buttons of the page alone, without a script: each shows the drawings of its class.
+    for view in chart.views if len(chart.views) > 1 else ():
+        checked = " checked" if view is chart.views[0] else ""
+        yield f'<input type="radio" name="view" id="view-{view.name}" value="{view.name}"{checked}>'
+        yield f'<label for="view-{view.name}">{view.label}</label>'
+    yield chart.svg
     if kinds:
         entries = "".join(f"<span>{glyph(kind)}{kind.word}</span>" for kind in unique(kinds))
         if 'class="again"' in chart.svg:
             entries += '<span><i class="again"></i>steps made again</span>'
         yield f'<figcaption class="legend">{entries}</figcaption>'
     yield "</figure>"
+
+
+def curves(run: Recorded) -> Iterable[str]:
+    if run.ledger:
+        yield from curve_cards(series_of(run.ledger, run.events), run.ledger[0].step, run.ledger[-1].step)
 
 
 def unique(kinds: Sequence[Kind]) -> Sequence[Kind]:

@@ -1,14 +1,17 @@
 """A run as curves over its steps, thinned so that a page stays small and no spike is lost."""
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import TypeVar
 
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.drawing import LARGEST
 from elastane.observability.facts import step_ms_of
+
+T = TypeVar("T")
 
 MOST_POINTS = 1400
 """Points per curve: more than a wide screen has columns for."""
@@ -32,7 +35,7 @@ class Lane(msgspec.Struct, frozen=True):
 
 
 def points_of(ledger: Sequence[LedgerLine]) -> list[Point]:
-    losses = [line.loss if line.loss is not None and math.isfinite(line.loss) else None for line in ledger]
+    losses = [line.loss if line.loss is not None and abs(line.loss) <= LARGEST else None for line in ledger]
     return [
         Point(line.step, loss, smooth, len(line.workers), step_ms_of(line))
         for line, loss, smooth in zip(ledger, losses, smoothed(losses), strict=True)
@@ -56,19 +59,19 @@ def smoothed(losses: Sequence[float | None]) -> list[float | None]:
     return curve
 
 
-def thinned(
-    points: Sequence[Point], height: Callable[[Point], float], most: int = MOST_POINTS
-) -> list[Point]:
+def thinned(points: Sequence[T], height: Callable[[T], float], most: int = MOST_POINTS) -> list[T]:
     """At most ``most`` of the points: of each stretch its lowest and its highest, and the last of all."""
     if len(points) <= most:
         return list(points)
     stretches = max(1, (most - 1) // 2)
-    kept: list[Point] = []
+    kept: list[int] = []
     for i in range(stretches):
-        stretch = points[len(points) * i // stretches : len(points) * (i + 1) // stretches]
-        ends = (min(stretch, key=height), max(stretch, key=height))
-        kept += sorted(set(ends), key=lambda point: point.step)
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+        places = range(len(points) * i // stretches, len(points) * (i + 1) // stretches)
+        heights = {place: height(points[place]) for place in places}
+        kept += sorted({min(places, key=heights.__getitem__), max(places, key=heights.__getitem__)})
+    if kept[-1] != len(points) - 1:
+        kept.append(len(points) - 1)
+    return [points[place] for place in kept]
 
 
 def sizes_of(ledger: Sequence[LedgerLine]) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -19,10 +20,13 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import MAX_SHARD_BYTES, RunRecord
 from elastane.runtime.checkpoints.exported import trained_in
 from elastane.runtime.checkpoints.reader import Reader
-from elastane.runtime.finished.configs import CONFIG, GENERATION, with_dtype
+from elastane.runtime.finished.adapters import ADAPTER_WEIGHTS, BASE_CONFIG
+from elastane.runtime.finished.configs import CONFIG, with_dtype
 from elastane.runtime.finished.formats import FORMATS, Trained
+from elastane.runtime.finished.model_texts import PROBLEM, TEXTS
 from elastane.runtime.finished.named_tensors import Converted
 from elastane.runtime.finished.optimizer import OptimizerState, from_metadata
+from elastane.runtime.finished.reading_back import CHECKS
 from elastane.runtime.finished.stored import StoredTensors, stored_model
 from elastane.runtime.saying import said
 from elastane.storage.catalog import Catalog
@@ -49,19 +53,18 @@ def trained_by(files: RunDir, *, optimizer: bool) -> Trained:
             do="elastane checkpoint export  takes the model from a checkpoint, if it has kept one",
         )
     record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
-    texts = {
-        name: (files.root / name).read_bytes()
-        for name in (CONFIG, GENERATION)
-        if (files.root / name).is_file()
-    }
+    texts = {name: (files.root / name).read_bytes() for name in TEXTS if (files.root / name).is_file()}
     if files.card.is_file():
         # Where model hubs look for it.
         texts["README.md"] = files.card.read_bytes()
+    adapter = files.root / ADAPTER_WEIGHTS
     return Trained(
         model=model,
         max_shard_bytes=record.spec.max_shard_bytes,
         optimizer=_optimizer_of(files) if optimizer else None,
         texts=texts,
+        adapter=StoredTensors([adapter]) if adapter.is_file() else None,
+        adapter_problem=model.metadata.get(PROBLEM, ""),
     )
 
 
@@ -78,15 +81,12 @@ def _optimizer_of(files: RunDir) -> OptimizerState:
 
 def converted(trained: Trained, dtype: torch.dtype) -> Trained:
     """The same model in another floating-point type; the optimizer's state stays as it is."""
-    texts = dict(trained.texts)
-    if CONFIG in texts:
-        texts[CONFIG] = with_dtype(texts[CONFIG], dtype)
-    return Trained(
-        model=Converted(trained.model, dtype),
-        max_shard_bytes=trained.max_shard_bytes,
-        optimizer=trained.optimizer,
-        texts=texts,
-    )
+    texts = {
+        name: with_dtype(text, dtype) if name in {CONFIG, BASE_CONFIG} else text
+        for name, text in trained.texts.items()
+    }
+    adapter = None if trained.adapter is None else Converted(trained.adapter, dtype)
+    return replace(trained, model=Converted(trained.model, dtype), texts=texts, adapter=adapter)
 
 
 def export(trained: Trained, kind: str, out: Path) -> Exported:
@@ -99,6 +99,7 @@ def export(trained: Trained, kind: str, out: Path) -> Exported:
 
     Raises:
         BadInput: it is not empty, cannot be written, or the model does not fit the format.
+        NotReadBack: what others would load from it is not the model.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
@@ -107,6 +108,7 @@ def export(trained: Trained, kind: str, out: Path) -> Exported:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         FORMATS[kind](trained, beside)
+        checked = CHECKS[kind](trained, beside)
         beside.replace(out)
     except OSError as error:
         raise BadInput(f"cannot write {out}: {error.strerror or error}") from error
@@ -115,7 +117,7 @@ def export(trained: Trained, kind: str, out: Path) -> Exported:
     sizes = {
         str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()
     }
-    return Exported(out=str(out), files=sizes)
+    return Exported(out=str(out), files=sizes, checked=checked)
 
 
 @contextmanager

@@ -125,6 +125,7 @@ class Reporter:
         *,
         digest_due: bool,
         skipped: bool = False,
+        learning_rates: tuple[float, ...] = (),
     ) -> None:
         """Report a committed training step; with a digest due, once the digest is known."""
         if self._control is None or round_.commit is None:
@@ -145,6 +146,7 @@ class Reporter:
             seconds={**round_.seconds, "step": step_s},
             grad_norm=norm,
             skipped=skipped,
+            learning_rates=learning_rates,
         )
         report = control.StepReport(
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy

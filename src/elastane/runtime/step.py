@@ -283,6 +283,7 @@ class Step:
             taken.norm,
             digest_due=due,
             skipped=taken.skipped,
+            learning_rates=taken.learning_rates,
         )
 
 

@@ -61,10 +61,12 @@ class Taken(msgspec.Struct, frozen=True):
     Args:
         norm: of the gradient before clipping; None unless it is clipped.
         skipped: the scaled gradient overflowed, so the optimizer did not run.
+        learning_rates: see `elastane.api.records.LedgerLine`.
     """
 
     norm: float | None
     skipped: bool
+    learning_rates: tuple[float, ...] = ()
 
 
 class Training:
@@ -277,6 +279,8 @@ class Training:
         self.committed(outcome)
         skipped = self._overflowed(outcome)
         scale, norm = (1.0, None) if skipped else self._scale(outcome)
+        # Before the step, for a schedule changes them after it.
+        rates = learning_rates(self.state.optimizer)
         self.state.apply(
             outcome,
             self.gradients.sums,
@@ -287,7 +291,7 @@ class Training:
         )
         self.step, self.state.rest.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
-        return Taken(norm, skipped)
+        return Taken(norm, skipped, rates)
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
@@ -411,6 +415,15 @@ class Training:
                 "device": devices.described(self.layout.device),
             },
         )
+
+
+def learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
+    """Return the learning rates of the groups: one if all are equal, none if a group has none."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    numbers = [float(rate) for rate in rates if isinstance(rate, int | float | torch.Tensor)]
+    if len(numbers) < len(rates) or not all(map(math.isfinite, numbers)):
+        return ()
+    return tuple(numbers[:1] if len(set(numbers)) == 1 else numbers)
 
 
 def _describe(optimizer: Optimizer) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from elastane.api.rundir import RunDir
 
-DONE = '{"kind":"exported","out":"/there/done-hf","files":{"model.safetensors":1400}}'
+DONE = '{"kind":"exported","out":"/there/done-hf","files":{"model.safetensors":1400},"checked":["read back"]}'
 REFUSED = '{"kind":"refused","what":"the model has no config.json","means":"not theirs","do":"use torch"}'
 
 
@@ -36,10 +36,12 @@ def test_what_was_written_is_listed(elastane, finished_run, exporter, tmp_path):
     assert result.exit_code == 0
     assert "1.4 kB  model.safetensors" in result.stdout
     assert "done as hf in /there/done-hf" in result.stdout
+    assert "read back" in result.stdout
     expected = f"--run-dir {run_dir.root} --format hf --out {tmp_path / 'o'} --dtype bf16"
     assert notes.read_text() == expected
     answer = json.loads(elastane("export", "done", "--format", "hf", "--json").stdout)
-    assert answer == {"out": "/there/done-hf", "format": "hf", "files": {"model.safetensors": 1400}}
+    files = {"model.safetensors": 1400}
+    assert answer == {"out": "/there/done-hf", "format": "hf", "files": files, "checked": ["read back"]}
 
 
 def test_a_refusal_is_an_error_in_words(elastane, finished_run, exporter):

@@ -99,6 +99,13 @@ def test_with_json_stdout_is_one_object_and_talk_goes_to_stderr(agent, elastane,
     assert "finished after 2 steps" in result.stderr
 
 
+def test_the_options_that_were_typed_are_recorded(agent, elastane, script, home) -> None:
+    elastane("run", "--name", "r", "--workers", "1:2", "--save-optimizer", script, "--seed", "3")
+    record = msgspec.json.decode((home / "runs" / "r" / "run.json").read_bytes(), type=RunRecord)
+    assert record.typed == ("--workers", "1:2", "--name", "r", "--save-optimizer")
+    assert record.spec.args == ("--seed", "3")
+
+
 def test_everything_after_the_script_is_the_scripts_own(agent, elastane, script, home) -> None:
     result = elastane("run", "--seed", "3", "--name", "trial", script, "--seed", "9", "--json", "-x", "data")
     assert result.exit_code == 0

@@ -1,10 +1,12 @@
 """A run that went on from a checkpoint says what it lost, what it read and how long it was away."""
 
+import shlex
+
 import msgspec
 import pytest
 
 from elastane.api.records import EventLine
-from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.facts import facts_of, outcome_of
 from elastane.observability.lives import Life, Restored, is_beginning, lives_of, restored_of
@@ -153,9 +155,21 @@ def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
 )
 def test_the_command_in_the_report_asks_for_the_same_checkpoints(run, policy, words):
     spec = msgspec.structs.replace(run.record.spec, checkpoints=policy)
-    assert command_of(spec) == " ".join(["elastane run --workers 1:8 --start 1", *words.split(), "train.py"])
+    command = shlex.split(command_of(msgspec.structs.replace(run.record, spec=spec)))
+    assert command == shlex.split(f"elastane run --workers 1:8 --start 1 {words} train.py")
 
 
 def test_a_run_that_grows_by_itself_is_asked_for_without_a_start() -> None:
     spec = RunSpec(name="r", script="train.py", self_sizing=True)
-    assert command_of(spec) == "elastane run --workers 1:8 --checkpoint-every never train.py"
+    record = RunRecord(spec=spec, created="")
+    assert command_of(record) == "elastane run --workers 1:8 --checkpoint-every never train.py"
+
+
+def test_only_the_options_that_were_typed_are_shown() -> None:
+    spec = RunSpec(
+        name="r", script="train.py", args=("--lr", "1e-3"), checkpoints=CheckpointPolicy(auto=True)
+    )
+    record = RunRecord(spec=spec, created="", typed=("--seed", "0", "--checkpoint-every", "10 min"))
+    shown = command_of(record)
+    assert shown == "elastane run --seed 0 --checkpoint-every '10 min' train.py --lr 1e-3"
+    assert command_of(RunRecord(spec=spec, created="", typed=())) == "elastane run train.py --lr 1e-3"

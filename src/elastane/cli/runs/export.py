@@ -7,6 +7,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.export import Exported, ExportFormat, ExportType
+from elastane.api.printable import one_line
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.cli.with_torch import said_by
 from elastane.client.resolve import find_run
@@ -19,7 +20,7 @@ Format: TypeAlias = Annotated[
     ExportFormat,
     typer.Option(
         "--format",
-        help="hf: for transformers' from_pretrained. torch: state dicts. dcp: a distributed checkpoint.",
+        help="hf: for from_pretrained, also of peft. torch: state dicts. dcp: a distributed checkpoint.",
         show_default=False,
     ),
 ]
@@ -72,5 +73,7 @@ def show_exported(done: Exported, what: str, form: str, *, as_json: bool) -> Non
     for file, size_bytes in done.files.items():
         console.print(f"  {size_text(size_bytes):>9}  {file}", markup=False)
     console.print(f"{what} as {form} in {done.out}", markup=False)
+    for sentence in done.checked:
+        console.print(f"  {one_line(sentence)}", markup=False)
     if as_json:
-        print_json({"out": done.out, "format": form, "files": done.files})
+        print_json({"out": done.out, "format": form, "files": done.files, "checked": list(done.checked)})

@@ -30,6 +30,7 @@ from elastane.cli.runs.run_spec import (
     spec_of,
 )
 from elastane.cli.runs.whose import own_run
+from elastane.cli.typed import typed_options
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.controller.embedded import Embedded
 from elastane.lives.living import lived
@@ -48,6 +49,7 @@ DIGEST_EVERY, SHARD_SIZE = 50, "5GB"
 
 
 def run(
+    context: typer.Context,
     script: Annotated[
         Path | None, typer.Argument(metavar="SCRIPT", help="The Python file that trains.", show_default=False)
     ] = None,
@@ -308,7 +310,7 @@ def run(
             debug=debug,
         )
         spec = spec_of(options, chosen, cpus)
-        with claimed(spec, run_dir) as directory:
+        with claimed(spec, run_dir, typed_options(context, left_out=("module",))) as directory:
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in remarks(spec):
                 console.print(f"note: {remark}", markup=False)

@@ -13,6 +13,7 @@ from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.cli.runs.live import panel
+from elastane.cli.runs.log_schedule import LogSchedule
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, after_event, after_line
 from elastane.cli.words import event_text, restored_event, step_text
 from elastane.observability.facts import OUTCOMES
@@ -21,7 +22,6 @@ from elastane.observability.run_files import decode_event_line, decode_ledger_li
 from elastane.observability.tail import Tail
 
 LOOK_S = 0.1
-LINE_EVERY_S = 1.0
 
 
 class Watcher:
@@ -34,7 +34,7 @@ class Watcher:
         self.note = "Ctrl-C stops at the next commit"
         self.progress = Progress()
         self._ledger, self._events = Tail(run_dir.ledger), Tail(run_dir.events)
-        self._next_line = 0.0
+        self._schedule = LogSchedule()
         self._shown_step = 0
         self._live: Live | None = None
         self._restored: list[EventLine] = []
@@ -107,11 +107,15 @@ class Watcher:
             self.console.print(event_text(event))
 
     def print_step(self, *, last: bool) -> None:
-        """A line for a log, at most one per second and never the same twice."""
-        if self.progress.step > self._shown_step and (last or time.monotonic() >= self._next_line):
+        """Print a line for a log when one is due, and never the same step twice.
+
+        Args:
+            last: print it even if none is due.
+        """
+        if self.progress.step > self._shown_step and (last or time.monotonic() >= self._schedule.due_s):
             self.console.print(Text(step_text(self.progress)))
             self._shown_step = self.progress.step
-            self._next_line = time.monotonic() + LINE_EVERY_S
+            self._schedule = self._schedule.after_line(time.monotonic())
 
     def learn_pinned(self) -> None:
         try:

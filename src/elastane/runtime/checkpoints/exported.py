@@ -10,7 +10,7 @@ from elastane.runtime.checkpoints.contents import MODEL, STATE
 from elastane.runtime.checkpoints.outline import Outline, read_outline
 from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.finished.formats import Trained
-from elastane.runtime.finished.named_tensors import Described
+from elastane.runtime.finished.named_tensors import Described, Renamed, plain_name
 from elastane.runtime.finished.optimizer import PREFIX, OptimizerState
 
 
@@ -27,11 +27,14 @@ def trained_in(reader: Reader, manifest: Manifest, *, max_shard_bytes: int, opti
         BadInput: another program wrote it.
     """
     outline = read_outline(manifest)
+    model = _Kept(reader, _keys(manifest, outline), _aliases(manifest))
     return Trained(
-        model=_Kept(reader, _keys(manifest, outline), _aliases(manifest)),
+        model=model,
         max_shard_bytes=max_shard_bytes,
         optimizer=_optimizer(reader, manifest, outline) if optimizer else None,
         texts={name: text.encode() for name, text in outline.texts.items()},
+        adapter=Renamed(model, outline.adapter, tied=False) if outline.adapter else None,
+        adapter_problem=outline.adapter_problem,
     )
 
 
@@ -55,12 +58,12 @@ class _Kept:
 
 def _keys(manifest: Manifest, outline: Outline) -> dict[str, tuple[str, TensorFacts]]:
     facts = manifest.tensors
-    return {name: (key, facts[key]) for name in outline.names if (key := MODEL + name) in facts}
+    return {plain_name(name): (key, facts[key]) for name in outline.names if (key := MODEL + name) in facts}
 
 
 def _aliases(manifest: Manifest) -> dict[str, str]:
     return {
-        name.removeprefix(MODEL): first.removeprefix(MODEL)
+        plain_name(name.removeprefix(MODEL)): plain_name(first.removeprefix(MODEL))
         for name, first in manifest.aliases.items()
         if name.startswith(MODEL)
     }
@@ -69,18 +72,21 @@ def _aliases(manifest: Manifest) -> dict[str, str]:
 def _optimizer(reader: Reader, manifest: Manifest, outline: Outline) -> OptimizerState:
     groups = json.loads(manifest.plain["rest"])["groups"]
     keys = {
-        PREFIX + key.removeprefix(STATE): (key, facts)
+        PREFIX + plain_name(key.removeprefix(STATE)): (key, facts)
         for key, facts in manifest.tensors.items()
         if key.startswith(STATE)
     }
     return OptimizerState(
         tensors=_Kept(reader, keys, {}),
         groups=tuple(
-            {**{key: value for key, value in group.items() if key != "param_names"}, "params": list(names)}
+            {
+                **{key: value for key, value in group.items() if key != "param_names"},
+                "params": [*map(plain_name, names)],
+            }
             for group, names in zip(groups, outline.groups, strict=True)
         ),
         plain={
-            f"{PREFIX}{name}.{key}": value
+            f"{PREFIX}{plain_name(name)}.{key}": value
             for name, some in manifest.plain.get("scalars", {}).items()
             for key, value in some.items()
         },

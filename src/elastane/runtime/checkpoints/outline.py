@@ -8,7 +8,8 @@ from torch import nn
 
 from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
-from elastane.runtime.finished.configs import configs_of
+from elastane.runtime.finished.adapters import Adapter
+from elastane.runtime.finished.model_texts import texts_of
 from elastane.runtime.state.optimizers import ELEMENTWISE
 from elastane.runtime.state.state import TrainingState
 
@@ -23,7 +24,10 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         carried: of these, what training changes: parameters and buffers in the order of the flat state.
         groups: names of the parameters of each group of the optimizer, frozen ones too, in its order.
         optimizer: class of the optimizer.
-        texts: files that belong beside the weights of a model of ``transformers``.
+        texts: files that tell others how to build the model.
+        adapter: of a model with an adapter of ``peft``: key in the adapter's file to name without what
+            ``torch.compile`` adds.
+        adapter_problem: why ``adapter`` is empty although the model has one.
     """
 
     names: tuple[str, ...]
@@ -31,6 +35,8 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[str, ...], ...]
     optimizer: str
     texts: dict[str, str] = {}
+    adapter: dict[str, str] = {}
+    adapter_problem: str = ""
 
     @property
     def trained(self) -> frozenset[str]:
@@ -38,8 +44,13 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(self.carried) & frozenset(name for group in self.groups for name in group)
 
 
-def outline_of(state: TrainingState) -> Outline:
-    """Of a model in training."""
+def outline_of(state: TrainingState, adapter: Adapter | None) -> Outline:
+    """Describe a model in training.
+
+    Args:
+        state: with the model.
+        adapter: of the model, see `adapter_of`.
+    """
     names = {parameter: name for name, parameter in state.model.named_parameters()}
     layout = state.layout
     return Outline(
@@ -50,7 +61,9 @@ def outline_of(state: TrainingState) -> Outline:
             for group in state.optimizer.param_groups
         ),
         optimizer=type(state.optimizer).__name__,
-        texts={name: text.decode() for name, text in configs_of(state.model).items()},
+        texts={name: text.decode() for name, text in texts_of(state.model, adapter).items()},
+        adapter={} if adapter is None else dict(adapter.names),
+        adapter_problem="" if adapter is None else adapter.problem,
     )
 
 

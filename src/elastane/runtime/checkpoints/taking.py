@@ -25,6 +25,7 @@ from elastane.runtime.checkpoints.encoding import Encoded
 from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
+from elastane.runtime.finished.adapters import adapter_of
 from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import Catalog
 
@@ -117,6 +118,8 @@ class Taker:
         refused: Callable[[bool], None] = lambda _refused: None,
     ) -> None:
         self._worker, self._state, self._catalog = worker, state, catalog
+        # Here, because publishing happens beside the training.
+        self._adapter = adapter_of(state.model)
         self._resumed, self._retention = resumed, retention
         self._describe, self._snapped, self._kept, self._changed = describe, snapped, kept, changed
         self._say_refused = refused
@@ -344,7 +347,11 @@ class Taker:
             aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
             metrics=records[0].metrics,
             seconds=self._since_s(order.name),
-            plain={**plain, "scalars": merged, KEY: msgspec.to_builtins(outline_of(self._state))},
+            plain={
+                **plain,
+                "scalars": merged,
+                KEY: msgspec.to_builtins(outline_of(self._state, self._adapter)),
+            },
         )
         return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
 

@@ -1,6 +1,6 @@
 """The configuration of a model of ``transformers``, as its own ``save_pretrained`` writes it.
 
-``transformers`` is not imported: whatever says what its models say is one of them.
+``transformers`` is not imported: a model of its classes brings it along.
 """
 
 import json
@@ -12,10 +12,20 @@ from torch import nn
 CONFIG, GENERATION = "config.json", "generation_config.json"
 
 
+def is_of_transformers(model: nn.Module) -> bool:
+    """Whether ``from_pretrained`` can build this very module; a module around such a model is not one."""
+    return any(
+        kind.__name__ == "PreTrainedModel" and kind.__module__.startswith("transformers.")
+        for kind in type(model).__mro__
+    )
+
+
 def configs_of(model: nn.Module) -> dict[str, bytes]:
-    """``config.json`` and ``generation_config.json``; those the model has."""
+    """Return ``config.json`` and ``generation_config.json``: those that ``save_pretrained`` would write."""
+    if not is_of_transformers(model):
+        return {}
     found: dict[str, bytes] = {}
-    config = _said_by(getattr(model, "config", None))
+    config = _read_json(getattr(model, "config", None))
     if config is None or "model_type" not in config:
         return {}
     # As save_pretrained does: the class to build and the type of its weights belong to the model, not to the
@@ -23,27 +33,28 @@ def configs_of(model: nn.Module) -> dict[str, bytes]:
     config["architectures"] = [type(model).__name__]
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
-    found[CONFIG] = _json(config)
-    generation = _said_by(getattr(model, "generation_config", None))
+    found[CONFIG] = to_json(config)
+    generation = _read_json(getattr(model, "generation_config", None))
     if generation is not None:
-        found[GENERATION] = _json(generation)
+        found[GENERATION] = to_json(generation)
     return found
 
 
 def with_dtype(text: bytes, dtype: torch.dtype) -> bytes:
-    """A ``config.json`` whose weights have been converted."""
+    """Return a ``config.json`` whose weights have been converted."""
     config = json.loads(text)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
-    return _json(config)
+    return to_json(config)
 
 
-def _said_by(config: object) -> dict[str, Any] | None:
-    say = getattr(config, "to_json_string", None)
-    if not callable(say):
-        return None
-    said = json.loads(say())
-    return said if isinstance(said, dict) else None
-
-
-def _json(value: dict[str, Any]) -> bytes:
+def to_json(value: dict[str, Any]) -> bytes:
+    """Return equal bytes for equal values."""
     return json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def _read_json(config: object) -> dict[str, Any] | None:
+    write = getattr(config, "to_json_string", None)
+    if not callable(write):
+        return None
+    value = json.loads(write())
+    return value if isinstance(value, dict) else None

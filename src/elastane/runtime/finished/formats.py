@@ -1,8 +1,10 @@
 """A finished model in formats that others load: transformers, plain PyTorch, distributed checkpoints."""
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,15 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 
 from elastane.api.errors import BadInput
-from elastane.runtime.finished.configs import CONFIG
-from elastane.runtime.finished.named_tensors import NamedTensors, state_dict
+from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, base_names
+from elastane.runtime.finished.configs import CONFIG, GENERATION
+from elastane.runtime.finished.file_set import Write
+from elastane.runtime.finished.named_tensors import InMemory, NamedTensors, Renamed, names_of, state_dict
 from elastane.runtime.finished.optimizer import OptimizerState
-from elastane.runtime.finished.shards import model_files
+from elastane.runtime.finished.shards import model_files, write_model_file
+
+NOTHING = InMemory({})
+"""The weights of a folder that holds an adapter only."""
 
 
 @dataclass(frozen=True)
@@ -23,35 +30,85 @@ class Trained:
     Args:
         model: the weights.
         optimizer: its state, if it is to be exported too.
-        texts: files that belong beside the weights of a model of ``transformers``, by name.
+        texts: files that tell others how to build the model, by name; see `model_texts`.
         max_shard_bytes: of weights in one safetensors file.
+        adapter: what ``peft`` saves of a model with an adapter, by its own keys.
+        adapter_problem: why there is no ``adapter`` although the model has one.
     """
 
     model: NamedTensors
     max_shard_bytes: int
     optimizer: OptimizerState | None = None
     texts: Mapping[str, bytes] = field(default_factory=dict)
+    adapter: NamedTensors | None = None
+    adapter_problem: str = ""
 
 
-def write_hf(trained: Trained, folder: Path) -> None:
-    """What ``AutoModel.from_pretrained`` loads, and ``optimizer.pt`` as ``Trainer`` names it.
+def as_exported(trained: Trained) -> Trained:
+    """Return the model as a folder of ``transformers`` or ``peft`` holds it.
+
+    Such a folder has the model, or an adapter, or, where the adapter names no base model that others could
+    load, an adapter and its base model.
 
     Raises:
-        BadInput: the model is none of transformers'.
+        BadInput: neither library could load it.
     """
+    texts = {name: text for name, text in trained.texts.items() if name != BASE_CONFIG}
+    base_config = trained.texts.get(BASE_CONFIG)
+    if trained.adapter is None and base_config is None:
+        _check_is_of_transformers(trained)
+        return trained
+    base = Renamed(trained.model, base_names(names_of(trained.model)))
+    if trained.adapter is None:
+        if not set(names_of(trained.model)) == {*base_names(names_of(trained.model)).values()}:
+            raise _no_adapter_files(trained)
+        return replace(trained, model=base, texts=texts | {CONFIG: base_config or b""})
+    if json.loads(texts[ADAPTER_CONFIG]).get("base_model_name_or_path") or base_config is None:
+        texts.pop(GENERATION, None)
+        return replace(trained, model=NOTHING, texts=texts)
+    return replace(trained, model=base, texts=texts | {CONFIG: base_config})
+
+
+def _check_is_of_transformers(trained: Trained) -> None:
+    if trained.adapter_problem:
+        raise _no_adapter_files(trained)
     if CONFIG not in trained.texts:
         raise BadInput(
             "the model has no config.json",
-            means="it is not one of transformers' models, so from_pretrained could not build it",
-            do="use --format torch or dcp; model.safetensors in the run directory is the weights as they are",
+            means="the module given to run.prepare is not one of transformers' models, or another module has "
+            "it inside, so from_pretrained could not build it",
+            do="give run.prepare the model of transformers itself; or use --format torch or dcp",
         )
-    files, _ = model_files(trained.model, trained.max_shard_bytes)
+
+
+def _no_adapter_files(trained: Trained) -> BadInput:
+    return BadInput(
+        "the adapter of this model has no files of its own",
+        means=f"{trained.adapter_problem or 'its tensors are not where peft puts them'}; "
+        "without it, from_pretrained would load another model than the trained one",
+        do="use --format torch or dcp, which hold every tensor under its name in the model",
+    )
+
+
+def write_hf(trained: Trained, folder: Path) -> None:
+    """Write what ``from_pretrained`` of ``transformers`` or ``peft`` loads, and ``optimizer.pt``.
+
+    Raises:
+        BadInput: neither could load it.
+    """
+    exported = as_exported(trained)
+    files: dict[str, Write] = {}
+    if exported.model.described or exported.adapter is None:
+        files, _ = model_files(exported.model, exported.max_shard_bytes)
+    if exported.adapter is not None:
+        adapter = exported.adapter
+        files[ADAPTER_WEIGHTS] = partial(write_model_file, adapter, adapter.described, metadata={})
     for name, write in files.items():
         with (folder / name).open("wb") as file:
             write(file)
-    for name, text in trained.texts.items():
+    for name, text in exported.texts.items():
         (folder / name).write_bytes(text)
-    _save_optimizer(trained, folder)
+    _save_optimizer(exported, folder)
 
 
 def write_torch(trained: Trained, folder: Path) -> None:

@@ -8,6 +8,9 @@ import torch
 
 from elastane.api.errors import BadInput
 
+COMPILED = "_orig_mod"
+"""Attribute under which ``torch.compile`` keeps the module that it wraps."""
+
 
 @dataclass(frozen=True)
 class Described:
@@ -86,6 +89,43 @@ class Converted:
 
     def _of(self, dtype: torch.dtype) -> torch.dtype:
         return self._dtype if dtype.is_floating_point else dtype
+
+
+class Renamed:
+    """Some of other tensors, under other names.
+
+    Args:
+        tensors: the others.
+        names: new name to old name; an old name may be an alias.
+        tied: new names of one tensor are stored once, under the first of them.
+    """
+
+    def __init__(self, tensors: NamedTensors, names: Mapping[str, str], *, tied: bool = True) -> None:
+        self._tensors = tensors
+        self._stored: dict[str, str] = {}
+        self.aliases: dict[str, str] = {}
+        first: dict[str, str] = {}
+        for new, old in names.items():
+            stored = tensors.aliases.get(old, old)
+            if tied and stored in first:
+                self.aliases[new] = first[stored]
+            else:
+                first[stored] = new
+                self._stored[new] = stored
+        self.described = {new: tensors.described[old] for new, old in self._stored.items()}
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors.tensor(self._stored[name])
+
+
+def names_of(tensors: NamedTensors) -> list[str]:
+    """Return every name, also those of tied tensors."""
+    return [*tensors.described, *tensors.aliases]
+
+
+def plain_name(name: str) -> str:
+    """Return the name without what ``torch.compile`` adds to it, as ``torch.distributed.checkpoint`` does."""
+    return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:

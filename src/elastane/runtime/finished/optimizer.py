@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.finished.named_tensors import InMemory, NamedTensors
+from elastane.runtime.finished.named_tensors import InMemory, NamedTensors, plain_name
 from elastane.runtime.state.state import TrainingState
 
 PREFIX = "state."
@@ -98,21 +99,34 @@ def from_training(state: TrainingState) -> OptimizerState:
             means="it cannot be written beside the model by one of them",
             do="run with --copies all, or take it from a checkpoint",
         )
-    names = {parameter: name for name, parameter in state.model.named_parameters()}
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, Any] = {}
     for unit, place in enumerate(state.layout.places):
         for key, entry in state.keeper.state_of(unit).items():
             where = tensors if isinstance(entry, torch.Tensor) else plain
-            where[f"{PREFIX}{place.name}.{key}"] = entry
-    groups = tuple(
+            where[f"{PREFIX}{plain_name(place.name)}.{key}"] = entry
+    return OptimizerState(
+        InMemory(tensors, tied=False), _groups(state), plain, type(state.optimizer).__name__
+    )
+
+
+def groups_json(state: TrainingState) -> bytes:
+    """Return ``optimizer.json``: the class, and the groups with their hyperparameters as they are now."""
+    groups = _groups(state)
+    value = {"optimizer": type(state.optimizer).__name__, "groups": groups}
+    # An optimizer of the script's own may have anything among its hyperparameters.
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n"
+
+
+def _groups(state: TrainingState) -> tuple[dict[str, Any], ...]:
+    names = {parameter: plain_name(name) for name, parameter in state.model.named_parameters()}
+    return tuple(
         {
             **{key: _plain(value) for key, value in group.items() if key not in {"params", "param_names"}},
             "params": [names.get(parameter, "") for parameter in group["params"]],
         }
         for group in state.optimizer.param_groups
     )
-    return OptimizerState(InMemory(tensors, tied=False), groups, plain, type(state.optimizer).__name__)
 
 
 def _plain(value: object) -> object:

@@ -29,21 +29,23 @@ def shards_of(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]
     return shards
 
 
-def model_files(tensors: NamedTensors, most_bytes: int) -> tuple[dict[str, Write], str]:
-    """What writes each file of the model, by name, and which of them is the marker of the set.
+def model_files(
+    tensors: NamedTensors, most_bytes: int, metadata: Mapping[str, str] | None = None
+) -> tuple[dict[str, Write], str]:
+    """Return what writes each file of the model, by name, and which of them is the marker of the set.
 
     Args:
         tensors: of the model.
         most_bytes: of weights in one file.
+        metadata: free text for the header of each file.
     """
+    write = partial(write_model_file, tensors, metadata=metadata or {})
     sizes = {name: described.size_bytes for name, described in tensors.described.items()}
     shards = shards_of(sizes, most_bytes)
     if len(shards) == 1:
-        return {WHOLE: partial(_write, tensors, shards[0])}, WHOLE
+        return {WHOLE: partial(write, shards[0])}, WHOLE
     names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    files: dict[str, Write] = {
-        file: partial(_write, tensors, shard) for file, shard in zip(names, shards, strict=True)
-    }
+    files: dict[str, Write] = {file: partial(write, shard) for file, shard in zip(names, shards, strict=True)}
     index = {
         "metadata": {"total_size": sum(sizes.values())},
         "weight_map": {name: file for file, shard in zip(names, shards, strict=True) for name in shard},
@@ -52,11 +54,15 @@ def model_files(tensors: NamedTensors, most_bytes: int) -> tuple[dict[str, Write
     return {**files, INDEX: lambda file: _write_bytes(text, file)}, INDEX
 
 
-def _write(tensors: NamedTensors, names: list[str], file: BinaryIO) -> None:
+def write_model_file(
+    tensors: NamedTensors, names: Iterable[str], file: BinaryIO, metadata: Mapping[str, str]
+) -> None:
+    """Write some of a model's tensors; the header maps their further names to the stored ones."""
+    names = list(names)
     stored = set(names)
     aliases = {name: first for name, first in tensors.aliases.items() if first in stored}
     # transformers refuses a file that does not say which library's tensors it holds.
-    write_tensors(file, tensors, names, {"format": "pt", **aliases})
+    write_tensors(file, tensors, names, {"format": "pt", **metadata, **aliases})
 
 
 def _write_bytes(text: bytes, file: BinaryIO) -> None:

@@ -1,0 +1,214 @@
+"""Everything of a run that is a number per step, as small charts: one for each name.
+
+A chart is made of a `Series`; whatever has a name and values at steps can be one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+import msgspec
+
+from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.drawing import (
+    LARGEST,
+    Axis,
+    cut_off,
+    nice_ticks,
+    number,
+    path,
+    robust_range,
+    with_margin,
+)
+from elastane.observability.facts import step_ms_of
+from elastane.observability.series import smoothed, step_of, thinned
+
+MOST_CURVES = 60
+MOST_POINTS = 300
+MOST_LINES = 6
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 372, 176, 54, 18, 34, 150
+COUNTS = ("seen", "tokens", "count")
+"""Names under which scripts sum what they have evaluated; see docs/script.md."""
+
+Points = tuple[tuple[int, float], ...]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A named number over the steps.
+
+    Args:
+        name: of the chart.
+        lines: ``(step, value)`` in the order of the steps, finite; more than one line where there is one for
+            each group of an optimizer.
+        labels: of the lines; empty for a single one.
+        points: values stand for themselves, at few steps: they get dots.
+        smooth: values are noisy: a smoothed curve before the values.
+        floor: a natural end of the axis, such as 0.
+    """
+
+    name: str
+    lines: tuple[Points, ...]
+    labels: tuple[str, ...] = ()
+    points: bool = False
+    smooth: bool = False
+    floor: float | None = None
+
+
+def series_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine]) -> list[Series]:
+    """Return what the ledger and the evaluations of a run have, apart from the loss of its steps."""
+    rates = learning_rates(ledger)
+    found = [
+        Series(
+            "learning rate",
+            rates,
+            tuple(f"group {group}" for group in range(len(rates))) if len(rates) > 1 else (),
+            floor=0.0,
+        ),
+        Series("gradient norm", (norms_of(ledger),), smooth=True, floor=0.0),
+        Series("samples per second", (speeds_of(ledger),), smooth=True, floor=0.0),
+        *(
+            Series(f"evaluation: {name}", (tuple(points),), points=True)
+            for name, points in evaluation_means(events, ledger).items()
+        ),
+        *(
+            Series(name, (points,), points=sparse(points, ledger))
+            for name, points in logged_by(ledger).items()
+        ),
+    ]
+    return [series for series in found if any(series.lines)]
+
+
+def learning_rates(ledger: Sequence[LedgerLine]) -> tuple[Points, ...]:
+    """Return a line for each group, or one for all where they never differed."""
+    groups = min(max((len(line.learning_rates) for line in ledger), default=0), MOST_LINES)
+    lines = []
+    for group in range(groups):
+        known = (line for line in ledger if line.learning_rates)
+        lines.append(
+            finite(
+                (line.step, line.learning_rates[group if group < len(line.learning_rates) else 0])
+                for line in known
+            )
+        )
+    return tuple(lines)
+
+
+def norms_of(ledger: Sequence[LedgerLine]) -> Points:
+    return finite((line.step, line.grad_norm) for line in ledger)
+
+
+def speeds_of(ledger: Sequence[LedgerLine]) -> Points:
+    return finite(
+        (line.step, 1000 * line.samples.count / step_ms_of(line)) for line in ledger if step_ms_of(line) > 0
+    )
+
+
+def logged_by(ledger: Sequence[LedgerLine]) -> dict[str, Points]:
+    """Return what the script has logged, by name."""
+    found: dict[str, list[tuple[int, float | None]]] = {}
+    for line in ledger:
+        for name, value in line.logged.items():
+            found.setdefault(name, []).append((line.step, value))
+    return {name: finite(points) for name, points in found.items()}
+
+
+def sparse(points: Points, ledger: Sequence[LedgerLine]) -> bool:
+    return len(points) < len(ledger) / 4
+
+
+def evaluation_means(
+    events: Sequence[EventLine], ledger: Sequence[LedgerLine]
+) -> dict[str, list[tuple[int, float]]]:
+    """Return what evaluations found, by name: sums over what was counted, at steps."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for event in events:
+        if event.kind == "evaluation":
+            step = step_of(event, ledger)
+            for name, mean in means_in(event).items():
+                found.setdefault(name, []).append((step, mean))
+    return found
+
+
+def means_in(event: EventLine) -> dict[str, float]:
+    """Return the means of one evaluation; without a count, its totals.
+
+    A script that sums a loss over tokens sums their number as well; otherwise the samples are counted.
+    """
+    sums = {name: float(value) for name, value in event.detail.items() if isinstance(value, int | float)}
+    counted = next((name for name in COUNTS if sums.get(name, 0.0) > 0), None)
+    count = sums[counted] if counted is not None else float(event.samples or 1)
+    return {name: total / count for name, total in sums.items() if name != counted and abs(total) <= LARGEST}
+
+
+def finite(points: Iterable[tuple[int, float | None]]) -> Points:
+    return tuple((step, value) for step, value in points if value is not None and abs(value) <= LARGEST)
+
+
+def curve_cards(series: Sequence[Series], first: int, last: int) -> Iterable[str]:
+    """Yield the HTML of the charts, all over the steps of the run."""
+    if not series:
+        return
+    yield '<h2>Curves</h2><div class="curves">'
+    for one in series[:MOST_CURVES]:
+        yield f'<figure class="card small">{curve_svg(one, first, last)}</figure>'
+    yield "</div>"
+    if len(series) > MOST_CURVES:
+        yield f'<p class="soft">{len(series) - MOST_CURVES:,} more are in ledger.jsonl.</p>'
+
+
+def curve_svg(series: Series, first: int, last: int) -> str:
+    """Return one chart; the page's script reads its numbers from ``data-lines``."""
+    lines = [thinned(line, height=value_of, most=MOST_POINTS) for line in series.lines if line]
+    values = [value for line in series.lines for _, value in line]
+    low, high = (min(values), max(values)) if series.points or not series.smooth else robust_range(values)
+    x = Axis(first, max(last, first + 1), LEFT, WIDTH - RIGHT)
+    y = Axis(*with_margin(low, high, floor=series.floor), BOTTOM, TOP)
+    parts = [*small_frame(x, y), f'<text class="title" x="12" y="20">{escape(series.name)}</text>']
+    newest = ", ".join(number(line[-1][1]) for line in lines[:3]) + (", …" if len(lines) > 3 else "")  # noqa: PLR2004 - what fits
+    parts.append(f'<text class="note" x="{WIDTH - RIGHT}" y="20">{escape(newest)}</text>')
+    drawing: list[str] = []
+    for place, (line, whole) in enumerate(zip(lines, (one for one in series.lines if one), strict=True)):
+        drawn = path((x(step), y(value)) for step, value in line)
+        if series.smooth:
+            drawing.append(f'<path class="raw" d="{drawn}"/>')
+            drawn = path((x(step), y(value)) for step, value in smooth_line(whole))
+        drawing.append(f'<path class="curve g{place}" d="{drawn}"/>')
+        if series.points or len(line) == 1:
+            drawing += [f'<circle class="dot" cx="{x(step)}" cy="{y(value)}" r="3"/>' for step, value in line]
+    wider = msgspec.structs.replace(x, start=x.start - 5, stop=x.stop + 5)
+    parts.append(cut_off(wider, TOP - 5, BOTTOM + 5, "".join(drawing)))
+    data = msgspec.json.encode([[(step, rounded(value)) for step, value in line] for line in lines]).decode()
+    labels = msgspec.json.encode(list(series.labels)).decode()
+    return (
+        f'<svg class="small" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(series.name)}" '
+        f'data-first="{x.low}" data-last="{x.high}" data-left="{x.start}" data-right="{x.stop}" '
+        f'data-lines="{escape(data)}" data-labels="{escape(labels)}">{"".join(parts)}</svg>'
+    )
+
+
+def small_frame(x: Axis, y: Axis) -> Iterable[str]:
+    for value in y.ticks(4):
+        at = y(value)
+        yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
+        yield f'<text class="tick" x="{LEFT - 7}" y="{at + 4}">{number(value)}</text>'
+    yield f'<path class="base" d="M{x.start} {BOTTOM}H{x.stop}"/>'
+    for value in nice_ticks(x.low, x.high, 4, whole=True):
+        yield f'<text class="step" x="{x(value)}" y="{BOTTOM + 17}">{value:,.0f}</text>'
+
+
+def smooth_line(line: Points) -> list[tuple[int, float]]:
+    curve = smoothed([value for _, value in line])
+    points = [(step, value) for (step, _), value in zip(line, curve, strict=True) if value is not None]
+    return thinned(points, height=value_of, most=MOST_POINTS)
+
+
+def value_of(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def loss_scores(means: Mapping[str, list[tuple[int, float]]]) -> dict[str, list[tuple[int, float]]]:
+    """Return the evaluations that found a loss."""
+    return {name: points for name, points in means.items() if "loss" in name.lower()}

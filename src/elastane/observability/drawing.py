@@ -1,0 +1,137 @@
+"""Axes, ticks and lines of the report's charts, as inline SVG."""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import msgspec
+
+LARGEST = 1e300
+"""Values beyond it cannot be drawn: differences of two such are infinite."""
+SMALLEST = 1e-300
+
+
+class Axis(msgspec.Struct, frozen=True):
+    """A map of ``[low, high]`` onto pixels from ``start`` to ``stop``: linear, or with a logarithm.
+
+    Values beyond the ends lie beyond ``start`` and ``stop``.
+    """
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log(low), math.log(high), math.log(max(value, SMALLEST))
+        return round(self.start + (at - low) / (high - low or 1.0) * (self.stop - self.start), 2)
+
+    def ticks(self, about: int, *, whole: bool = False) -> list[float]:
+        """Return round values, about so many."""
+        return (
+            log_ticks(self.low, self.high)
+            if self.log
+            else nice_ticks(self.low, self.high, about, whole=whole)
+        )
+
+
+def frame(
+    title: str, y: Axis, x: Axis, top: float, bottom: float, *, ticks: int = 5, whole: bool = False
+) -> Iterable[str]:
+    yield f'<text class="title" x="{x.start}" y="{top - 9}">{escape(title)}</text>'
+    for value in y.ticks(ticks, whole=whole):
+        at = y(value)
+        yield f'<path class="grid" d="M{x.start} {at}H{x.stop}"/>'
+        yield f'<text class="tick" x="{x.start - 9}" y="{at + 4}">{number(value)}</text>'
+    yield f'<path class="base" d="M{x.start} {bottom}H{x.stop}"/>'
+
+
+def cut_off(x: Axis, top: float, bottom: float, drawing: str) -> str:
+    """Return a drawing without what lies outside of its axes."""
+    place = f"{x.start} {top} {x.stop - x.start} {bottom - top}"
+    left, upper, width, height = place.split()
+    return (
+        f'<svg x="{left}" y="{upper}" width="{width}" height="{height}" viewBox="{place}" '
+        f'class="inside">{drawing}</svg>'
+    )
+
+
+def nice_ticks(low: float, high: float, about: int, *, whole: bool = False) -> list[float]:
+    """Round values within ``[low, high]``, about so many: multiples of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / max(about, 1)
+    power = 10 ** math.floor(math.log10(rough))
+    unit = min((m * power for m in (1, 2, 5, 10) if m * power >= rough), default=10 * power)
+    if whole:
+        unit = max(1, round(unit))
+    first = math.ceil(low / unit - 1e-9)
+    return [first * unit + i * unit for i in range(int((high - first * unit) / unit + 1e-9) + 1)]
+
+
+def number(value: float) -> str:
+    """A number as one writes it: four digits that matter, no exponent where a reader needs none."""
+    if value == 0:
+        return "0"
+    if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 - beyond them zeros are counted, not read
+        return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"  # noqa: PLR2004 - thousands are whole
+    return f"{value:.2e}"
+
+
+def path(places: Iterable[tuple[float, float | None]]) -> str:
+    """A polyline; a missing height lifts the pen."""
+    commands: list[str] = []
+    pen = "M"
+    for x, y in places:
+        if y is None:
+            pen = "M"
+            continue
+        commands.append(f"{pen}{x} {y}")
+        pen = "L"
+    return "".join(commands)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten within ``[low, high]``; over many powers, the powers only.
+
+    A range without them has ticks as on a linear axis.
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors = (1, 2, 5) if len(powers) <= 4 else (1,)  # noqa: PLR2004 - more lines than an axis has room for
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    inside = [tick for tick in ticks if low <= tick <= high]
+    return inside if len(inside) > 2 else nice_ticks(low, high, 5)  # noqa: PLR2004 - fewer say nothing of the scale
+
+
+def robust_range(values: Sequence[float], *, share: float = 0.02) -> tuple[float, float]:
+    """Return the range that matters of a curve: without the beginning, and without rare spikes.
+
+    The first steps of a training and one bad batch may lie far above all that a reader wants to see. They are
+    left out only where they would squeeze the rest into less than half of the height.
+
+    Args:
+        values: in the order of the steps, all finite, at least one.
+        share: of the values after the beginning that may be left out at either end.
+    """
+    settled = sorted(values[len(values) // 10 :])
+    low, high = settled[int(share * (len(settled) - 1))], settled[math.ceil((1 - share) * (len(settled) - 1))]
+    least, most = min(values), max(values)
+    room = high - low or abs(high) * 0.1 or 1.0
+    return least if low - least <= room else low, most if most - high <= room else high
+
+
+def with_margin(low: float, high: float, *, floor: float | None = None) -> tuple[float, float]:
+    """Return the ends of an axis around a range.
+
+    Args:
+        low: of the range.
+        high: of the range.
+        floor: values near this end of the world keep it: a height over zero means something.
+    """
+    margin = 0.06 * (high - low) or abs(high) * 0.1 or 0.5
+    if floor is not None and floor <= low < floor + 0.35 * (high - floor):
+        return floor, high + margin
+    return low - margin, high + margin

@@ -1,0 +1,211 @@
+"""The adapter of a model of ``peft`` (LoRA and its relatives), as its own ``save_pretrained`` writes it.
+
+Such a model has the names and tensors of the base model in other places, and the adapter's between them: the
+configuration of the base model describes neither. Which tensors an adapter's files hold, and under which
+keys, differs from method to method, so ``peft`` itself is asked; it is not imported before a model needs it.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from elastane.runtime.finished.configs import CONFIG, configs_of, to_json
+from elastane.runtime.finished.named_tensors import COMPILED, plain_name
+from elastane.runtime.state.memory import raw_bytes
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BASE_CONFIG = "base_config.json"
+"""Configuration of the base model. Only we read this file: ``from_pretrained`` looks for other names."""
+PREFIX = "base_model.model."
+"""What ``peft`` puts before the names of the base model."""
+WRAPPED = ("base_layer", "original_module", "token_adapter")
+"""Attributes under which layers of ``peft`` keep the layer of the base model that they replace."""
+
+LAYERS = ("BaseTunerLayer", "AuxiliaryTrainingWrapper", "ModulesToSaveWrapper")
+"""Classes of layers that hold a part of an adapter."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """What the files of an adapter hold.
+
+    Args:
+        texts: the configurations, by name of their file.
+        names: key in ``adapter_model.safetensors`` to name in the model's state dict.
+        problem: why these files cannot be written; empty: they can.
+    """
+
+    texts: Mapping[str, bytes]
+    names: Mapping[str, str]
+    problem: str = ""
+
+
+def adapter_of(model: nn.Module) -> Adapter | None:
+    """Describe the files of a model's adapter; None: the model has no adapter.
+
+    Call it from the thread that trains: some methods of ``peft`` compute what they save.
+    """
+    model = getattr(model, COMPILED, model)
+    if "peft" not in sys.modules or not _is_wrapped(model):
+        return None
+    base = _base_of(model)
+    texts = {BASE_CONFIG if name == CONFIG else name: text for name, text in configs_of(base).items()}
+    configs: Mapping[str, Any] = getattr(model, "peft_config", {})
+    if not _has_adapter(model):
+        return Adapter(texts, {}, "its adapter was merged into the base model")
+    if len(configs) != 1:
+        return Adapter(texts, {}, f"it has {len(configs)} adapters, and such a folder holds one")
+    ((label, config),) = configs.items()
+    names, unknown = _saved_names(model, label, config)
+    problem = ""
+    if unknown:
+        problem = f"peft computes {_listed(unknown)} when it saves the adapter"
+    elif outside := _trained_outside(model, set(names.values())):
+        problem = f"{_listed(outside)} was trained too, and is not part of the adapter"
+    adapter_config = _config_text(model, base, config)
+    return Adapter(
+        texts if problem else {**texts, ADAPTER_CONFIG: adapter_config}, {} if problem else names, problem
+    )
+
+
+def base_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the base model's names, each with the name that its tensor has in a model with an adapter.
+
+    Args:
+        names: all in the state dict of the model with the adapter.
+    """
+    names = list(names)
+    prefix = next((p for p in (PREFIX, "base_model.") if any(name.startswith(p) for name in names)), "")
+    replaced = {path for name in names for path in _replaced_layers(name)}
+    return {
+        _unwrapped(name).removeprefix(prefix): name
+        for name in names
+        if name.startswith(prefix) and not _beside_base(name, replaced)
+    }
+
+
+def _replaced_layers(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[:place]) for place, part in enumerate(parts) if part in WRAPPED)
+
+
+def _beside_base(name: str, replaced: set[str]) -> bool:
+    """Whether a tensor belongs to the adapter's part of a replaced layer."""
+    parts = name.split(".")
+    return any(
+        ".".join(parts[:place]) in replaced and parts[place] not in WRAPPED for place in range(1, len(parts))
+    )
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPED)
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    return _is_a(model, "PeftModel", "PeftMixedModel") or _has_adapter(model)
+
+
+def _has_adapter(model: nn.Module) -> bool:
+    config = getattr(model, "active_peft_config", None) if _is_a(model, "PeftModel") else None
+    if getattr(config, "is_prompt_learning", False):
+        return True
+    return any(_is_a(module, *LAYERS) for module in model.modules())
+
+
+def _is_a(module: nn.Module, *names: str) -> bool:
+    """Whether a module is of one of these classes of ``peft``, wherever a version of it defines them."""
+    return any(
+        kind.__name__ in names and kind.__module__.startswith("peft.") for kind in type(module).__mro__
+    )
+
+
+def _base_of(model: nn.Module) -> nn.Module:
+    find: Callable[[], object] | None = getattr(model, "get_base_model", None)
+    base = model if find is None else find()
+    return base if isinstance(base, nn.Module) else model
+
+
+def _saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, str], list[str]]:  # noqa: ANN401 - of any method
+    """Return the keys that ``peft`` saves with their names in the model, and those that have none."""
+    from peft import get_peft_model_state_dict  # noqa: PLC0415 - only for models that have imported it
+
+    entries = model.state_dict()
+    places = {id(tensor): name for name, tensor in entries.items()}
+    saved = get_peft_model_state_dict(
+        model,
+        state_dict=dict(entries),
+        adapter_name=label,
+        # "auto" would ask the hub, which a worker may not be able to reach.
+        save_embedding_layers=_embeddings_resized(model, config),
+    )
+    # transformers' own add_adapter and inject_adapter_in_model leave the names of the base model as they are.
+    before = "" if hasattr(model, "get_base_model") else PREFIX
+    names: dict[str, str] = {}
+    unknown: list[str] = []
+    for key, tensor in saved.items():
+        name = places.get(id(tensor)) or _equal_entry(entries, tensor)
+        if name is None:
+            unknown.append(key)
+        else:
+            names[before + plain_name(key)] = plain_name(name)
+    return names, unknown
+
+
+def _equal_entry(entries: Mapping[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
+    """Return the entry that a saved tensor is a copy of; None: none, or more than one may be."""
+    alike = [n for n, e in entries.items() if e.shape == tensor.shape and e.dtype == tensor.dtype]
+    equal = [name for name in alike if raw_bytes(entries[name]) == raw_bytes(tensor)]
+    return equal[0] if len(equal) == 1 else None
+
+
+def _embeddings_resized(model: nn.Module, config: Any) -> bool:  # noqa: ANN401 - of any method
+    """Whether the vocabulary is another than that of the base model that the adapter names."""
+    own = getattr(model, "config", None)
+    size, name = getattr(own, "vocab_size", None), config.base_model_name_or_path
+    if own is None or size is None or not name:
+        return False
+    try:
+        original = type(own).from_pretrained(name, local_files_only=True)
+    except (OSError, ValueError):
+        return False  # the base model was not loaded by its name, so there is nothing to compare with
+    return bool(original.vocab_size != size)
+
+
+def _trained_outside(model: nn.Module, inside: set[str]) -> list[str]:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    covered = {id(parameter) for name, parameter in parameters.items() if plain_name(name) in inside}
+    return [name for name, p in parameters.items() if p.requires_grad and id(p) not in covered]
+
+
+def _config_text(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # noqa: ANN401 - of any method
+    """``adapter_config.json``; what is a set in it has an order, so that equal models give equal bytes."""
+    value = {
+        key: sorted(entry) if isinstance(entry, set | frozenset) else entry
+        for key, entry in config.to_dict().items()
+    }
+    value["inference_mode"] = True
+    value["base_model_name_or_path"] = (
+        config.base_model_name_or_path or base.__dict__.get("name_or_path") or None
+    )
+    if config.task_type is None and hasattr(model, "get_base_model"):
+        value["auto_mapping"] = {
+            "base_model_class": type(base).__name__,
+            "parent_library": type(base).__module__,
+        }
+    return to_json(json.loads(json.dumps(value, default=_plain)))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return str(value).removeprefix("torch.")
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

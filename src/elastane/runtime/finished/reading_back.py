@@ -1,0 +1,285 @@
+"""Reading an export back with the library that its users load it with, before the user hears of it.
+
+The tensors are compared bit for bit with what was to be written. ``transformers`` and ``peft`` themselves,
+where they are installed, tell whether ``from_pretrained`` finds all of them.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
+
+from elastane.api.errors import ElastaneError
+from elastane.api.printable import one_line
+from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, PREFIX
+from elastane.runtime.finished.configs import CONFIG
+from elastane.runtime.finished.formats import Trained, as_exported
+from elastane.runtime.finished.named_tensors import NamedTensors
+from elastane.runtime.finished.stored import StoredTensors, stored_model
+from elastane.runtime.state.memory import raw_bytes
+
+OTHER_FORMATS = "use --format torch or dcp, which hold every tensor under its name in the model"
+Checked = tuple[str, ...]
+"""What was found out, in sentences."""
+
+
+class NotReadBack(ElastaneError):
+    """An export is not what was to be exported."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, do: str = "check the disk, and export again") -> None:
+        super().__init__(
+            f"the export does not hold the trained model: {what}",
+            means="whoever loads it would get another model, so it was removed",
+            do=do,
+        )
+
+
+def check_torch(trained: Trained, folder: Path) -> Checked:
+    """Compare what ``torch.load`` reads with the model.
+
+    Raises:
+        NotReadBack: something differs.
+    """
+    read = torch.load(folder / "model.pt", weights_only=True, mmap=True)
+    names = _stored_names(trained.model)
+    _compare("model.pt", {name: trained.model.tensor(old) for name, old in names.items()}, read)
+    _check_optimizer(trained, folder)
+    return ("read back with torch.load: every tensor is the trained one",)
+
+
+def check_dcp(trained: Trained, folder: Path) -> Checked:
+    """Compare what ``torch.distributed.checkpoint`` reads with the model, one tensor at a time.
+
+    Raises:
+        NotReadBack: something differs.
+    """
+    found = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
+    names = _stored_names(trained.model)
+    expected: dict[str, Callable[[], Any]] = {
+        f"model.{name}": partial(trained.model.tensor, old) for name, old in names.items()
+    }
+    if trained.optimizer is not None:
+        for name, value in trained.optimizer.flat_form().items():
+            expected[f"optimizer.{name}"] = partial(_same, value)
+    # Groups and lists are flattened further by torch; what is not a tensor is checked by its presence.
+    missing = [
+        name for name in expected if not any(key == name or key.startswith(f"{name}.") for key in found)
+    ]
+    if missing:
+        raise NotReadBack(f"{missing[0]} is missing")
+    for name, value_of in expected.items():
+        value = value_of()
+        if isinstance(value, torch.Tensor):
+            part, _, key = name.partition(".")
+            read = {part: {key: torch.empty_like(value)}}
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+                load_checkpoint(read, checkpoint_id=folder, no_dist=True)
+            _compare_tensor(name, value, read[part][key])
+    return ("read back with torch.distributed.checkpoint: every tensor is the trained one",)
+
+
+def check_hf(trained: Trained, folder: Path) -> Checked:
+    """Compare what ``safetensors`` reads with the model; then let ``transformers`` or ``peft`` load it.
+
+    Raises:
+        NotReadBack: something differs, or they do not find every tensor.
+    """
+    exported = as_exported(trained)
+    if exported.model.described:
+        _check_stored("the weights", exported.model, stored_model(folder))
+    if exported.adapter is not None:
+        _check_stored(ADAPTER_WEIGHTS, exported.adapter, StoredTensors([folder / ADAPTER_WEIGHTS]))
+    _check_optimizer(exported, folder)
+    said = ["read back with safetensors: every tensor is the trained one"]
+    if exported.model.described:
+        said.append(_loaded_by_transformers(exported, folder))
+    if exported.adapter is not None:
+        said.append(_loaded_by_peft(trained, folder))
+        if not exported.model.described:
+            base = json.loads(exported.texts[ADAPTER_CONFIG]).get("base_model_name_or_path")
+            said.append(f"it is an adapter of {base or 'a base model without a name'}, which is not included")
+    return tuple(said)
+
+
+CHECKS: dict[str, Callable[[Trained, Path], Checked]] = {
+    "hf": check_hf,
+    "dcp": check_dcp,
+    "torch": check_torch,
+}
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _stored_names(tensors: NamedTensors) -> dict[str, str]:
+    return {name: name for name in tensors.described} | dict(tensors.aliases)
+
+
+def _check_stored(what: str, expected: NamedTensors, found: StoredTensors | None) -> None:
+    if found is None:
+        raise NotReadBack(f"{what}: the file is missing")
+    if found.described != dict(expected.described):
+        differing = {*found.described.items()} ^ {*expected.described.items()}
+        raise NotReadBack(
+            f"{what}: {min(name for name, _ in differing)} has another shape or type, or is missing"
+        )
+    for name in expected.described:
+        _compare_tensor(name, expected.tensor(name), found.tensor(name))
+
+
+def _check_optimizer(trained: Trained, folder: Path) -> None:
+    if trained.optimizer is None:
+        return
+    expected = trained.optimizer.torch_form()
+    read = torch.load(folder / "optimizer.pt", weights_only=True, mmap=True)
+    if read["param_groups"] != expected["param_groups"]:
+        raise NotReadBack("optimizer.pt has other parameter groups")
+    _compare("optimizer.pt", _flat(expected["state"]), _flat(read["state"]))
+
+
+def _flat(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{number}.{key}": value for number, entries in state.items() for key, value in entries.items()}
+
+
+def _compare(what: str, expected: Mapping[str, Any], read: Mapping[str, Any]) -> None:
+    if expected.keys() != read.keys():
+        raise NotReadBack(f"{what}: {min(expected.keys() ^ read.keys())} is missing, or was not to be there")
+    for name, value in expected.items():
+        if isinstance(value, torch.Tensor):
+            _compare_tensor(name, value, read[name])
+        elif value != read[name]:
+            raise NotReadBack(f"{what}: {name} is {read[name]!r} instead of {value!r}")
+
+
+def _compare_tensor(name: str, expected: torch.Tensor, read: torch.Tensor) -> None:
+    if (expected.dtype, expected.shape) != (read.dtype, read.shape):
+        raise NotReadBack(
+            f"{name} is {read.dtype} {tuple(read.shape)}, not {expected.dtype} {tuple(expected.shape)}"
+        )
+    if raw_bytes(expected) != raw_bytes(read):
+        raise NotReadBack(f"{name} has other values")
+
+
+def _loaded_by_transformers(exported: Trained, folder: Path) -> str:
+    """Let ``from_pretrained`` load the weights.
+
+    Raises:
+        NotReadBack: it cannot, or it invents or drops tensors.
+    """
+    name, kind = _class_in(exported.texts[CONFIG])
+    if kind is None:
+        return f"not loaded with transformers: it is not installed here, or {name} is not one of its classes"
+    config = kind.config_class.from_pretrained(folder)
+    options: dict[str, Any] = {"dtype": "auto", "output_loading_info": True}
+    if exported.adapter is not None:
+        # By the folder's name it would load the adapter as well, which `peft` is asked for.
+        load = partial(kind.from_pretrained, None, config=config, state_dict=_all_tensors(folder), **options)
+    else:
+        load = partial(kind.from_pretrained, folder, local_files_only=True, **options)
+        if importlib.util.find_spec("accelerate") is not None:
+            # Names, shapes and types without memory for the values, which have been compared.
+            load = partial(load, device_map="meta")
+    if "device_map" not in load.keywords and _size_bytes(exported.model) > _free_bytes() // 2:
+        return "not loaded with transformers: a model of this size needs accelerate to be installed for that"
+    _, report = _asked(load, f"{name}.from_pretrained")
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        if found := report.get(problem):
+            first = min(map(str, found))
+            raise NotReadBack(
+                f"{name}.from_pretrained reports {len(found)} {problem}, such as {first}", do=OTHER_FORMATS
+            )
+    return f"{name}.from_pretrained finds every tensor"
+
+
+def _loaded_by_peft(trained: Trained, folder: Path) -> str:
+    """Let ``peft`` say which tensors the adapter must have.
+
+    Raises:
+        NotReadBack: the folder has others.
+    """
+    if BASE_CONFIG not in trained.texts:
+        return "not loaded with peft: the base model is not one of transformers'"
+    name, kind = _class_in(trained.texts[BASE_CONFIG])
+    if kind is None or importlib.util.find_spec("peft") is None:
+        return f"not loaded with peft: it or {name} is not installed here"
+    expected, base = _asked(partial(_adapter_on, kind, trained.texts[BASE_CONFIG], folder), "peft")
+    found = {name: one.shape for name, one in StoredTensors([folder / ADAPTER_WEIGHTS]).described.items()}
+    # Layers of the base model may be saved with an adapter: embeddings that have been resized.
+    wrong = {
+        n for n, shape in found.items() if shape != expected.get(n, base.get(n))
+    } | expected.keys() - found.keys()
+    if wrong:
+        what = f"peft misses {min(wrong)}, does not expect it, or expects another shape"
+        raise NotReadBack(what, do=OTHER_FORMATS)
+    return "peft finds every tensor of the adapter"
+
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def _adapter_on(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Shapes]:  # noqa: ANN401 - a class of transformers
+    """Return the tensors that an adapter has, and those of its base model, without any values."""
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict  # noqa: PLC0415 - only where it is installed
+
+    adapter = PeftConfig.from_pretrained(folder)
+    if hasattr(adapter, "init_lora_weights"):
+        # Others compute it from the values of the base model.
+        adapter.init_lora_weights = True
+    with torch.device("meta"):
+        base = kind(kind.config_class.from_dict(json.loads(config_text)))
+        base_shapes = {f"{PREFIX}{name}": tuple(one.shape) for name, one in base.state_dict().items()}
+        model = get_peft_model(base, adapter)
+        saved = get_peft_model_state_dict(model, save_embedding_layers=False)
+    return {name: tuple(one.shape) for name, one in saved.items()}, base_shapes
+
+
+def _class_in(config_text: bytes) -> tuple[str, Any]:
+    """Return the name of the class that a configuration asks for, and the class; None: not here."""
+    name = next(iter(json.loads(config_text).get("architectures") or ()), "")
+    if importlib.util.find_spec("transformers") is None:
+        return name, None
+    transformers = importlib.import_module("transformers")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return name, getattr(transformers, name, None)
+
+
+def _asked(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - whatever a library returns
+    """Let a library load the export; whatever it raises is what a user would meet.
+
+    Raises:
+        NotReadBack: it raised.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return load()
+    except Exception as error:
+        why = f"{what} fails: {type(error).__name__}: {one_line(str(error), 300)}"
+        raise NotReadBack(why, do=OTHER_FORMATS) from error
+
+
+def _all_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    stored = stored_model(folder)
+    return {} if stored is None else {name: stored.tensor(name) for name in stored.described}
+
+
+def _size_bytes(tensors: NamedTensors) -> int:
+    return sum(described.size_bytes for described in tensors.described.values())
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

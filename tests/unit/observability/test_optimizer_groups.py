@@ -1,0 +1,31 @@
+"""The card shows the optimizer's groups as they were at the end."""
+
+from elastane.observability.card import FinishedModel, card_text
+from elastane.observability.metrics import metrics_of
+from elastane.observability.optimizer_groups import OptimizerGroups
+
+GROUPS = OptimizerGroups(
+    "AdamW",
+    (
+        {"lr": 0.00031, "betas": [0.9, 0.95], "weight_decay": 0.1, "params": ["a.weight", "b|c", "d", "e"]},
+        {"lr": 0.00031, "betas": [0.9, 0.95], "weight_decay": 0.0, "params": ["a.bias"]},
+    ),
+)
+
+
+def card_of(run, optimizer):
+    model = FinishedModel(files=(("model.safetensors", 1400),), optimizer=optimizer)
+    return card_text(run, metrics_of(run), model)
+
+
+def test_each_group_has_its_parameters_and_what_differs(make_run) -> None:
+    card = card_of(make_run(), GROUPS)
+    assert "| group | parameters | weight\\_decay |" in card
+    assert "| 0 | 4: a.weight, b\\|c, d and 1 more | 0.1 |" in card
+    assert "| 1 | 1: a.bias | 0 |" in card
+    assert "In all groups: lr 0.00031, betas (0.9, 0.95)." in card
+    assert "AdamW(lr=0.001)" not in card, "the defaults were never used by these groups"
+
+
+def test_a_run_that_did_not_record_them_shows_what_it_began_with(make_run) -> None:
+    assert "AdamW(lr=0.001)" in card_of(make_run(), None)
