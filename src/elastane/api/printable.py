@@ -20,6 +20,17 @@ def paragraphs(text: str, longest: int = LONGEST) -> str:
     return _escaped(text, longest, keep="\n\t")
 
 
+def storable(text: str, longest: int = LONGEST) -> str:
+    """Return the text as it is, but bounded, and without what a database or JSON cannot hold.
+
+    That is NUL, and halves of surrogate pairs. Whatever shows the text must still escape it.
+    """
+    shown = text[:longest]
+    if "\0" in shown or not shown.isascii():
+        shown = "".join(_escape(c) if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in shown)
+    return shown if len(shown) <= longest and len(text) <= longest else shown[: longest - 1] + CUT
+
+
 def _escaped(text: str, longest: int, keep: str) -> str:
     # Bounded before and after: one character becomes up to ten.
     shown = text[:longest]

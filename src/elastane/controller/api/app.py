@@ -34,7 +34,9 @@ def application(controller: Controller) -> FastAPI:
     app.state.controller = controller
     app.state.closing = threading.Event()
     app.state.watchers = watching.Watchers(
-        controller.settings.watchers, controller.settings.watchers_per_token
+        controller.settings.watchers,
+        controller.settings.watchers_per_token,
+        controller.settings.watchers_per_user,
     )
     return app
 

@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
+from elastane.api.printable import LONGEST
 from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
 from elastane.controller.access.secrets import PREFIX, digest_of
 from elastane.controller.api.bodies import response
@@ -25,6 +26,9 @@ from elastane.controller.api.problems import Refusal, missing, refused
 from elastane.controller.store import audit, replies, tokens
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply
+
+LONGEST_BY_OPERATORS = 64 * 1024
+"""Characters of what is told of one change: a whole configuration may be applied at once."""
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +108,7 @@ class Caller:
             allowed=allowed,
             detail=detail,
             now_s=self.now_s,
+            longest=LONGEST_BY_OPERATORS if self.of_the_cluster else LONGEST,
         )
 
 
@@ -209,8 +214,7 @@ def install(app: FastAPI) -> None:
     def not_allowed(_: Request, error: NotAllowed) -> Response:
         caller, target = error.caller, error.target
         try:
-            with caller.controller.store.writing() as tx:
-                caller.audit(tx, error.action, target.name, target.team, allowed=False, detail=error.reason)
+            caller.controller.refusals.add(caller.principal, error.action, target, error.reason, caller.now_s)
         except StoreError as lost:
             # The answer is the same: another one would tell what is there from what is not.
             log.error(  # noqa: TRY400 - it is in words

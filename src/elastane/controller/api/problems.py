@@ -9,10 +9,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from elastane.api.errors import BadField, BadInput, ElastaneError
+from elastane.api.printable import one_line
 from elastane.api.wire import Problem
 from elastane.controller.api.parameters import WORDS
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull
 from elastane.controller.store.jobs import Ended, NameTaken
+
+LONGEST_DETAIL = 2000
+LONGEST_FIELD = 300
+"""Characters."""
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +82,11 @@ def problem(status: HTTPStatus, detail: str, *, means: str = "", do: str = "", f
         type="about:blank",
         title=status.phrase,
         status=status,
-        detail=detail,
-        means=means,
-        do=do,
-        field=field,
+        # Requests are quoted in it.
+        detail=one_line(detail, LONGEST_DETAIL),
+        means=one_line(means, LONGEST_DETAIL),
+        do=one_line(do, LONGEST_DETAIL),
+        field=one_line(field, LONGEST_FIELD),
     )
 
 
