@@ -20,6 +20,21 @@ def paragraphs(text: str, longest: int = LONGEST) -> str:
     return _escaped(text, longest, keep="\n\t")
 
 
+def folded(text: str, longest: int = LONGEST) -> str:
+    """Return the text in one line: line breaks become spaces, control characters are escaped.
+
+    For sentences that may be those of an error, which has several lines.
+    """
+    cut = text[: longest + 1]
+    joined = " ".join(filter(None, map(str.strip, cut.split("\n")))) if "\n" in cut else cut
+    return one_line(joined, longest) if len(text) <= longest else one_line(joined + CUT, longest)
+
+
+def entry(text: str, longest: int = LONGEST) -> str:
+    """Return the text as one entry of a log: further lines are indented, so that none passes for an entry."""
+    return paragraphs(text.rstrip("\n"), longest).replace("\n", "\n  ")
+
+
 def storable(text: str, longest: int = LONGEST) -> str:
     """Return the text as it is, but bounded, and without what a database or JSON cannot hold.
 

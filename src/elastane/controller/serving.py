@@ -173,6 +173,8 @@ def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Arriving,
+        # The API has no WebSockets: nobody but the application looks at a request for one, and refuses it.
+        ws="none",
         # Its lines are written as all others of this process, with their time.
         log_config=None,
         log_level="warning",

@@ -23,6 +23,7 @@ from elastane.controller.api import (
 )
 from elastane.controller.api.context import Controller, Settings
 from elastane.controller.api.description import describe
+from elastane.controller.api.framing import Framing
 from elastane.controller.api.size import SizeLimit
 
 ROUTERS = (jobs, watching, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
@@ -61,5 +62,6 @@ def _routed(settings: Settings) -> FastAPI:
     problems.install(app)
     caller.install(app)
     app.add_middleware(SizeLimit, largest=settings.body_bytes)
+    app.add_middleware(Framing)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app
