@@ -114,3 +114,17 @@ def test_what_an_operator_applies_at_once_is_told_whole(api):
     pools = [{"name": f"pool{number}", "device": "h100", "devices": 1} for number in range(100)]
     assert api.user("operator").post("/config/apply", {"pools": pools}).is_success
     assert "pool99" in lines(api)[0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "field"),
+    [
+        ("/pools/h", {"name": "h", "device": "x" * 2000, "devices": 1}, "pools.h.device"),
+        ("/pools/h", {"name": "h", "device": "x", "devices": 1, "site": "\x1b[2J"}, "pools.h.site"),
+        ("/pools/h", {"name": "h", "device": "x", "devices": 1, "labels": {"a": "b\nc"}}, "pools.h.labels.a"),
+        ("/priorities/h", {"name": "h", "value": 1, "description": "\u202e"}, "priorities.h.description"),
+    ],
+)
+def test_what_operators_declare_is_text_for_a_table(api, path, document, field):
+    answer = api.user("operator").put(path, document)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)

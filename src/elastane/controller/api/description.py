@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from elastane.api.wire import Problem
+from elastane.controller.api.links import add_links
 
 MARK = "x-msgspec"
 REF = "#/components/schemas/{name}"
@@ -78,6 +79,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
             for operation in path.values():
                 # FastAPI's own shape of a wrong parameter, which is a Problem here.
                 operation["responses"].pop("422", None)
+        add_links(schema["paths"])
         schema.setdefault("components", {})["schemas"] = components
         app.openapi_schema = schema
     return app.openapi_schema
