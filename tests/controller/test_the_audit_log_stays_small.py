@@ -101,6 +101,24 @@ def test_refusals_that_a_full_disk_kept_out_are_written_later(api, monkeypatch, 
     assert sum(one["times"] for one in lines(api)) == 4
 
 
+def test_a_team_reads_from_no_sum_what_exists_elsewhere(api, make_spec):
+    api.user().post("/jobs", make_spec())
+
+    def told_after_asking_for(job):
+        """What an admin finds in the log of the team after asking often for a job."""
+        admin = api.user("team-admin", team=f"team-of-{job}", user="eve")
+        for _ in range(ONE_BY_ONE + 3):
+            assert admin.get(f"/jobs/{job}").status_code == 404
+        admin.delete("/pools/h100")
+        api.controller.refusals.write_ended(api.clock() + WINDOW_S)
+        found = admin.get("/audit?limit=1000").json()["items"]
+        return [(one["action"], one["target"], one["times"], one["detail"]) for one in found]
+
+    assert told_after_asking_for("train") == told_after_asking_for("nowhere") == []
+    refused = [one for one in lines(api) if one["target"] == "job train" and not one["allowed"]]
+    assert sum(one["times"] for one in refused) == ONE_BY_ONE + 3
+
+
 def test_others_are_refused_line_by_line_beside_one_who_is_refused_for_ever(api):
     eve, vic = api.user("viewer", user="eve"), api.user("viewer", user="vic")
     for _ in range(300):

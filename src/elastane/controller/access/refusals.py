@@ -14,11 +14,20 @@ ONE_BY_ONE = 20
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """A refusal, as the audit log has it."""
+    """A refusal, as the audit log has it.
+
+    Args:
+        action: what was asked for.
+        target: with what.
+        reason: why not.
+        visible: whoever asked was told that the target exists. Other refusals are counted apart, and their
+            sums are for operators: else a team's admin could read from them what exists elsewhere.
+    """
 
     action: str
     target: str
     reason: str
+    visible: bool = True
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):

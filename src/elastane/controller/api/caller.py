@@ -17,6 +17,7 @@ from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
 from elastane.api.printable import LONGEST
+from elastane.controller.access.refusals import Refused
 from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
 from elastane.controller.access.secrets import PREFIX, digest_of
 from elastane.controller.api.bodies import response
@@ -37,7 +38,10 @@ class NotAllowed(Refusal):
     """A right is missing; the audit log hears of it, wherever it was raised: see `install`."""
 
     def __init__(self, caller: "Caller", action: Action, target: Target, denied: Denied) -> None:
-        self.caller, self.action, self.target, self.reason = caller, action, target, denied.reason
+        self.caller, self.target, self.reason = caller, target, denied.reason
+        self.refused = Refused(
+            action=action, target=target.name, reason=denied.reason, visible=denied.visible
+        )
         shown = missing(target.name)
         if denied.visible:
             super().__init__(
@@ -214,7 +218,7 @@ def install(app: FastAPI) -> None:
     def not_allowed(_: Request, error: NotAllowed) -> Response:
         caller, target = error.caller, error.target
         try:
-            caller.controller.refusals.add(caller.principal, error.action, target, error.reason, caller.now_s)
+            caller.controller.refusals.add(caller.principal, error.refused, target.team, caller.now_s)
         except StoreError as lost:
             # The answer is the same: another one would tell what is there from what is not.
             log.error(  # noqa: TRY400 - it is in words

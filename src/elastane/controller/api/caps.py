@@ -37,15 +37,15 @@ def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
     means = "the job was not submitted; the others go on"
     if taken.jobs >= limits.jobs:
         raise _full(
-            f"team {spec.team} has {taken.jobs} jobs that have not ended, and may have {limits.jobs}",
+            f"team {spec.team} has {taken.jobs} of at most {limits.jobs} jobs that have not ended",
             means=means,
             free="cancel some, or wait until some have ended",
             raise_it=f"elastane team set {spec.team} --max-jobs N",
         )
     if taken.of_user >= limits.jobs_per_user:
         raise _full(
-            f"user {user} has {taken.of_user} jobs in team {spec.team} that have not ended, "
-            f"and may have {limits.jobs_per_user}",
+            f"user {user} has {taken.of_user} of at most {limits.jobs_per_user} jobs in team {spec.team} "
+            "that have not ended",
             means=means,
             free="cancel some, or wait until some have ended",
             raise_it=f"elastane team set {spec.team} --max-jobs-per-user N",
@@ -72,8 +72,7 @@ def _size_bytes(spec: JobSpec) -> int:
 def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
     if stored + added > limits.stored_mib * MIB:
         raise _full(
-            f"the specs of team {team}'s jobs have {stored / MIB:.1f} MiB, and may have "
-            f"{limits.stored_mib} MiB",
+            f"the specs of team {team}'s jobs have {stored / MIB:.1f} of at most {limits.stored_mib} MiB",
             means="nothing was changed; jobs that have ended count until the cluster forgets them",
             free="write smaller specs; with runPolicy.ttlSecondsAfterFinished ended jobs are forgotten",
             raise_it=f"elastane team set {team} --max-stored-mib N",
@@ -93,7 +92,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
     valid = tokens.valid_in(tx, team, now_s)
     if valid >= most:
         raise _full(
-            f"team {team} has {valid} valid tokens, and may have {most}",
+            f"team {team} has {valid} of at most {most} valid tokens",
             means="no token was made",
             free="revoke some (elastane token list, elastane token revoke TOKEN)",
             raise_it=raise_it,
@@ -101,7 +100,7 @@ def check_tokens(tx: Connection, team: str, now_s: float) -> None:
     made = tokens.made_since(tx, team, now_s - DAY_S)
     if made >= MADE_A_DAY * most:
         raise _full(
-            f"{made} tokens of team {team} were made within a day, and {MADE_A_DAY * most} may be",
+            f"{made} of at most {MADE_A_DAY * most} tokens of team {team} were made within a day",
             means="no token was made; revoked ones are kept, so that the audit log can be understood",
             free="use a token for longer",
             raise_it=raise_it,

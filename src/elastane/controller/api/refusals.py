@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.controller.access.refusals import Refused, Tally, counted, is_due, is_over
-from elastane.controller.access.roles import Principal, Target
+from elastane.controller.access.roles import Principal
 from elastane.controller.store import audit
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import StoreError
@@ -28,28 +28,34 @@ class Refusals:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # The token that was refused last comes last.
-        self._tallies: dict[str, tuple[Principal, Tally]] = {}
+        # By token and whether the refusals were visible; the one that was refused last comes last.
+        self._tallies: dict[tuple[str, bool], tuple[Principal, Tally]] = {}
         self._lock = threading.Lock()
 
-    def add(self, principal: Principal, action: str, target: Target, reason: str, now_s: float) -> None:
+    def add(self, principal: Principal, refused: Refused, team: str, now_s: float) -> None:
         """Counts a refusal, and writes it if it is due.
+
+        Args:
+            principal: who was refused.
+            refused: what.
+            team: of what was asked for.
+            now_s: the time.
 
         Raises:
             StoreError: it could not be written; it stays counted.
         """
         self.write_ended(now_s)
-        refused = Refused(action=action, target=target.name, reason=reason)
+        key = principal.token, refused.visible
         with self._lock:
-            _, before = self._tallies.pop(principal.token, (principal, None))
+            _, before = self._tallies.pop(key, (principal, None))
             tally = counted(before, refused, now_s)
             due = is_due(tally)
-            self._tallies[principal.token] = principal, tally.all_written() if due else tally
+            self._tallies[key] = principal, tally.all_written() if due else tally
         if not due:
             return
         try:
             with self._store.writing() as tx:
-                _append(tx, principal, tally, team=target.team, now_s=now_s)
+                _append(tx, principal, tally, team=team, now_s=now_s)
         except StoreError:
             self._give_back(principal, tally)
             raise
@@ -67,18 +73,18 @@ class Refusals:
         with self._lock:
             excess = max(0, len(self._tallies) - MOST_TALLIES)
             ended = [
-                token
-                for place, (token, (_, tally)) in enumerate(self._tallies.items())
+                key
+                for place, (key, (_, tally)) in enumerate(self._tallies.items())
                 if all_of_them or place < excess or is_over(tally, now_s)
             ]
-            forgotten = [self._tallies.pop(token) for token in ended]
+            forgotten = [self._tallies.pop(key) for key in ended]
         pending = [(principal, tally) for principal, tally in forgotten if tally.pending]
         if not pending:
             return
         try:
             with self._store.writing() as tx:
                 for principal, tally in pending:
-                    _append(tx, principal, tally, team=principal.team, now_s=now_s)
+                    _append(tx, principal, tally, team=_team_of_sum(principal, tally), now_s=now_s)
         except StoreError:
             for principal, tally in pending:
                 self._give_back(principal, tally)
@@ -86,13 +92,19 @@ class Refusals:
 
     def _give_back(self, principal: Principal, tally: Tally) -> None:
         """What could not be written is pending again, beside what has been counted meanwhile."""
+        key = principal.token, tally.last.visible
         with self._lock:
-            _, newer = self._tallies.get(principal.token, (principal, None))
+            _, newer = self._tallies.get(key, (principal, None))
             if newer is not None:
                 written = newer.written - tally.pending if newer.since_s == tally.since_s else newer.written
                 count = newer.count if newer.since_s == tally.since_s else newer.count + tally.pending
                 tally = msgspec.structs.replace(newer, count=count, written=written)
-            self._tallies[principal.token] = principal, tally
+            self._tallies[key] = principal, tally
+
+
+def _team_of_sum(principal: Principal, tally: Tally) -> str:
+    """Who sees a line for several requests: the token's team; of what it may not see, operators alone."""
+    return principal.team if tally.last.visible else ""
 
 
 def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, now_s: float) -> None:
@@ -102,7 +114,7 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
         tx: a transaction that writes.
         principal: who was refused.
         tally: with something pending.
-        team: of what was asked for; several requests are shown to the team of the token, as they differ.
+        team: of what was asked for, if it is one request.
         now_s: the time.
     """
     last, several = tally.last, tally.pending > 1
@@ -113,7 +125,7 @@ def _append(tx: Connection, principal: Principal, tally: Tally, *, team: str, no
         user=principal.user,
         action=last.action,
         target=last.target,
-        team=principal.team if several else team,
+        team=_team_of_sum(principal, tally) if several else team,
         allowed=False,
         detail=f"{tally.pending} more requests of this token were refused, {tally.count} since {since}; "
         f"this is the last one: {last.reason}"
