@@ -214,14 +214,48 @@ def test_a_revoked_token_and_one_that_has_ended_count_no_more(api):
 
 def test_a_team_admin_makes_and_revokes_tokens_of_the_team_only(api):
     admin = api.user("team-admin", user="ann")
-    assert admin.post("/tokens", {"user": "b", "role": "viewer", "team": "vision"}).status_code == 201
-    assert admin.post("/tokens", {"user": "b", "role": "viewer", "team": "speech"}).status_code == 404
-    assert admin.post("/tokens", {"user": "b", "role": "viewer", "team": "*"}).status_code == 404
-    assert admin.post("/tokens", {"user": "b", "role": "operator"}).status_code == 403
+    assert admin.post("/tokens", {"user": "ann", "role": "viewer", "team": "vision"}).status_code == 201
+    assert admin.post("/tokens", {"user": "ann", "role": "viewer", "team": "speech"}).status_code == 404
+    assert admin.post("/tokens", {"user": "ann", "role": "viewer", "team": "*"}).status_code == 404
+    assert admin.post("/tokens", {"user": "ann", "role": "operator"}).status_code == 403
     assert {one["team"] for one in admin.get("/tokens").json()["items"]} == {"vision"}
     operators = api.user("operator").get("/tokens").json()["items"]
     foreign = next(one["id"] for one in operators if one["role"] == "operator")
     assert admin.delete(f"/tokens/{foreign}").status_code in {403, 404}
+
+
+def test_a_team_admin_names_nobody_else_in_a_token(api):
+    admin, every = api.user("team-admin", user="ann"), api.user("team-admin", team="*", user="eve")
+
+    def made(who, user, team="vision"):
+        return who.post("/tokens", {"user": user, "role": "submitter", "team": team})
+
+    for user in ("bob", "vision", "visionary+ci", "speech+ci", "+ci", "ANN", "ann+x"):
+        refused = made(admin, user)
+        assert refused.status_code in {403, 422}, user
+        assert "operator" in refused.json()["do"] or refused.json()["field"] == "user"
+    for user in ("ann", "vision+ci", "vision+nightly@example.org"):
+        assert made(admin, user).status_code == 201, user
+    assert made(every, "speech+ci", "speech").status_code == 201
+    assert made(every, "eve", "*").status_code == 201
+    assert made(every, "bob", "*").status_code == 403
+    assert made(every, "speech+ci", "vision").status_code == 403
+    assert made(api.user("operator"), "bob").status_code == 201
+    assert made(api.user("submitter", user="sam"), "sam").status_code == 403
+
+
+def test_which_tokens_there_are_is_told_to_nobody_who_may_not_revoke_them(api):
+    operator = api.user("operator")
+    for role, team in (("viewer", "speech"), ("team-admin", "*"), ("operator", ""), ("reporter", "")):
+        made = operator.post("/tokens", {"user": "bob", "role": role, "team": team}).json()
+        there, absent = made["token"]["id"], "tok-000000000000"
+        for asker in ("viewer", "submitter", "team-admin", "reporter"):
+            user = api.user(asker, user=asker)
+            found, none = user.delete(f"/tokens/{there}"), user.delete(f"/tokens/{absent}")
+            assert found.status_code == none.status_code, (role, asker)
+            assert found.text.replace(there, absent) == none.text
+            assert found.headers.items() == none.headers.items()
+        assert api.with_secret(made["secret"]).get("/me").status_code == 200
 
 
 def test_an_admin_of_every_team_has_the_teams_and_not_the_cluster(api, make_spec):

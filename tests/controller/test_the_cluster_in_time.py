@@ -444,7 +444,7 @@ def test_what_a_team_sees_of_the_audit_log_is_all_that_was_done_to_its_jobs(clus
     everybody.post("/jobs/train/priority", {"priorityClass": ""})
     everybody.post("/jobs/train/cancel")
     admin = cluster.api.user("team-admin")
-    made = admin.post("/tokens", {"user": "bob", "role": "viewer", "team": "vision"}).json()
+    made = admin.post("/tokens", {"user": "ada", "role": "viewer", "team": "vision"}).json()
     admin.delete(f"/tokens/{made['token']['id']}")
     lines = msgspec.json.decode(admin.get("/audit").content)["items"]
     assert [one["action"] for one in reversed(lines)] == [

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ targets = st.builds(
     Target,
     name=st.just("job x"),
     team=names | st.just("") | st.just(EVERY_TEAM),
-    user=st.sampled_from(["", "ada", "bob"]),
+    user=st.sampled_from(["", "ada", "bob", "vision+ci", "speech+ci", "+ci", "*+ci"]),
     role=st.none() | roles,
 )
 
@@ -75,6 +76,22 @@ def test_nobody_but_an_operator_gives_a_role_beyond_their_own_team(principal, ta
     assert target.role not in {"operator", "reporter"}
     assert target.team
     assert principal.team in {target.team, EVERY_TEAM}
+
+
+@given(principals(), targets)
+def test_nobody_but_an_operator_makes_a_token_in_the_name_of_another(principal, target):
+    if principal.role == "operator" or may(principal, "tokens.write", target) != Allowed():
+        return
+    assert target.user in {"", principal.user} or target.user.startswith(f"{target.team}+")
+
+
+@given(principals(), actions, targets)
+def test_what_is_hidden_is_there_for_those_alone_who_may(principal, action, target):
+    match may(principal, action, msgspec.structs.replace(target, hidden=True)):
+        case Denied(visible=visible):
+            assert not visible
+        case Allowed():
+            assert may(principal, action, target) == Allowed()
 
 
 @given(principals(), actions, targets)

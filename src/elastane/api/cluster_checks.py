@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
+
 from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
@@ -94,6 +96,8 @@ def _check_tree(cohorts: Iterable[Cohort], teams: Iterable[Team], pools: list[st
         _check_ends(field, cohort.name, parents)
     for team in teams:
         _check_node("teams", team, pools)
+        for limit in msgspec.structs.fields(team.limits):
+            count(f"teams.{team.name}.limits.{limit.encode_name}", getattr(team.limits, limit.name), 0)
         if team.cohort and team.cohort not in parents:
             raise invalid(
                 f"teams.{team.name}.cohort", f"there is no cohort {team.cohort!r}", f"write one of: {known}"

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from elastane.api.quotas import Limits
+
 
 def lean(document: msgspec.Struct) -> dict[str, Any]:
     """A document as files write it: without what is as it would be anyway."""
@@ -26,6 +28,12 @@ def _lean(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
     if isinstance(value, tuple):
         return [_lean(one) for one in value]
     return msgspec.to_builtins(value)
+
+
+def new_fields(document: Mapping[str, Any]) -> dict[str, str]:
+    """Fields of a document that was not there before, without limits of a team that are the usual ones."""
+    usual = flat({"limits": msgspec.to_builtins(Limits())})
+    return {field: value for field, value in flat(document).items() if usual.get(field) != value}
 
 
 def field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

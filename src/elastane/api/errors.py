@@ -17,6 +17,10 @@ ElastaneError
 from pathlib import Path
 
 from elastane.api.checkpoints import Damage
+from elastane.api.printable import folded
+
+LONGEST = 20_000
+"""Characters of each part of an error."""
 
 
 class ElastaneError(Exception):
@@ -26,11 +30,12 @@ class ElastaneError(Exception):
 
     def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
         self.what, self.means, self.do = what, means, do
-        lines = [what]
+        # Requests and files are quoted in them; such a text adds no line and commands no terminal.
+        lines = [folded(what, LONGEST)]
         if means:
-            lines.append(f"  means: {means}")
+            lines.append(f"  means: {folded(means, LONGEST)}")
         if do:
-            lines.append(f"  do:    {do}")
+            lines.append(f"  do:    {folded(do, LONGEST)}")
         super().__init__("\n".join(lines))
 
 

@@ -20,6 +20,32 @@ def paragraphs(text: str, longest: int = LONGEST) -> str:
     return _escaped(text, longest, keep="\n\t")
 
 
+def folded(text: str, longest: int = LONGEST) -> str:
+    """Return the text in one line: line breaks become spaces, control characters are escaped.
+
+    For sentences that may be those of an error, which has several lines.
+    """
+    cut = text[: longest + 1]
+    joined = " ".join(filter(None, map(str.strip, cut.split("\n")))) if "\n" in cut else cut
+    return one_line(joined, longest) if len(text) <= longest else one_line(joined + CUT, longest)
+
+
+def entry(text: str, longest: int = LONGEST) -> str:
+    """Return the text as one entry of a log: further lines are indented, so that none passes for an entry."""
+    return paragraphs(text.rstrip("\n"), longest).replace("\n", "\n  ")
+
+
+def storable(text: str, longest: int = LONGEST) -> str:
+    """Return the text as it is, but bounded, and without what a database or JSON cannot hold.
+
+    That is NUL, and halves of surrogate pairs. Whatever shows the text must still escape it.
+    """
+    shown = text[:longest]
+    if "\0" in shown or not shown.isascii():
+        shown = "".join(_escape(c) if c == "\0" or "\ud800" <= c <= "\udfff" else c for c in shown)
+    return shown if len(shown) <= longest and len(text) <= longest else shown[: longest - 1] + CUT
+
+
 def _escaped(text: str, longest: int, keep: str) -> str:
     # Bounded before and after: one character becomes up to ten.
     shown = text[:longest]

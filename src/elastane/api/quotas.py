@@ -40,6 +40,24 @@ class Cohort(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
     weight: float = 1.0
 
 
+class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """How much of the controller itself one team may take, so that it leaves enough to others.
+
+    Args:
+        jobs: jobs of the team that have not ended.
+        jobs_per_user: those of one user in the team.
+        tokens: valid tokens of the team; within a day, ten times as many may be made.
+        watchers: streams of events that are open with tokens of the team.
+        stored_mib: MiB of specs of its jobs; those of ended jobs count until the jobs are forgotten.
+    """
+
+    jobs: int = 2000
+    jobs_per_user: int = 1000
+    tokens: int = 100
+    watchers: int = 200
+    stored_mib: int = 256
+
+
 class Team(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """A leaf: whom jobs belong to.
 
@@ -48,9 +66,11 @@ class Team(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
         cohort: whom it lends to first; empty: the cluster.
         quotas: at most one per pool; without one for a pool it owns nothing there and borrows.
         weight: its share of what is idle, relative to its siblings'.
+        limits: of its jobs, tokens and streams; a team that is not declared has the defaults.
     """
 
     name: str
     cohort: str = ""
     quotas: tuple[Quota, ...] = ()
     weight: float = 1.0
+    limits: Limits = Limits()

@@ -578,7 +578,20 @@ class MadeToken(Served, frozen=True, kw_only=True):
 
 
 class AuditLine(Served, frozen=True, kw_only=True):
-    """Who did what, or was not allowed to."""
+    """Who did what, or was not allowed to.
+
+    Args:
+        id: grows.
+        time_s: when.
+        token: that asked.
+        user: whom the token speaks for.
+        action: what was asked for.
+        target: with what.
+        team: the target belongs to; empty: to the cluster. Of several refusals: of the token.
+        allowed: it was done.
+        detail: what was changed, or why it was refused.
+        times: so many refusals of the token are told by this line; the last one is described.
+    """
 
     id: int
     time_s: float
@@ -589,6 +602,7 @@ class AuditLine(Served, frozen=True, kw_only=True):
     team: str
     allowed: bool
     detail: str
+    times: int = 1
 
 
 class Health(Served, frozen=True, kw_only=True):

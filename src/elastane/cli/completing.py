@@ -15,7 +15,7 @@ MOST = 200
 
 def runs(incomplete: str) -> list[str]:
     """Names of runs on this machine that begin so."""
-    return [name for name in known_names() if name.startswith(incomplete)]
+    return [name for name in known_names() if name.startswith(incomplete) and name.isprintable()]
 
 
 def jobs(incomplete: str) -> list[str]:

@@ -10,7 +10,7 @@ from elastane.cli.runs.logs import run_logs
 from elastane.cli.verb import AsJob, AsJson, Name
 
 
-def logs(
+def logs(  # noqa: PLR0917 - options of a verb
     name: Name,
     process: Annotated[
         str | None,
@@ -24,6 +24,12 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on until it is over.", show_default=False)
     ] = False,
     job: AsJob = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="As they wrote it, control characters and colours too.", show_default=False
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what the processes of NAME printed.
@@ -31,10 +37,13 @@ def logs(
     A run on this machine wins over a job of the cluster of the same name,
     unless --job is given.
 
+    Control characters are escaped, colours left out: a job's output must not
+    command your terminal. With --raw they are not.
+
     With --json, one object with the keys process and line per line.
     """
     run_dir = found_run(name, job=job)
     if run_dir is not None:
-        run_logs(run_dir, process, follow=follow, as_json=as_json)
+        run_logs(run_dir, process, follow=follow, as_json=as_json, raw=raw)
     else:
-        job_logs(name, process, follow=follow, as_json=as_json)
+        job_logs(name, process, follow=follow, as_json=as_json, raw=raw)

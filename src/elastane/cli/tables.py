@@ -11,6 +11,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from elastane.api.printable import folded
+
 UNBOUNDED = 10_000
 BETWEEN = 2
 """Columns of the terminal between two of the table."""
@@ -39,7 +41,7 @@ def table_of(
         width: of a screen that shows no more; None: as wide as it must be.
         giving: titles of the columns that are cut to that width, in this order.
     """
-    texts = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    texts = [[_cell(cell) for cell in row] for row in rows]
     filled = [place for place in range(len(titles)) if any(row[place].plain for row in texts)]
     widths = {
         titles[place]: max(cell_len(words) for words in (titles[place], *(row[place].plain for row in texts)))
@@ -64,6 +66,13 @@ def table_of(
     for row in texts:
         table.add_row(*(row[place] for place in filled))
     return table
+
+
+def _cell(cell: Text | str) -> Text:
+    """One line, whatever is in it: a row that has two could pass for another row."""
+    if isinstance(cell, str):
+        return Text(folded(cell, UNBOUNDED))
+    return Text(folded(cell.plain, UNBOUNDED), style=cell.style) if "\n" in cell.plain else cell
 
 
 def print_whole(console: Console, what: RenderableType) -> None:

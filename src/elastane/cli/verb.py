@@ -8,10 +8,10 @@ from typing import Annotated, ParamSpec, TypeAlias, cast
 
 import msgspec
 import typer
-from rich.console import Console
 
 from elastane.api.errors import ElastaneError
 from elastane.cli.completing import jobs, runs, runs_and_jobs
+from elastane.cli.terminal import Terminal, as_json_text
 
 P = ParamSpec("P")
 
@@ -82,9 +82,9 @@ def with_a_suggestion(error: ElastaneError, typed: Collection[object]) -> Elasta
 
 def print_json(value: object) -> None:
     """One JSON value on one line of stdout."""
-    print(msgspec.json.encode(value).decode(), flush=True)
+    print(as_json_text(msgspec.json.encode(value)), flush=True)
 
 
-def talk(*, as_json: bool = False) -> Console:
+def talk(*, as_json: bool = False) -> Terminal:
     """Where words go: stdout, or stderr when stdout is for a machine."""
-    return Console(stderr=as_json, highlight=False, soft_wrap=True)
+    return Terminal(stderr=as_json)

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import msgspec
 from rich.text import Text
 
+from elastane.api.printable import folded
 from elastane.api.records import EventLine
 from elastane.cli.runs.progress import Progress
+from elastane.cli.tables import UNBOUNDED
 from elastane.observability.lives import restored_of
 from elastane.observability.quantities import speed_text
 
@@ -47,9 +49,9 @@ def event_text(event: EventLine) -> Text:
     words = [who_text(event), detail_text(event), event.why, pause_text(event)]
     return Text.assemble(
         (f"{where:>10}  ", "dim"),
-        (event.kind, COLOURS.get(event.kind, "")),
+        (folded(event.kind), COLOURS.get(event.kind, "")),
         "  ",
-        "; ".join(word for word in words if word),
+        folded("; ".join(word for word in words if word), UNBOUNDED),
     )
 
 

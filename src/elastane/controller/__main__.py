@@ -15,6 +15,7 @@ import time
 import msgspec
 
 from elastane.api.errors import ElastaneError
+from elastane.api.log_lines import log_to
 from elastane.api.serving import Ready, Serving
 from elastane.controller.serving import serve
 
@@ -30,7 +31,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.companion is not None:
         end_with(options.companion)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, handlers=[log_to(logging.StreamHandler())])
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
     def ready(what: Ready) -> None:

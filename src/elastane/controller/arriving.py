@@ -5,9 +5,14 @@ descriptor of the controller; with enough of them nobody else is served. No toke
 """
 
 import asyncio
+from contextlib import suppress
+from http import HTTPStatus
 
 import h11
+import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from elastane.controller.api.problems import problem
 
 ARRIVE_S = 30.0
 """From the first byte of a request to its last; the largest one needs 140 kB a second."""
@@ -31,6 +36,34 @@ class Arriving(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Says why what has arrived is no request, in the words of all other problems."""
+        refusal = problem(
+            HTTPStatus.BAD_REQUEST,
+            msg.rstrip("."),
+            means="nothing was done: it is not known what was asked for",
+            do="send HTTP/1.1, with headers of at most 64 KiB",
+        )
+        body = msgspec.json.encode(refusal)
+        headers = [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        parts = (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        # In the middle of an answer there is no place for another one.
+        with suppress(h11.LocalProtocolError):
+            for part in parts:
+                self.transport.write(self.conn.send(part) or b"")
+        self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Says nothing: the application answers, and strangers write no line of the log."""
 
     def _expect(self) -> None:
         if self._late is None:

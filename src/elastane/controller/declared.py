@@ -10,7 +10,7 @@ from elastane.api.cluster_checks import check_cluster
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
-from elastane.api.reading import at_least, check_name, invalid, unique
+from elastane.api.reading import at_least, check_name, check_remark, invalid, unique
 from elastane.api.reservations import Reservation
 from elastane.api.rules import Rules
 from elastane.api.wire import Change, Config, Trigger
@@ -150,10 +150,18 @@ def check(config: Config) -> None:
     )
     for one in config.priorities or ():
         check_name("priorities", one.name)
+        check_remark(f"priorities.{one.name}.description", one.description)
+    for pool in config.pools or ():
+        check_remark(f"pools.{pool.name}.device", pool.device)
+        check_remark(f"pools.{pool.name}.site", pool.site)
+        for key, value in pool.labels.items():
+            check_remark(f"pools.{pool.name}.labels", key)
+            check_remark(f"pools.{pool.name}.labels.{key}", value)
     pools = [pool.name for pool in config.pools or ()]
     unique("triggers", (one.name for one in config.triggers or ()))
     for trigger in config.triggers or ():
         check_name("triggers", trigger.name)
+        check_remark(f"triggers.{trigger.name}.metric", trigger.metric)
         at_least(f"triggers.{trigger.name}.limit", trigger.limit, 0)
         if trigger.above is None and trigger.below is None:
             raise invalid(

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.differences import field_changes, flat
+from elastane.api.differences import field_changes, flat, new_fields
 from elastane.api.jobs import JobSpec
 
 
@@ -28,7 +28,7 @@ def redeclared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> s
     if after is None:
         return ""
     if before is None:
-        return ", ".join(f"{field} {value}" for field, value in flat(after).items())
+        return ", ".join(f"{field} {value}" for field, value in new_fields(after).items())
     return ", ".join(field_changes(flat(before), flat(after)))
 
 

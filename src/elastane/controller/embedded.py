@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from elastane.api.errors import ElastaneError
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources, Training
+from elastane.api.log_lines import log_to
 from elastane.api.pools import Pool
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
@@ -121,8 +122,7 @@ class Embedded:
 @contextmanager
 def _logging_to(log: Path) -> Iterator[None]:
     """What the controller logs goes there, and not before the user of the terminal."""
-    handler = logging.FileHandler(log, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    handler = log_to(logging.FileHandler(log, delay=True))
     # On a full disk nothing can be logged, the full disk least of all.
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
     logger = logging.getLogger("elastane")

@@ -35,6 +35,7 @@ from elastane.controller.planner import Planner
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store, files_of
+from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease
 from elastane.engines.local.engine import LocalEngine
 from elastane.scheduler.explain import explain
@@ -43,6 +44,7 @@ from elastane.scheduler.plan import plan
 IDLE_S = 75
 """Connections that ask nothing for so long are closed; longer than those who ask keep them."""
 FAREWELL_S = 3
+REFUSALS_S = 30.0
 LEASE_S = 2.0
 SWITCH_S = 0.0005
 """Threads that compute give way so often: a request changes threads a dozen times, and would otherwise wait
@@ -137,14 +139,33 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         )
     thread.start()
     threading.Thread(target=watch_the_lease, name="lease", daemon=True).start()
+    threading.Thread(target=write_refusals, args=(controller, ending), name="refusals", daemon=True).start()
     try:
         server.run(sockets=[listener])
     finally:
         end()
         loop.close()
         thread.join()
+        if not lost.is_set():
+            _write_last_refusals(controller)
     if lost.is_set():
         raise lease.lost()
+
+
+def write_refusals(controller: Controller, ending: threading.Event) -> None:
+    """Writes refusals to the audit log that were only counted, once nobody adds to them any more."""
+    while not ending.wait(REFUSALS_S):
+        try:
+            controller.refusals.write_ended(controller.clock())
+        except StoreError as error:
+            logger.warning("refusals wait for the audit log: %s", error.what)
+
+
+def _write_last_refusals(controller: Controller) -> None:
+    try:
+        controller.refusals.write_ended(controller.clock(), all_of_them=True)
+    except StoreError as error:
+        logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - in words
 
 
 def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
@@ -152,6 +173,8 @@ def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Arriving,
+        # The API has no WebSockets: nobody but the application looks at a request for one, and refuses it.
+        ws="none",
         # Its lines are written as all others of this process, with their time.
         log_config=None,
         log_level="warning",

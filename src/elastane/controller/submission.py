@@ -25,6 +25,21 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
     Raises:
         BadField: the first thing that is wrong.
     """
+    check_shape(spec)
+    if spec.priority_class and spec.priority_class not in priorities:
+        raise invalid(
+            "priorityClass",
+            f"there is no class {spec.priority_class!r}",
+            "write one that `elastane priority list` shows, or leave it out",
+        )
+
+
+def check_shape(spec: JobSpec) -> None:
+    """Whether a spec is a job by itself, whatever the cluster has.
+
+    Raises:
+        BadField: the first thing that is wrong.
+    """
     checked(spec)
     _check_size(spec)
     if spec.queue:
@@ -44,12 +59,6 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
     for name in spec.env:
         if not VARIABLE.fullmatch(name):
             raise invalid(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
-    if spec.priority_class and spec.priority_class not in priorities:
-        raise invalid(
-            "priorityClass",
-            f"there is no class {spec.priority_class!r}",
-            "write one that `elastane priority list` shows, or leave it out",
-        )
 
 
 def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:

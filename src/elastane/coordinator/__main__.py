@@ -13,6 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
+from elastane.api.log_lines import log_to
 from elastane.api.rundir import RunDir
 from elastane.coordinator.server import Coordinator
 
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, help="read end of the agent's pipe")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, handlers=[log_to(logging.StreamHandler())])
     # Ctrl-C reaches the whole foreground process group; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     term = sys.stdin.readline()

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Protocol
 
+from elastane.api.printable import entry
 from elastane.api.spec import RunRecord
 
 
@@ -33,7 +34,7 @@ class Log:
     """Standard output, when that is a file that nobody watches: the run's own files say the rest."""
 
     def say(self, line: str) -> None:
-        print(line, flush=True)  # noqa: T201 - standard output is the log
+        print(entry(line), flush=True)  # noqa: T201 - standard output is the log
 
     def view(self, record: RunRecord) -> View:  # noqa: ARG002 - all lives look alike here
         return self

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.printable import one_line, paragraphs
+from elastane.api.printable import one_line, paragraphs, storable
 
 
 @given(st.text(max_size=300), st.integers(1, 200))
@@ -30,3 +30,17 @@ def test_an_escape_sequence_and_a_forged_line_can_be_read() -> None:
 
 def test_what_is_cut_off_shows() -> None:
     assert one_line("a" * 11, 10) == "a" * 9 + "…"
+
+
+@given(st.text(st.characters(), max_size=50))
+def test_what_is_stored_is_what_was_said_but_for_what_no_database_holds(text):
+    kept = storable(text, 1000)
+    kept.encode()
+    assert "\0" not in kept
+    if "\0" not in text and not any("\ud800" <= c <= "\udfff" for c in text):
+        assert kept == text
+
+
+def test_what_is_stored_has_a_bound():
+    assert len(storable("\0" * 5000, 100)) == 100
+    assert storable("x" * 101, 100).endswith("…")

@@ -1,6 +1,5 @@
 """``elastane describe``: all that is known about a job."""
 
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -39,15 +38,16 @@ def show(job: Job, events: list[Event]) -> None:
     from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
     from rich.text import Text  # noqa: PLC0415
 
+    from elastane.api.printable import folded  # noqa: PLC0415
     from elastane.cli.jobs.words import event_text, explanation_lines  # noqa: PLC0415
-    from elastane.cli.tables import print_whole  # noqa: PLC0415
+    from elastane.cli.tables import UNBOUNDED, print_whole  # noqa: PLC0415
 
     console = talk()
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for title, value in facts(job):
-        grid.add_row(title, Text(value) if isinstance(value, str) else value)
+        grid.add_row(title, Text(folded(value, UNBOUNDED)) if isinstance(value, str) else value)
     print_whole(console, grid)
     if job.state not in ENDED:
         console.print()
@@ -59,7 +59,7 @@ def show(job: Job, events: list[Event]) -> None:
             console.print(event_text(event, of_job=True))
     if job.traceback:
         console.print()
-        sys.stdout.write(job.traceback)
+        console.print_quoted(job.traceback)
 
 
 def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from elastane.api.printable import folded
 from elastane.api.wire import Decided
 from elastane.cli.moments import in_local_time, moment_text
 from elastane.cli.verb import print_json, talk
@@ -42,9 +43,10 @@ def show_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
     from rich.text import Text  # noqa: PLC0415 - as above
 
     if decisions:
-        console.print("\n[dim]decisions, newest first[/dim]")
+        console.print()
+        console.print(Text("decisions, newest first", style="dim"))
     for decided in decisions:
         size = sum(decided.workers.values())
         at = (f"{moment_text(decided.time_s)}  ", "dim")
-        why = in_local_time(" ".join(decided.sentences[1:2]))
-        console.print(Text.assemble(at, f"{decided.action:<8}{size:>3}  ", why))
+        why = folded(in_local_time(" ".join(decided.sentences[1:2])))
+        console.print(Text.assemble(at, f"{folded(decided.action):<8}{size:>3}  ", why))

@@ -8,6 +8,7 @@ import typer
 
 from elastane.api.wire import ENDED, Job
 from elastane.cli.jobs.waiting import until
+from elastane.cli.terminal import write_paragraphs
 from elastane.cli.verb import AsJson, JobNames, print_json, talk
 from elastane.client.context import connect
 
@@ -93,7 +94,7 @@ def trains(job: Job) -> bool:
 
 def tell(words: str) -> None:
     """To somebody who looks on while the command waits."""
-    print(words, file=sys.stderr, flush=True)
+    write_paragraphs(words, sys.stderr)
 
 
 def said(job: Job, meanwhile: str, *, as_json: bool) -> None:

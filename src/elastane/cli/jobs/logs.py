@@ -47,7 +47,7 @@ class Log:
             self._offset = following
 
 
-def job_logs(name: str, process: str | None, *, follow: bool, as_json: bool) -> None:
+def job_logs(name: str, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
     """The log of one process, or of all; followed until the job has ended.
 
     Raises:
@@ -61,7 +61,7 @@ def job_logs(name: str, process: str | None, *, follow: bool, as_json: bool) -> 
             for one in _wanted(name, process, cluster.processes(name), may_come=more):
                 log = logs.setdefault(one, Log(name, one))
                 for line in log.new_lines(cluster, at_end=not more):
-                    show(one, line, prefix=process is None, as_json=as_json)
+                    show(one, line, prefix=process is None, as_json=as_json, raw=raw)
             if not more:
                 return
             time.sleep(LOOK_S)

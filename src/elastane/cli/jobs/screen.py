@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from elastane.api.printable import folded
 from elastane.api.wire import JobSummary, Occupancy
 from elastane.cli.jobs.words import (
     RIGHT,
@@ -38,7 +39,9 @@ def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
     head.add_column(no_wrap=True)
     head.add_column(justify="right", no_wrap=True)
     now = f"{datetime.fromtimestamp(sight.time_s).astimezone():%H:%M:%S}"
-    head.add_row(Text.assemble(("elastane", "bold"), f"  {url}"), Text(f"{now}   q ends", style="dim"))
+    head.add_row(
+        Text.assemble(("elastane", "bold"), f"  {folded(url)}"), Text(f"{now}   q ends", style="dim")
+    )
     rows = max(0, height - AROUND - len(sight.pools))
     warning = FAILING if sight.failing else Text()
     parts: list[RenderableType] = [head, warning, pools_part(sight, width), Text()]

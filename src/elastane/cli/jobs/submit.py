@@ -22,6 +22,7 @@ from elastane.cli.jobs.submission import Here, Wishes, limits_text, notes, wishe
 from elastane.cli.jobs.waiting import looks_at
 from elastane.cli.moments import in_local_time
 from elastane.cli.runs.run_spec import check_script, script_of
+from elastane.cli.terminal import quoted, write_paragraphs
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.context import connect, context, running
 from elastane.lives.modules import file_of
@@ -355,7 +356,7 @@ def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
 def concluded(job: Job, console: "Console") -> int:
     """Say how a job has ended; its exit code."""
     if job.traceback:
-        sys.stderr.write(job.traceback)
+        write_paragraphs(quoted(job.traceback), sys.stderr)
     if job.run_dir and job.state == "finished":
         console.print(f"  run  {job.run_dir}", markup=False)
     return {"finished": 0, "cancelled": STOPPED_BY_USER}.get(job.state, 1)

@@ -7,9 +7,10 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
+from elastane.api.printable import folded
 from elastane.api.wire import Event, Explanation, JobSummary, Wanted
 from elastane.cli.moments import in_local_time
-from elastane.cli.tables import table_of
+from elastane.cli.tables import UNBOUNDED, table_of
 from elastane.cli.words import loss_text
 
 COLOURS = {
@@ -108,8 +109,8 @@ def event_text(event: Event, *, of_job: bool) -> Text:
     who = "" if of_job or event.job in event.message else f"{event.job}  "
     return Text.assemble(
         (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
-        (f"{event.kind:<14}", EVENT_COLOURS.get(event.kind, "")),
-        f"  {who}{in_local_time(event.message)}",
+        (f"{folded(event.kind):<14}", EVENT_COLOURS.get(event.kind, "")),
+        f"  {folded(who, UNBOUNDED)}{folded(in_local_time(event.message), UNBOUNDED)}",
     )
 
 
@@ -127,7 +128,7 @@ def explanation_lines(explanation: Explanation) -> Sequence[str]:
     """Why a job has the size it has, for the terminal."""
     if not explanation.sentences:
         return ("No plan has been made since it was submitted.",)
-    return [in_local_time(sentence) for sentence in explanation.sentences]
+    return [folded(in_local_time(sentence), UNBOUNDED) for sentence in explanation.sentences]
 
 
 def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:

@@ -35,7 +35,7 @@ def audit(
                 line.user,
                 line.team,
                 line.action,
-                "" if line.allowed else "refused",
+                "" if line.allowed else "refused" + (f" {line.times} times" if line.times > 1 else ""),
                 f"{line.target}: {line.detail}" if line.detail else line.target,
             )
             for line in found

@@ -99,7 +99,11 @@ def text_of(value: object) -> str:
     for tag, (pattern, first) in {**PLAIN, "!time": (TIME, DIGITS)}.items():
         dumper.add_implicit_resolver(tag, _whole(pattern), first)
     found: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
-    return found
+    if found.replace("\n", "").isprintable():
+        return found
+    # With escapes, in place of what a terminal would obey; the values are the same.
+    escaped: str = yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=False, width=100)
+    return escaped
 
 
 def _flow(dumper: Any, value: list[Any]) -> Any:  # noqa: ANN401 - of a library without types

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from elastane.api.differences import field_changes, flat
+from elastane.api.differences import field_changes, flat, new_fields
 from elastane.api.wire import Change
 
 NOUNS = {
@@ -27,7 +27,7 @@ def _line(change: Change) -> str:
     before, after = flat(change.before or {}), flat(change.after or {})
     match change.change:
         case "add":
-            words = [f"{field} {value}" for field, value in after.items()]
+            words = [f"{field} {value}" for field, value in new_fields(change.after or {}).items()]
         case "remove":
             words = []
         case "change":

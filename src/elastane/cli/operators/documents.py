@@ -107,7 +107,7 @@ def declare_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         if as_json:
             print_json(found)
             return
-        talk().print(text_of(lean(found)), end="", markup=False)
+        talk().print_document(text_of(lean(found)))
 
     def remove(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:

@@ -25,12 +25,33 @@ def set_team(
         ),
     ] = None,
     weight: Weight = None,
+    max_jobs: Annotated[
+        int | None, typer.Option(help="Jobs that have not ended.", show_default=False)
+    ] = None,
+    max_jobs_per_user: Annotated[
+        int | None, typer.Option(help="Those of one user in it.", show_default=False)
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Valid tokens.", show_default=False)] = None,
+    max_watchers: Annotated[
+        int | None, typer.Option(help="Open streams of events.", show_default=False)
+    ] = None,
+    max_stored_mib: Annotated[
+        int | None,
+        typer.Option(help="MiB of its jobs' specs, ended jobs included.", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Declare a team, or change what is given here of one.
 
-    Its quotas are set with elastane quota.
+    Its quotas are set with elastane quota. Limits that are not given stay as they are.
     """
+    given = {
+        "jobs": max_jobs,
+        "jobs_per_user": max_jobs_per_user,
+        "tokens": max_tokens,
+        "watchers": max_watchers,
+        "stored_mib": max_stored_mib,
+    }
 
     def changed(before: Team | None) -> Team:
         team = before or Team(name=name)
@@ -38,6 +59,9 @@ def set_team(
             team,
             cohort=team.cohort if cohort is None else cohort,
             weight=team.weight if weight is None else weight,
+            limits=msgspec.structs.replace(
+                team.limits, **{name: limit for name, limit in given.items() if limit is not None}
+            ),
         )
 
     amend("team", Team, name, changed, as_json=as_json)

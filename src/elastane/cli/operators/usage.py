@@ -1,5 +1,6 @@
 """``elastane usage``: who used what, and what it cost."""
 
+import sys
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
@@ -10,6 +11,7 @@ from elastane.api.errors import BadInput
 from elastane.api.wire import Usage, UsageRow
 from elastane.cli.operators.quantities import local, moment
 from elastane.cli.operators.tables import print_table
+from elastane.cli.terminal import write_csv
 from elastane.cli.verb import AsJson, print_json
 from elastane.client.context import connect
 
@@ -58,7 +60,7 @@ def usage(
     check_span(from_s, until_s, now.timestamp())
     with connect() as cluster:
         if as_csv:
-            print(cluster.usage_csv(*columns, from_s=from_s, until_s=until_s), end="")
+            write_csv(cluster.usage_csv(*columns, from_s=from_s, until_s=until_s), sys.stdout)
             return
         found = cluster.usage(*columns, from_s=from_s, until_s=until_s)
     if as_json:

@@ -3,11 +3,12 @@
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.cli.runs.following import looks
+from elastane.cli.terminal import log_lines
 from elastane.cli.verb import print_json
 from elastane.observability.tail import Tail
 
 
-def run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json: bool) -> None:
+def run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
     """The log of one process, or of all; followed until the run is over."""
     wanted = None if process is None else process_named(run_dir, process)
     tails: dict[str, Tail] = {}
@@ -15,7 +16,8 @@ def run_logs(run_dir: RunDir, process: str | None, *, follow: bool, as_json: boo
         for name in [wanted] if wanted else processes_of(run_dir):
             tail = tails.setdefault(name, Tail(run_dir.log(name)))
             for line in tail.new_lines(at_end=not more):
-                show(name, line.decode(errors="replace"), prefix=wanted is None, as_json=as_json)
+                text = line.decode(errors="replace")
+                show(name, text, prefix=wanted is None, as_json=as_json, raw=raw)
 
 
 def processes_of(run_dir: RunDir) -> list[str]:
@@ -35,8 +37,10 @@ def process_named(run_dir: RunDir, text: str) -> str:
     return process
 
 
-def show(process: str, line: str, *, prefix: bool, as_json: bool) -> None:
+def show(process: str, line: str, *, prefix: bool, as_json: bool, raw: bool) -> None:
+    """Prints a line of a log; ``raw``: as it is, whatever it does to the terminal."""
     if as_json:
         print_json({"process": process, "line": line})
-    else:
-        print(f"{process} | {line}" if prefix else line, flush=True)
+        return
+    for part in [line] if raw else log_lines(line):
+        print(f"{process} | {part}" if prefix else part, flush=True)

@@ -30,6 +30,7 @@ from elastane.cli.runs.run_spec import (
     spec_of,
 )
 from elastane.cli.runs.whose import own_run
+from elastane.cli.terminal import write_paragraphs
 from elastane.cli.typed import typed_options
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.controller.embedded import Embedded
@@ -388,8 +389,7 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     if over.traceback:
-        sys.stderr.write(over.traceback if over.traceback.endswith("\n") else over.traceback + "\n")
-        sys.stderr.flush()
+        write_paragraphs(over.traceback, sys.stderr)
     conclusion = concluded(run_dir, _printer(console))
     recorded, facts, report = conclusion.recorded, conclusion.facts, conclusion.report
     model = finished_model(run_dir)

@@ -147,9 +147,12 @@ def show_comparison(found: Comparison, console: Console) -> None:
     for choice in found.pinned:
         weight = "must agree" if choice.decides else "need not agree"
         values = f"{choice.first} against {choice.second}"
-        if len(values) > ONE_LINE:
-            values = f"\n    {choice.first}\n    {choice.second}"
-        say(f"  {choice.name} ({weight}): {values}")
+        if len(values) <= ONE_LINE:
+            say(f"  {choice.name} ({weight}): {values}")
+            continue
+        say(f"  {choice.name} ({weight}):")
+        say(f"    {choice.first}")
+        say(f"    {choice.second}")
     if not found.comparable:
         say("NOT comparable: pinned choices that decide the bits differ")
         return

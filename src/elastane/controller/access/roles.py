@@ -102,14 +102,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         name: for people: ``job train``.
         team: it belongs to; empty: to the cluster.
-        user: it belongs to; empty: to the whole team.
+        user: it belongs to; empty: to the whole team. Of a token that is made: the user it speaks for.
         role: of a token that is made or revoked; None: something else is.
+        hidden: only those who may do what they ask for may learn that it exists.
     """
 
     name: str
     team: str = ""
     user: str = ""
     role: Role | None = None
+    hidden: bool = False
 
 
 class Allowed(msgspec.Struct, frozen=True):
@@ -138,8 +140,21 @@ def may(principal: Principal, action: Action, target: Target) -> Allowed | Denie
     """The one rule of who may do what.
 
     What belongs to no team is everybody's to look at (`EVERYWHERE`), what belongs to a team is the team's
-    (`IN_TEAM`), and an operator has all. Nobody makes a token that may do more than their own.
+    (`IN_TEAM`), and an operator has all. Nobody makes a token that may do more than their own, and only an
+    operator makes one in the name of somebody else.
     """
+    verdict = _may(principal, action, target)
+    if target.hidden and isinstance(verdict, Denied):
+        return msgspec.structs.replace(verdict, visible=False)
+    return verdict
+
+
+def is_service_user(user: str, team: str) -> bool:
+    """Whether a user is a program of this team, such as ``vision+nightly``, and nobody's own name."""
+    return team not in {"", EVERY_TEAM} and user.startswith(f"{team}+")
+
+
+def _may(principal: Principal, action: Action, target: Target) -> Allowed | Denied:
     if principal.role == "operator":
         if action in EVERYWHERE["operator"]:
             return Allowed()
@@ -168,7 +183,19 @@ def may(principal: Principal, action: Action, target: Target) -> Allowed | Denie
             visible=True,
             ask=OPERATORS,
         )
+    if action == "tokens.write" and not _may_name(principal, target):
+        return Denied(
+            f"a {principal.role} makes tokens for their own user, {principal.user}, and for service users of "
+            f"the team, such as {target.team}+nightly; {target.user} is neither",
+            visible=True,
+            ask=OPERATORS,
+        )
     return Allowed()
+
+
+def _may_name(principal: Principal, target: Target) -> bool:
+    """Whether a team admin may make a token for this user: what it does is written down in that name."""
+    return target.user in {"", principal.user} or is_service_user(target.user, target.team)
 
 
 def _everywhere(role: Role, action: Action) -> str:

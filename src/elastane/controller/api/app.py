@@ -23,6 +23,7 @@ from elastane.controller.api import (
 )
 from elastane.controller.api.context import Controller, Settings
 from elastane.controller.api.description import describe
+from elastane.controller.api.framing import Framing
 from elastane.controller.api.size import SizeLimit
 
 ROUTERS = (jobs, watching, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
@@ -34,7 +35,9 @@ def application(controller: Controller) -> FastAPI:
     app.state.controller = controller
     app.state.closing = threading.Event()
     app.state.watchers = watching.Watchers(
-        controller.settings.watchers, controller.settings.watchers_per_token
+        controller.settings.watchers,
+        controller.settings.watchers_per_token,
+        controller.settings.watchers_per_user,
     )
     return app
 
@@ -59,5 +62,6 @@ def _routed(settings: Settings) -> FastAPI:
     problems.install(app)
     caller.install(app)
     app.add_middleware(SizeLimit, largest=settings.body_bytes)
+    app.add_middleware(Framing)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     return app

@@ -16,6 +16,8 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
+from elastane.api.printable import LONGEST
+from elastane.controller.access.refusals import Refused
 from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
 from elastane.controller.access.secrets import PREFIX, digest_of
 from elastane.controller.api.bodies import response
@@ -26,6 +28,9 @@ from elastane.controller.store import audit, replies, tokens
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply
 
+LONGEST_BY_OPERATORS = 64 * 1024
+"""Characters of what is told of one change: a whole configuration may be applied at once."""
+
 log = logging.getLogger(__name__)
 
 
@@ -33,7 +38,10 @@ class NotAllowed(Refusal):
     """A right is missing; the audit log hears of it, wherever it was raised: see `install`."""
 
     def __init__(self, caller: "Caller", action: Action, target: Target, denied: Denied) -> None:
-        self.caller, self.action, self.target, self.reason = caller, action, target, denied.reason
+        self.caller, self.target, self.reason = caller, target, denied.reason
+        self.refused = Refused(
+            action=action, target=target.name, reason=denied.reason, visible=denied.visible
+        )
         shown = missing(target.name)
         if denied.visible:
             super().__init__(
@@ -104,6 +112,7 @@ class Caller:
             allowed=allowed,
             detail=detail,
             now_s=self.now_s,
+            longest=LONGEST_BY_OPERATORS if self.of_the_cluster else LONGEST,
         )
 
 
@@ -209,8 +218,7 @@ def install(app: FastAPI) -> None:
     def not_allowed(_: Request, error: NotAllowed) -> Response:
         caller, target = error.caller, error.target
         try:
-            with caller.controller.store.writing() as tx:
-                caller.audit(tx, error.action, target.name, target.team, allowed=False, detail=error.reason)
+            caller.controller.refusals.add(caller.principal, error.refused, target.team, caller.now_s)
         except StoreError as lost:
             # The answer is the same: another one would tell what is there from what is not.
             log.error(  # noqa: TRY400 - it is in words

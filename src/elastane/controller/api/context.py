@@ -8,6 +8,7 @@ import msgspec
 from elastane.api.cluster import Snapshot
 from elastane.api.plans import Decision, Plan
 from elastane.controller.access.rates import Rate, Rates
+from elastane.controller.api.refusals import Refusals
 from elastane.controller.store.database import Store
 
 MIB = 2**20
@@ -22,6 +23,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         body_bytes: of a request.
         watchers: that are served at one time.
         watchers_per_token: of them with one token.
+        watchers_per_user: of them with the tokens of one user. Teams have a limit of their own.
     """
 
     per_token: Rate = Rate(per_s=100, burst=400)
@@ -29,6 +31,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     body_bytes: int = 4 * MIB
     watchers: int = 1000
     watchers_per_token: int = 100
+    watchers_per_user: int = 100
 
 
 class Controller:
@@ -64,3 +67,4 @@ class Controller:
         self.clock = clock
         self.by_token = Rates(settings.per_token)
         self.by_address = Rates(settings.per_address)
+        self.refusals = Refusals(store)

@@ -9,7 +9,20 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from elastane.api.wire import Problem
+from elastane.controller.api.links import add_links
+from elastane.controller.api.parameters import NAME, USER
 
+FORMS = (
+    *((kind, "name", NAME) for kind in ("JobSpec", "Cohort", "Team", "PriorityClass", "Pool")),
+    *((kind, "name", NAME) for kind in ("Reservation", "Trigger")),
+    ("JobSpec", "team", NAME),
+    ("NewToken", "user", USER),
+    ("Notice", "node", NAME),
+    ("Capacity", "pool", NAME),
+    ("Price", "pool", NAME),
+    ("Metric", "metric", NAME),
+)
+"""How texts are written that must have a form: type, field and pattern. The nouns check them in words."""
 MARK = "x-msgspec"
 REF = "#/components/schemas/{name}"
 PROBLEM = {
@@ -78,6 +91,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
             for operation in path.values():
                 # FastAPI's own shape of a wrong parameter, which is a Problem here.
                 operation["responses"].pop("422", None)
+        add_links(schema["paths"])
+        for kind, field, pattern in FORMS:
+            components[kind]["properties"][field]["pattern"] = pattern
         schema.setdefault("components", {})["schemas"] = components
         app.openapi_schema = schema
     return app.openapi_schema

@@ -23,6 +23,7 @@ from elastane.api.wire import (
     State,
 )
 from elastane.controller.access.roles import Action, Target
+from elastane.controller.api import caps
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Caller, Changing, Editing, Editor
 from elastane.controller.api.description import says
@@ -33,7 +34,7 @@ from elastane.controller.differing import respecified, told
 from elastane.controller.scaling import scaled
 from elastane.controller.store import deciding, documents, events, forgetting, jobs
 from elastane.controller.store.replies import Reply
-from elastane.controller.submission import check, check_busy
+from elastane.controller.submission import check, check_busy, check_shape
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -59,10 +60,13 @@ def allowed_job(tx: Connection, caller: Caller, name: str, action: Action) -> Jo
 @router.post("", **says(Job, takes=JobSpec, status=HTTPStatus.CREATED))
 def submit(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Response:
     """A new job. It starts as soon as its minimum fits."""
+    # Before rights: a refusal is written down, and must not write down whatever somebody calls a team.
+    check_shape(spec)
 
     def do(tx: Connection) -> Reply:
         caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
         check(spec, _priorities(tx))
+        caps.check_jobs(tx, spec, caller.principal.user)
         _claim(tx, spec.name)
         job = jobs.submit(tx, spec, caller.principal.user, caller.now_s)
         message = f"{caller.principal.user} submitted {job.name}"
@@ -136,6 +140,7 @@ def _respecified(
         check(spec, _priorities(tx))
         if spec.elastic_policy != before.spec.elastic_policy:
             check_busy(spec.elastic_policy, before.observed.virtual_ranks)
+        caps.check_growth(tx, before.spec, spec)
         after = jobs.respecify(tx, name, spec)
         words = respecified(before.spec, spec)
         caller.tells(words)

@@ -1,18 +1,26 @@
 """Whatever goes wrong, as ``application/problem+json`` with what happened, what it means and what to do."""
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from elastane.api.errors import BadField, BadInput, ElastaneError
+from elastane.api.printable import one_line
 from elastane.api.wire import Problem
 from elastane.controller.api.parameters import WORDS
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull
 from elastane.controller.store.jobs import Ended, NameTaken
+
+LONGEST_DETAIL = 2000
+LONGEST_FIELD = 300
+"""Characters."""
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +85,11 @@ def problem(status: HTTPStatus, detail: str, *, means: str = "", do: str = "", f
         type="about:blank",
         title=status.phrase,
         status=status,
-        detail=detail,
-        means=means,
-        do=do,
-        field=field,
+        # Requests are quoted in it.
+        detail=one_line(detail, LONGEST_DETAIL),
+        means=one_line(means, LONGEST_DETAIL),
+        do=one_line(do, LONGEST_DETAIL),
+        field=one_line(field, LONGEST_FIELD),
     )
 
 
@@ -124,6 +133,13 @@ def of_parameters(error: RequestValidationError) -> Problem:
     )
 
 
+def methods_of(description: Mapping[str, Any], path: str) -> list[str]:
+    """Methods that a path takes, by the OpenAPI description. The framework knows those of one route only."""
+    paths: Mapping[str, Mapping[str, Any]] = description["paths"]
+    fitting = [verbs for template, verbs in paths.items() if compile_path(template)[0].match(path)]
+    return sorted({verb.upper() for verbs in fitting for verb in verbs})
+
+
 def install(app: FastAPI) -> None:
     """Every error that can be raised below becomes a problem."""
 
@@ -136,12 +152,14 @@ def install(app: FastAPI) -> None:
         return answer(of_parameters(error))
 
     @app.exception_handler(HTTPException)
-    def routing(_: Request, error: HTTPException) -> Response:
-        status = HTTPStatus(error.status_code)
-        return answer(
-            problem(status, str(error.detail), do="see /v1/openapi.json for what there is"),
-            dict(error.headers or {}),
-        )
+    def routing(request: Request, error: HTTPException) -> Response:
+        status, headers = HTTPStatus(error.status_code), dict(error.headers or {})
+        do = "see /v1/openapi.json for what there is"
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            # The description itself is not in the description.
+            headers["Allow"] = ", ".join(methods_of(app.openapi(), request.url.path) or ["GET"])
+            do = f"use one of {headers['Allow']}; {do}"
+        return answer(problem(status, str(error.detail), means="nothing was done", do=do), headers)
 
     @app.exception_handler(Exception)
     def unknown(request: Request, error: Exception) -> Response:

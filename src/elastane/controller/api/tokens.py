@@ -13,6 +13,7 @@ from elastane.api.reading import check_name, check_remark
 from elastane.api.wire import MadeToken, NewToken, Page, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
+from elastane.controller.api import caps
 from elastane.controller.api.bodies import body, reply, response
 from elastane.controller.api.caller import Asking, Changing
 from elastane.controller.api.description import says
@@ -32,11 +33,12 @@ def make(caller: Changing, new: Annotated[NewToken, body(NewToken)]) -> Response
     _check(new)
     secret = new_secret()
     whom = f"team {new.team}" if new.team else f"token of {new.user}"
-    target = Target(name=whom, team=new.team, role=new.role)
+    target = Target(name=whom, team=new.team, user=new.user, role=new.role)
     made: list[Token] = []
 
     def do(tx: Connection) -> Reply:
         caller.must("tokens.write", target)
+        caps.check_tokens(tx, new.team, caller.now_s)
         token = tokens.add(tx, new_id(), digest_of(secret), new, caller.now_s)
         made.append(token)
         # What is kept for a repeated request must not hold the secret.
@@ -61,16 +63,19 @@ def list_tokens(caller: Asking) -> Response:
 @router.delete("/{token}", **says(None, status=HTTPStatus.NO_CONTENT))
 def revoke(caller: Changing, token: Annotated[str, Path(pattern=TOKENS)]) -> Response:
     """From now on the token counts no more."""
+    name = f"token {token}"
 
     def do(tx: Connection) -> Reply:
+        # Those who may revoke no token at all are told so before anybody looks whether there is this one.
+        caller.must("tokens.write", Target(name=name, team=caller.principal.team))
         found = tokens.find(tx, token)
         if found is None:
-            raise missing(f"token {token}")
-        caller.must("tokens.write", Target(name=f"token {token}", team=found.team, role=found.role))
+            raise missing(name)
+        caller.must("tokens.write", Target(name=name, team=found.team, role=found.role, hidden=True))
         tokens.revoke(tx, token, caller.now_s)
         return Reply(status=HTTPStatus.NO_CONTENT)
 
-    return caller.change("token.revoke", f"token {token}", do)
+    return caller.change("token.revoke", name, do)
 
 
 def _check(new: NewToken) -> None:

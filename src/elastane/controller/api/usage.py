@@ -9,6 +9,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from elastane.api.errors import BadField
+from elastane.api.printable import one_line
 from elastane.api.wire import Usage, UsageRow
 from elastane.controller.access.roles import Target
 from elastane.controller.api.bodies import reply, response
@@ -56,5 +57,10 @@ def table(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
     numbers = ("owned_device_s", "borrowed_device_s", "spot_device_s", "cost")
     writer = csv.DictWriter(out, (*by, *numbers), extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(msgspec.structs.asdict(row) for row in rows)
+    for row in rows:
+        fields = msgspec.structs.asdict(row)
+        # One row on one line, as programs that do not know quotes read it too.
+        writer.writerow(
+            {name: one_line(field) if isinstance(field, str) else field for name, field in fields.items()}
+        )
     return out.getvalue()

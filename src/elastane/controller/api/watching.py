@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from typing import Annotated
 
@@ -11,10 +11,12 @@ import msgspec
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from elastane.api.wire import Event
-from elastane.controller.access.roles import Target
+from elastane.controller.access.roles import Principal, Target
 from elastane.controller.api.caller import Asking, Caller
+from elastane.controller.api.caps import limits_of
 from elastane.controller.api.description import says
 from elastane.controller.api.jobs import allowed_job
 from elastane.controller.api.parameters import EVENT, NameFilter
@@ -27,51 +29,82 @@ LOOK_S = 0.1
 """A glance at a counter in memory; the database is asked only when it has moved."""
 BEAT_S = 15.0
 AT_ONCE = 500
+ALL = ("all", "")
 
 
 class Watchers:
-    """Streams that are served, and for whom. Not for several threads.
+    """Streams that are served, and for whom. For the thread of the event loop alone.
 
     Args:
-        most: at one time.
-        most_of_one: of them for one token, so that it leaves some to others.
+        most: streams at one time.
+        most_of_one: of them with one token.
+        most_of_user: of them with all tokens of one user; None: only the other limits count.
     """
 
-    def __init__(self, most: int, most_of_one: int) -> None:
-        self._most = most
-        self._most_of_one = most_of_one
-        self._of = Counter[str]()
+    def __init__(self, most: int, most_of_one: int, most_of_user: int | None = None) -> None:
+        self._most, self._most_of_one = most, most_of_one
+        self._most_of_user = most if most_of_user is None else most_of_user
+        self._of = Counter[tuple[str, str]]()
 
-    def check(self, token: str) -> None:
-        """Goes on if there may be one more.
+    @contextmanager
+    def one_more(self, caller: Principal, most_of_team: int) -> Iterator[None]:
+        """Counts a stream while it lasts. Nothing is awaited between the look and the count.
+
+        Args:
+            caller: who watches.
+            most_of_team: streams that its team may have; a token of no team has no such limit.
 
         Raises:
             Refusal: there are too many.
         """
-        if self._of[token] >= self._most_of_one:
-            raise Refusal(
-                HTTPStatus.TOO_MANY_REQUESTS,
-                f"token {token} watches {self._most_of_one} times already",
-                means="nothing was done; others are served meanwhile",
-                do="end a stream, or share one: it tells all that the token may see",
-                headers={"Retry-After": "1"},
-            )
-        if self._of.total() >= self._most:
+        limits = [
+            (("token", caller.token), self._most_of_one),
+            (("user", caller.user), self._most_of_user),
+            *([(("team", caller.team), most_of_team)] if caller.team else []),
+        ]
+        for (kind, name), most in limits:
+            if self._of[kind, name] >= most:
+                raise Refusal(
+                    HTTPStatus.TOO_MANY_REQUESTS,
+                    f"{kind} {name} watches {most} times already",
+                    means="nothing was done; others are served meanwhile",
+                    do="end a stream, or share one: it tells all that the token may see",
+                    headers={"Retry-After": "1"},
+                )
+        if self._of[ALL] >= self._most:
             raise Refusal(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "too many are watching already",
                 means="nothing was done",
                 do="try again later, or read /v1/jobs/JOB/events now and then",
             )
-
-    @contextmanager
-    def one_more(self, token: str) -> Iterator[None]:
-        """While it lasts."""
-        self._of[token] += 1
+        keys = Counter([ALL, *(key for key, _ in limits)])
+        self._of += keys
         try:
             yield
         finally:
-            self._of -= Counter([token])  # which forgets a token that has none left
+            self._of -= keys  # which forgets whoever has none left
+
+
+class EventStream(StreamingResponse):
+    """A stream that has a place among the watchers from before its first byte until after its last.
+
+    Args:
+        content: of the stream.
+        place: held meanwhile; it may be refused, and then a problem is the answer.
+    """
+
+    def __init__(self, content: AsyncIterator[bytes], place: AbstractContextManager[None]) -> None:
+        self._place = place
+        super().__init__(
+            content,
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await super().__call__(scope, receive, send)
 
 
 @router.get("/watch", **says(str, media="text/event-stream"))
@@ -87,48 +120,47 @@ async def watch(
 ) -> StreamingResponse:
     """Events from now on, or from one that was seen; with `job`, its own only. A comment every 15 seconds."""
     begin = int(last_event_id) if last_event_id else after
-    seen = await to_thread.run_sync(_begun, caller, job, begin)
+    seen, most_of_team = await to_thread.run_sync(_begun, caller, job, begin)
     watchers: Watchers = caller.request.app.state.watchers
-    watchers.check(caller.principal.token)
-    return StreamingResponse(
-        _stream(caller, job, seen, watchers),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return EventStream(_stream(caller, job, seen), watchers.one_more(caller.principal, most_of_team))
 
 
-def _begun(caller: Caller, job: str, begin: int | None) -> int:
-    """Number of the event to begin after, once it is certain that the caller may watch."""
+def _begun(caller: Caller, job: str, begin: int | None) -> tuple[int, int]:
+    """Number of the event to begin after, and how many streams the team may have.
+
+    Raises:
+        NotAllowed: the caller may not watch.
+    """
     with caller.reading() as tx:
         if job:
             allowed_job(tx, caller, job, "job.read")
         else:
             caller.must("events.read", Target(name="events", team=caller.principal.team))
-        return events.newest(tx) if begin is None else begin
+        most_of_team = limits_of(tx, caller.principal.team).watchers
+        return (events.newest(tx) if begin is None else begin), most_of_team
 
 
-async def _stream(caller: Caller, job: str, seen: int, watchers: Watchers) -> AsyncIterator[bytes]:
+async def _stream(caller: Caller, job: str, seen: int) -> AsyncIterator[bytes]:
     store = caller.controller.store
-    with watchers.one_more(caller.principal.token):
-        looked, beaten = -1, anyio.current_time()
-        # With its number: whoever comes back before anything has happened goes on from here, not from then.
-        yield b"id: %d\n: from here on\n\n" % seen
-        while not caller.request.app.state.closing.is_set():
-            quiet = anyio.current_time() - beaten > BEAT_S
-            if quiet or store.commits != looked:
-                looked = store.commits
-                found = await to_thread.run_sync(_after, caller, job, seen)
-                if found is None:
-                    return
-                for event in found:
-                    seen = event.id
-                    yield framed(event)
-                if len(found) == AT_ONCE:
-                    looked = -1
-            if quiet:
-                beaten = anyio.current_time()
-                yield b": still here\n\n"
-            await anyio.sleep(LOOK_S)
+    looked, beaten = -1, anyio.current_time()
+    # With its number: whoever comes back before anything has happened goes on from here, not from then.
+    yield b"id: %d\n: from here on\n\n" % seen
+    while not caller.request.app.state.closing.is_set():
+        quiet = anyio.current_time() - beaten > BEAT_S
+        if quiet or store.commits != looked:
+            looked = store.commits
+            found = await to_thread.run_sync(_after, caller, job, seen)
+            if found is None:
+                return
+            for event in found:
+                seen = event.id
+                yield framed(event)
+            if len(found) == AT_ONCE:
+                looked = -1
+        if quiet:
+            beaten = anyio.current_time()
+            yield b": still here\n\n"
+        await anyio.sleep(LOOK_S)
 
 
 def _after(caller: Caller, job: str, seen: int) -> tuple[Event, ...] | None:

@@ -4,8 +4,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
+from elastane.api.printable import LONGEST, storable
 from elastane.api.wire import AuditLine, Page
 from elastane.controller.store.tables import audit
+
+LONGEST_NAME = 300
+"""Characters of a user, a target or a team. Names are shorter: this holds whatever a caller forgets."""
 
 
 def append(
@@ -19,18 +23,35 @@ def append(
     allowed: bool,
     detail: str,
     now_s: float,
+    times: int = 1,
+    longest: int = LONGEST,
 ) -> None:
-    """One more line, in the transaction of what it tells of."""
+    """One more line, in the transaction of what it tells of.
+
+    Args:
+        tx: a transaction that writes.
+        token: id of the token that asked.
+        user: whom it speaks for.
+        action: what was asked for.
+        target: with what.
+        team: it belongs to; empty: to the cluster.
+        allowed: it was done.
+        detail: what was changed, or why it was refused.
+        now_s: the time.
+        times: so many refusals are told by this line.
+        longest: characters of the detail that are kept.
+    """
     tx.execute(
         insert(audit).values(
             time_s=now_s,
             token=token,
-            user=user,
+            user=storable(user, LONGEST_NAME),
             action=action,
-            target=target,
-            team=team,
+            target=storable(target, LONGEST_NAME),
+            team=storable(team, LONGEST_NAME),
             allowed=int(allowed),
-            detail=detail,
+            detail=storable(detail, longest),
+            times=times,
         )
     )
 

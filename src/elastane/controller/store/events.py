@@ -3,8 +3,12 @@
 import msgspec
 from sqlalchemy import Connection, func, insert, or_, select
 
+from elastane.api.printable import storable
 from elastane.api.wire import Event
 from elastane.controller.store.tables import events
+
+LONGEST_MESSAGE = 4000
+"""Characters. A job's last words are in it, and what an operator changed."""
 
 
 def append(
@@ -24,7 +28,7 @@ def append(
             kind=kind,
             team=team or None,
             job=job or None,
-            message=message,
+            message=storable(message, LONGEST_MESSAGE),
             detail=msgspec.json.encode(detail or {}).decode(),
         )
     )

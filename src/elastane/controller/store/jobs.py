@@ -237,6 +237,32 @@ def waiting_and_running(tx: Connection) -> int:
     return tx.execute(select(func.count()).where(jobs.c.ended_s.is_(None))).scalar_one()
 
 
+class Taken(msgspec.Struct, frozen=True, kw_only=True):
+    """What a team has in the store.
+
+    Args:
+        jobs: that have not ended.
+        of_user: those of one user.
+        spec_bytes: of all its jobs, also of those that have ended.
+    """
+
+    jobs: int
+    of_user: int
+    spec_bytes: int
+
+
+def taken_by(tx: Connection, team: str, user: str) -> Taken:
+    """What the team has, and how many jobs this user has in it."""
+    here = jobs.c.team == team
+    living = select(func.count()).where(here, jobs.c.ended_s.is_(None))
+    stored = select(func.coalesce(func.sum(jobs.c.spec_bytes), 0)).where(here)
+    return Taken(
+        jobs=tx.execute(living).scalar_one(),
+        of_user=tx.execute(living.where(jobs.c.user == user)).scalar_one(),
+        spec_bytes=int(tx.execute(stored).scalar_one()),
+    )
+
+
 def named(tx: Connection, names: Collection[str]) -> tuple[Job, ...]:
     """Those of these names that there are, ended or not."""
     found: list[Job] = []

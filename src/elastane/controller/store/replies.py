@@ -1,12 +1,14 @@
 """The first answer to each idempotency key, so that a repeated request is done once."""
 
 import msgspec
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from elastane.controller.store.tables import replies
 
 KEPT_S = 7 * 24 * 3600.0
-"""How long a key is remembered."""
+"""How long a key is remembered, if its token has not used too many since."""
+MOST_KEYS, MOST_BYTES = 2000, 32 * 2**20
+"""Of one token. Beyond, the older half of its keys is forgotten: a repetition comes within seconds."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +40,9 @@ def find(tx: Connection, token: str, key: str) -> Kept | None:
 
 
 def keep(tx: Connection, token: str, key: str, digest: bytes, reply: Reply, *, now_s: float) -> None:
-    """Remembers an answer, and forgets those that are older than a week."""
+    """Remembers an answer; forgets those that are older than a week, and the oldest of too many."""
     tx.execute(delete(replies).where(replies.c.time_s < now_s - KEPT_S))
+    _make_room(tx, token)
     tx.execute(
         insert(replies).values(
             token=token,
@@ -51,3 +54,15 @@ def keep(tx: Connection, token: str, key: str, digest: bytes, reply: Reply, *, n
             time_s=now_s,
         )
     )
+
+
+def _make_room(tx: Connection, token: str) -> None:
+    """Forgets the older half of a token's keys, if there are too many or their answers are too long."""
+    here = replies.c.token == token
+    length = func.coalesce(func.sum(func.length(replies.c.body)), 0)
+    keys, length_bytes = tx.execute(select(func.count(), length).where(here)).one()
+    if keys < MOST_KEYS and length_bytes < MOST_BYTES:
+        return
+    newest_first = select(replies.c.time_s).where(here).order_by(replies.c.time_s.desc())
+    middle_s = tx.execute(newest_first.offset(keys // 2).limit(1)).scalar_one()
+    tx.execute(delete(replies).where(here, replies.c.time_s <= middle_s))

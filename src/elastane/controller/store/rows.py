@@ -105,12 +105,14 @@ def wanted_by(spec: JobSpec) -> Wanted:
 
 def of_spec(spec: JobSpec) -> dict[str, Any]:
     """The columns that follow from a spec."""
+    text = text_of(spec)
     return {
         "name": spec.name,
         "team": spec.team,
         "queue": spec.queue,
         "priority_class": spec.priority_class,
-        "spec": text_of(spec),
+        "spec": text,
+        "spec_bytes": len(text.encode()),
     }
 
 

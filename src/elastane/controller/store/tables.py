@@ -86,7 +86,10 @@ jobs = Table(
     Column("active_s", Float, nullable=False, server_default="0"),
     Column("active_since_s", Float),
     Column("forget_at_s", Float),
+    Column("spec_bytes", BigInteger, nullable=False, server_default="0"),
     Index(None, "team", "number"),
+    # What a team has is counted in every transaction that adds to it.
+    Index(None, "team", "ended_s", "user", "spec_bytes"),
     Index(None, "user", "number"),
     Index(None, "state", "number"),
     Index(None, "forget_at_s"),
@@ -191,6 +194,7 @@ tokens = Table(
     Column("created_s", Float, nullable=False),
     Column("expires_s", Float),
     Column("revoked_s", Float),
+    Index(None, "team", "created_s"),
 )
 
 audit = Table(
@@ -205,6 +209,7 @@ audit = Table(
     Column("team", Text, nullable=False),
     Column("allowed", Integer, nullable=False),
     Column("detail", Text, nullable=False),
+    Column("times", BigInteger, nullable=False, server_default="1"),
     Index(None, "team", "id"),
     sqlite_autoincrement=True,
 )

@@ -83,6 +83,18 @@ def of_team(tx: Connection, team: str, now_s: float) -> tuple[str, ...]:
     return tuple(tx.execute(query.order_by(tokens.c.created_s, tokens.c.id)).scalars())
 
 
+def valid_in(tx: Connection, team: str, now_s: float) -> int:
+    """How many tokens count in this team."""
+    query = select(func.count()).where(tokens.c.team == team, *_counts(now_s))
+    return tx.execute(query).scalar_one()
+
+
+def made_since(tx: Connection, team: str, since_s: float) -> int:
+    """How many tokens of this team were made since then, valid or not."""
+    query = select(func.count()).where(tokens.c.team == team, tokens.c.created_s > since_s)
+    return tx.execute(query).scalar_one()
+
+
 def _counts(now_s: float) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Neither revoked nor at its end."""
     return tokens.c.revoked_s.is_(None), tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)

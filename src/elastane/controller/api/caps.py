@@ -1,0 +1,112 @@
+"""What one team may take of the controller: jobs, stored bytes, tokens.
+
+Each check runs in the transaction that adds something. Transactions that write follow one another, so
+requests that come at the same moment cannot exceed a limit together.
+"""
+
+from http import HTTPStatus
+
+from sqlalchemy import Connection
+
+from elastane.api.jobs import JobSpec
+from elastane.api.quotas import Limits, Team
+from elastane.controller.api.problems import Refusal
+from elastane.controller.store import documents, jobs, tokens
+from elastane.controller.store.rows import text_of
+
+MIB = 2**20
+SMALL_CHANGE_BYTES = 1024
+DAY_S = 24 * 3600.0
+MADE_A_DAY = 10
+"""As many times the limit of valid tokens may be made within a day: a row of each is kept."""
+
+
+def limits_of(tx: Connection, team: str) -> Limits:
+    """The limits of a team, declared or not."""
+    found = documents.find(tx, "teams", team) if team else None
+    return found.value.limits if found and isinstance(found.value, Team) else Limits()
+
+
+def check_jobs(tx: Connection, spec: JobSpec, user: str) -> None:
+    """Goes on if the team has room for one more job.
+
+    Raises:
+        Refusal: the team, or this user of it, has as many jobs as they may, or there is no room for the spec.
+    """
+    limits, taken = limits_of(tx, spec.team), jobs.taken_by(tx, spec.team, user)
+    means = "the job was not submitted; the others go on"
+    if taken.jobs >= limits.jobs:
+        raise _full(
+            f"team {spec.team} has {taken.jobs} of at most {limits.jobs} jobs that have not ended",
+            means=means,
+            free="cancel some, or wait until some have ended",
+            raise_it=f"elastane team set {spec.team} --max-jobs N",
+        )
+    if taken.of_user >= limits.jobs_per_user:
+        raise _full(
+            f"user {user} has {taken.of_user} of at most {limits.jobs_per_user} jobs in team {spec.team} "
+            "that have not ended",
+            means=means,
+            free="cancel some, or wait until some have ended",
+            raise_it=f"elastane team set {spec.team} --max-jobs-per-user N",
+        )
+    _check_room(spec.team, limits, taken.spec_bytes, _size_bytes(spec))
+
+
+def check_growth(tx: Connection, before: JobSpec, after: JobSpec) -> None:
+    """Goes on if the team has room for what a change adds to a spec. A small change, as a pause, always has.
+
+    Raises:
+        Refusal: it has not.
+    """
+    added_bytes = _size_bytes(after) - _size_bytes(before)
+    if added_bytes > SMALL_CHANGE_BYTES:
+        stored_bytes = jobs.taken_by(tx, after.team, "").spec_bytes
+        _check_room(after.team, limits_of(tx, after.team), stored_bytes, added_bytes)
+
+
+def _size_bytes(spec: JobSpec) -> int:
+    return len(text_of(spec).encode())
+
+
+def _check_room(team: str, limits: Limits, stored: int, added: int) -> None:
+    if stored + added > limits.stored_mib * MIB:
+        raise _full(
+            f"the specs of team {team}'s jobs have {stored / MIB:.1f} of at most {limits.stored_mib} MiB",
+            means="nothing was changed; jobs that have ended count until the cluster forgets them",
+            free="write smaller specs; with runPolicy.ttlSecondsAfterFinished ended jobs are forgotten",
+            raise_it=f"elastane team set {team} --max-stored-mib N",
+        )
+
+
+def check_tokens(tx: Connection, team: str, now_s: float) -> None:
+    """Goes on if there may be one more token in the team; those of no team are an operator's to make.
+
+    Raises:
+        Refusal: it has as many as it may have.
+    """
+    if not team:
+        return
+    most = limits_of(tx, team).tokens
+    raise_it = f"elastane team set {team} --max-tokens N" if team != "*" else ""
+    valid = tokens.valid_in(tx, team, now_s)
+    if valid >= most:
+        raise _full(
+            f"team {team} has {valid} of at most {most} valid tokens",
+            means="no token was made",
+            free="revoke some (elastane token list, elastane token revoke TOKEN)",
+            raise_it=raise_it,
+        )
+    made = tokens.made_since(tx, team, now_s - DAY_S)
+    if made >= MADE_A_DAY * most:
+        raise _full(
+            f"{made} of at most {MADE_A_DAY * most} tokens of team {team} were made within a day",
+            means="no token was made; revoked ones are kept, so that the audit log can be understood",
+            free="use a token for longer",
+            raise_it=raise_it,
+        )
+
+
+def _full(what: str, *, means: str, free: str, raise_it: str) -> Refusal:
+    do = f"{free}; an operator can raise the limit: {raise_it}" if raise_it else free
+    return Refusal(HTTPStatus.CONFLICT, what, means=means, do=do)

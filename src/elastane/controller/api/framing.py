@@ -1,0 +1,65 @@
+"""Requests that mean two things, or that speak another protocol, are refused before anybody reads them."""
+
+from collections import Counter
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from elastane.api.wire import Problem
+from elastane.controller.api.problems import answer, problem
+
+ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"if-match",
+        b"last-event-id",
+    }
+)
+"""Headers that mean something here. Readers differ in which of two values counts."""
+LARGEST_HEADERS_BYTES = 64 * 1024
+"""Whole; the server itself bounds only those that arrive in pieces."""
+
+
+class Framing:
+    """Middleware: passes a request on if it is plain HTTP and each header that matters is there once."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = refused(scope["headers"]) if scope["type"] == "http" else None
+        await (self._app if refusal is None else answer(refusal))(scope, receive, send)
+
+
+def refused(headers: list[tuple[bytes, bytes]]) -> Problem | None:
+    """Why a request with these headers is not read; None: it is. Names are in lower case."""
+    size_bytes = sum(len(name) + len(value) for name, value in headers)
+    if size_bytes > LARGEST_HEADERS_BYTES:
+        return problem(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"the headers have {size_bytes} bytes, more than {LARGEST_HEADERS_BYTES}",
+            means="nothing was done",
+            do="send fewer and shorter ones",
+        )
+    counts = Counter(name for name, _ in headers)
+    if twice := sorted(name.decode() for name in ONCE if counts[name] > 1):
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            f"the header {twice[0]} is there {counts[twice[0].encode()]} times",
+            means="nothing was done: it is not known which one counts",
+            do="send it once",
+            field=f"header.{twice[0]}",
+        )
+    if any(name == b"upgrade" and b"websocket" in value.lower() for name, value in headers):
+        return problem(
+            HTTPStatus.BAD_REQUEST,
+            "this API has no WebSockets",
+            means="nothing was done",
+            do="ask without Upgrade; GET /v1/watch is a stream of server-sent events",
+            field="header.upgrade",
+        )
+    return None

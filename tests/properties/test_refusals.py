@@ -1,0 +1,33 @@
+"""However often a token is refused, few lines tell of it, and they tell of every refusal."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.controller.access.refusals import (
+    ONE_BY_ONE,
+    WINDOW_S,
+    Refused,
+    counted,
+    is_due,
+    is_over,
+)
+
+REFUSED = Refused(action="job.read", target="job train", reason="it belongs to another team")
+
+
+@given(st.integers(1, 30_000))
+def test_lines_of_one_window_are_few_and_add_up_to_all_refusals(refusals):
+    tally, lines = None, []
+    for _ in range(refusals):
+        tally = counted(tally, REFUSED, 0.0)
+        if is_due(tally):
+            lines.append(tally.pending)
+            tally = tally.all_written()
+    assert sum(lines) + tally.pending == refusals
+    assert len(lines) <= ONE_BY_ONE + len(str(refusals))
+
+
+@given(st.floats(-1e6, 1e6, allow_nan=False))
+def test_a_window_lasts_an_hour_and_ends_where_the_clock_is_put_back(later_s):
+    over = is_over(counted(None, REFUSED, 0.0), later_s)
+    assert over == (later_s < 0 or later_s >= WINDOW_S)

@@ -1,0 +1,68 @@
+"""What others have written forges no line of a log, and repeated lines fill no disk."""
+
+import io
+import logging
+
+import pytest
+
+from elastane.api.log_lines import EntryFormatter, Repeats, log_to
+
+EVIL = "x\n2026-11-22 00:00:00,000 elastane.controller INFO forged\x1b[2J\x9b\u202e\r\0"
+
+
+@pytest.fixture
+def logger():
+    found = logging.getLogger("elastane.test")
+    found.propagate = False
+    found.written = io.StringIO()
+    handler = log_to(logging.StreamHandler(found.written))
+    found.addHandler(handler)
+    yield found
+    found.removeHandler(handler)
+    found.propagate = True
+
+
+def entries(logger):
+    """Lines that begin an entry."""
+    return [line for line in logger.written.getvalue().splitlines() if not line.startswith("  ")]
+
+
+def test_a_message_and_its_arguments_are_one_entry(logger):
+    logger.warning("job %s: %s", EVIL, EVIL)
+    assert len(entries(logger)) == 1
+    assert logger.written.getvalue().replace("\n", "").isprintable()
+
+
+def test_a_traceback_whose_error_is_hostile_is_one_entry(logger):
+    logger.error("it failed", exc_info=ValueError(EVIL))
+    (first,) = entries(logger)
+    assert first.endswith("it failed")
+    assert "ValueError" in logger.written.getvalue()
+    assert logger.written.getvalue().replace("\n", "").isprintable()
+
+
+def test_an_entry_has_a_bound(logger):
+    logger.warning("x" * 1_000_000)
+    assert len(logger.written.getvalue()) < 25_000
+
+
+def record(message):
+    return logging.LogRecord("uvicorn.error", logging.WARNING, "", 0, message, (), None)
+
+
+def test_a_message_that_is_repeated_is_counted_and_its_count_is_told():
+    now_s = 0.0
+    repeats = Repeats(most=3, clock=lambda: now_s)
+    assert [repeats.filter(record("no request")) for _ in range(100)] == [True] * 3 + [False] * 97
+    assert repeats.filter(record("another"))
+    now_s = 61.0
+    later = record("no request")
+    assert repeats.filter(later)
+    assert "97 more times" in EntryFormatter().format(later)
+
+
+def test_what_is_counted_has_a_bound():
+    repeats = Repeats()
+    for number in range(5000):
+        repeats.filter(record(f"message {number}"))
+    assert len(repeats._counts) <= Repeats.MOST_MESSAGES + 1
