@@ -8,7 +8,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from elastane.runtime.links.mesh import HEADER
+from elastane.runtime.links.frames import HEADER
 
 from .stage import Running
 
