@@ -1,4 +1,4 @@
-"""Bound the connections that have not proved who they are.
+"""Bounds the connections that have not proved who they are, or that wait for something to happen.
 
 Everybody on the machine can connect to a listening socket. Until a connection has proved that it knows a
 secret it costs a descriptor and some memory, so a server limits how many of those it holds and for how long.
@@ -126,6 +126,6 @@ class Refusals:
         self._count += 1
         if self._reported_s is not None and now_s - self._reported_s < REPORT_EVERY_S:
             return None
-        since = "" if self._reported_s is None else f" since the last line like this: {self._count}"
+        since = "" if self._reported_s is None else f"; {self._count} since the last such line"
         self._count, self._reported_s = 0, now_s
         return f"closed a connection that did not prove the run's secret ({one_line(reason, 200)}){since}"
