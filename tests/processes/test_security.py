@@ -22,7 +22,10 @@ def listening(pid: int) -> set[tuple[str, int]]:
     """Addresses, in the kernel's hexadecimal, and ports a process listens on, IPv4 and IPv6."""
     inodes = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        target = str(descriptor.readlink())
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue  # closed meanwhile
         if target.startswith("socket:["):
             inodes.add(target.removeprefix("socket:[").removesuffix("]"))
     found = set()

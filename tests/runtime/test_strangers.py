@@ -138,7 +138,7 @@ def test_a_peers_message_is_a_message_or_malformed(body):
 
 def test_half_handshakes_are_few_and_do_not_stay(pair):
     mesh = pair.meshes[0]
-    mesh._entrance._unproven._rules = AdmissionRules(
+    mesh._entrance.rules = lambda: AdmissionRules(
         most=8, deadline_s=1.0, least_s=0.01, descriptor_ceiling=1 << 20
     )
     visitors = []
@@ -158,7 +158,7 @@ def test_half_handshakes_are_few_and_do_not_stay(pair):
 def test_a_mesh_that_waits_for_ever_still_ends_half_handshakes(pair, monkeypatch):
     """Nothing else wakes it up: the deadline has to."""
     mesh = pair.meshes[0]
-    mesh._entrance._unproven._rules = AdmissionRules(
+    mesh._entrance.rules = lambda: AdmissionRules(
         most=8, deadline_s=0.2, least_s=0.0, descriptor_ceiling=1 << 20
     )
     visitor = stranger(mesh)
@@ -234,7 +234,7 @@ def newcomer(pair: Pair) -> None:
 def test_a_peer_gets_in_through_a_crowd(pair):
     """Its own half handshake may be displaced: it tries again, and nobody is lost."""
     mesh = pair.meshes[0]
-    mesh._entrance._unproven._rules = AdmissionRules(
+    mesh._entrance.rules = lambda: AdmissionRules(
         most=8, deadline_s=10.0, least_s=0.01, descriptor_ceiling=1 << 20
     )
     with crowd(mesh, 300) as arrive:

@@ -40,7 +40,7 @@ class AdmissionRules:
 
     @classmethod
     def for_limit(
-        cls, descriptors: int, *, deadline_s: float = 10.0, least_s: float = 0.25
+        cls, descriptors: int, *, deadline_s: float = 10.0, least_s: float = 0.05
     ) -> "AdmissionRules":
         """Return the rules for a process that may have this many descriptors (``RLIMIT_NOFILE``).
 
@@ -57,12 +57,12 @@ class AdmissionRules:
 class Unproven(Generic[T]):
     """The unproven connections of one server, in the order in which they arrived.
 
-    Args:
-        rules: that hold for them.
+    Attributes:
+        rules: that hold for them; may be replaced at any time.
     """
 
     def __init__(self, rules: AdmissionRules) -> None:
-        self._rules = rules
+        self.rules = rules
         self._since: dict[T, float] = {}
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Unproven(Generic[T]):
 
     def add(self, connection: T, now_s: float, descriptor: int) -> T | None:
         """Add a connection that has just arrived; return the one that must be closed in its place, if any."""
-        crowded = len(self) >= self._rules.most or descriptor >= self._rules.descriptor_ceiling
+        crowded = len(self) >= self.rules.most or descriptor >= self.rules.descriptor_ceiling
         oldest = self.oldest if crowded else None
         if oldest is not None:
             self.discard(oldest)
@@ -91,18 +91,18 @@ class Unproven(Generic[T]):
 
     def opens_at_s(self) -> float:
         """Return from when on another connection may be accepted; 0: now."""
-        if len(self) < self._rules.most:
+        if len(self) < self.rules.most:
             return 0.0
-        return next(iter(self._since.values())) + self._rules.least_s
+        return next(iter(self._since.values())) + self.rules.least_s
 
     def expires_at_s(self) -> float | None:
         """Return when the oldest connection has to go; None: there is none."""
         oldest = next(iter(self._since.values()), None)
-        return None if oldest is None else oldest + self._rules.deadline_s
+        return None if oldest is None else oldest + self.rules.deadline_s
 
     def expired(self, now_s: float) -> tuple[T, ...]:
         """Return the connections that have had their time, oldest first."""
-        limit = now_s - self._rules.deadline_s
+        limit = now_s - self.rules.deadline_s
         return tuple(connection for connection, since in self._since.items() if since <= limit)
 
 

@@ -10,7 +10,7 @@ import resource
 import socket
 import time
 
-from elastane.api.admission import EXHAUSTED
+from elastane.api.admission import EXHAUSTED, AdmissionRules
 
 RETRY_S = 1.0
 """asyncio accepts again after so many seconds."""
@@ -67,6 +67,11 @@ def listen_patiently(listening: socket.socket) -> Listener:
     """Return the same listening socket as a `Listener`; the given object must not be used any more."""
     logging.getLogger("asyncio").addFilter(_rarely)
     return Listener(fileno=listening.detach())
+
+
+def rules_of_this_process() -> AdmissionRules:
+    """Return the rules for unproven connections that follow from this process's limit of descriptors."""
+    return AdmissionRules.for_limit(descriptor_limit())
 
 
 def descriptor_limit() -> int:

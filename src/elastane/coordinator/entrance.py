@@ -14,9 +14,9 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
-from elastane.api.admission import AdmissionRules, Refusals, Unproven
+from elastane.api.admission import Refusals, Unproven
 from elastane.api.endpoint import bearer
-from elastane.api.listener import descriptor_limit
+from elastane.api.listener import rules_of_this_process
 
 DEADLINE_S = 10.0
 LARGEST_REQUEST_BYTES = 64 << 10
@@ -30,13 +30,10 @@ class Entrance:
 
     Args:
         secret: of the run; every connection presents it as a bearer token.
-        rules: for these connections; None: as the limit of descriptors demands.
     """
 
-    def __init__(self, secret: str, rules: AdmissionRules | None = None) -> None:
-        self._unproven: Unproven[Guest] = Unproven(
-            rules or AdmissionRules.for_limit(descriptor_limit(), deadline_s=DEADLINE_S)
-        )
+    def __init__(self, secret: str) -> None:
+        self._unproven: Unproven[Guest] = Unproven(rules_of_this_process())
         self._refusals = Refusals()
         self._authorization = bearer(secret)["Authorization"].encode()
 
@@ -45,6 +42,7 @@ class Entrance:
         return Guest(self, *args, **options)
 
     def arrived(self, guest: "Guest") -> None:
+        self._unproven.rules = rules_of_this_process()
         descriptor = guest.transport.get_extra_info("socket").fileno()
         displaced = self._unproven.add(guest, time.monotonic(), descriptor)
         if displaced is not None:

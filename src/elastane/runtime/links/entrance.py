@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastane.api.admission import EXHAUSTED, AdmissionRules, Refusals, Unproven
-from elastane.api.listener import descriptor_limit
+from elastane.api.listener import rules_of_this_process
 from elastane.runtime.links.frames import FrameStream, frame
 from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Handshake, ProvenPeer
 
@@ -69,7 +69,7 @@ class Entrance:
             listener.
         credentials: returns what this worker proves itself with now.
         host: address to listen on.
-        rules: for accepted connections; None: as the limit of descriptors demands.
+        rules: returns the rules for accepted connections now.
 
     Raises:
         OSError: it cannot listen.
@@ -80,11 +80,12 @@ class Entrance:
         selector: selectors.BaseSelector,
         credentials: Callable[[], Credentials],
         host: str,
-        rules: AdmissionRules | None = None,
+        rules: Callable[[], AdmissionRules] = rules_of_this_process,
     ) -> None:
         self._selector = selector
         self._credentials = credentials
-        self._unproven: Unproven[Candidate] = Unproven(rules or AdmissionRules.for_limit(descriptor_limit()))
+        self.rules = rules
+        self._unproven: Unproven[Candidate] = Unproven(rules())
         self._dials: dict[int, _Dial] = {}
         self._lost: list[int] = []
         self._refusals = Refusals()
@@ -104,6 +105,8 @@ class Entrance:
 
     def accept(self, now_s: float) -> None:
         """Accept some of the connections that wait."""
+        # A script may change the limit of its process.
+        self._unproven.rules = self.rules()
         for _ in range(ACCEPTED_AT_ONCE):
             opens_s = self._unproven.opens_at_s()
             if opens_s > now_s:
