@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 FEW, ENOUGH = 4, 200
 STEP_S = 0.3
-LARGEST_LOG_BYTES = 64 << 10
+LARGEST_LOG_BYTES = 8 << 10
 
 
 def ports_of(answer: Answer) -> list[int]:

@@ -39,7 +39,7 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 LARGEST_LINE_BYTES = 4096
-_decode: Decoder[_Line] = Decoder(_Line, at_most_bytes=LARGEST_LINE_BYTES)
+decode_line: Decoder[_Line] = Decoder(_Line, at_most_bytes=LARGEST_LINE_BYTES)
 
 
 class WarmServer:
@@ -80,7 +80,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def _parsed(line: bytes) -> Started | Exited | Ready:
-    said = _decode(line)
+    said = decode_line(line)
     if said.started is not None:
         return Started(said.started, said.pid)
     if said.exited is not None:

@@ -55,9 +55,9 @@ class Entrance:
 
     def count(self, guest: "Guest", reason: str) -> None:
         """Take note of an unproven connection that is about to be closed, or is."""
-        if not guest.unproven:
+        if guest.proven or guest.counted:
             return
-        guest.unproven = False
+        guest.counted = True
         self._unproven.discard(guest)
         if (line := self._refusals.count(reason, time.monotonic())) is not None:
             logger.warning("%s", line)
@@ -76,7 +76,7 @@ class Entrance:
             self.count(connection, "a wrong secret" if presented else "no Authorization header")
             text = "one header is needed: Authorization: Bearer SECRET; the secret is in RUN/secret\n"
             return connection.respond(HTTPStatus.UNAUTHORIZED, text)
-        connection.unproven = False
+        connection.proven = True
         self._unproven.discard(connection)
         if request.path != PATH:
             return connection.respond(HTTPStatus.NOT_FOUND, f"the coordinator is at {PATH}\n")
@@ -84,11 +84,16 @@ class Entrance:
 
 
 class Guest(ServerConnection):
-    """A connection that is unproven until `Entrance.authorise` lets it pass."""
+    """A connection.
+
+    Attributes:
+        proven: `Entrance.authorise` has let it pass.
+        counted: it was not proven, and its end has been taken note of.
+    """
 
     def __init__(self, entrance: Entrance, *args: Any, **options: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **options)
-        self.unproven = True
+        self.proven = self.counted = False
         self._entrance = entrance
         self._received = 0
 
@@ -97,7 +102,7 @@ class Guest(ServerConnection):
         self._entrance.arrived(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.unproven:
+        if not self.proven:
             self._received += len(data)
             if self._received > LARGEST_REQUEST_BYTES:
                 self._entrance.refuse(self, f"its request has more than {LARGEST_REQUEST_BYTES} bytes")
@@ -109,6 +114,12 @@ class Guest(ServerConnection):
         super().connection_lost(exc)
 
 
-def without_handshakes(record: logging.LogRecord) -> bool:
-    """Filter for the logger of `websockets`: `Entrance` reports failed handshakes, and bounds the reports."""
-    return not str(record.msg).startswith("opening handshake failed")
+def about_proven(record: logging.LogRecord) -> bool:
+    """Filter for the logger of `websockets`: leave out what it says about unproven connections.
+
+    `Entrance` counts these. A traceback for each of them would let strangers fill the disk.
+    """
+    try:
+        return bool(getattr(getattr(record, "websocket", None), "proven", True))
+    except ReferenceError:  # a weak reference to a connection that is gone
+        return False

@@ -22,7 +22,7 @@ from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell
 from elastane.coordinator.appendfile import AppendFile
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import heard
-from elastane.coordinator.entrance import DEADLINE_S, Entrance, without_handshakes
+from elastane.coordinator.entrance import DEADLINE_S, Entrance, about_proven
 from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.past import changes
 from elastane.coordinator.roster import Roster, fresh_roster
@@ -79,7 +79,7 @@ class Coordinator:
     async def serve(self, listening: socket.socket) -> None:
         """Serves for ever; ends by cancellation."""
         websockets_logger = logging.getLogger("websockets.server")
-        websockets_logger.addFilter(without_handshakes)
+        websockets_logger.addFilter(about_proven)
         async with serve(
             self._connections.serve,
             sock=listening,
