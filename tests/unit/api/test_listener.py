@@ -20,9 +20,11 @@ def no_descriptors():
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def lack(lacking: bool) -> None:
-        lowest = os.dup(0)
-        os.close(lowest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest if lacking else limits[0], limits[1]))
+        most = limits[0]
+        if lacking:
+            most = os.dup(0)
+            os.close(most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
 
     yield lack
     lack(lacking=False)
