@@ -95,6 +95,11 @@ class Entrance:
         self.address: Address = self.listener.getsockname()[:2]
         self._selector.register(self.listener, selectors.EVENT_READ, self)
 
+    @property
+    def quiet(self) -> bool:
+        """Nothing begins here now, and nothing waits for time to pass: the usual case of a `poll`."""
+        return not (self._unproven or self._dials or self._lost) and self._resume_s is None
+
     # -- from the mesh -------------------------------------------------------------------------------------
 
     def dial(self, peer: int, address: Address, now_s: float) -> None:

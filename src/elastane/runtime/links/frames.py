@@ -56,7 +56,9 @@ class FrameStream:
         outgoing = self._outgoing
         try:
             while outgoing:
-                sent = self.sock.sendmsg([part for part, _ in zip(outgoing, range(SEND_PARTS), strict=False)])
+                sent = self.sock.sendmsg(
+                    outgoing if len(outgoing) <= SEND_PARTS else [*outgoing][:SEND_PARTS]
+                )
                 while sent:
                     first = outgoing[0]
                     if sent < first.nbytes:
@@ -85,11 +87,11 @@ class FrameStream:
         assert message is not None, "a header was read"  # noqa: S101
         total = len(message) + len(payload)
         while self._filled < total:
-            # Released at once: a mapping cannot be closed while something looks into it.
-            with memoryview(message if self._filled < len(message) else payload) as whole:
-                begin = self._filled if self._filled < len(message) else self._filled - len(message)
-                with whole[begin : begin + RECEIVE_BYTES] as target:
-                    count = self.sock.recv_into(target)
+            if self._filled < len(message):
+                target = memoryview(message)[self._filled :]
+            else:
+                target = memoryview(payload)[self._filled - len(message) :]
+            count = self.sock.recv_into(target[:RECEIVE_BYTES])
             if count == 0:
                 raise EOFError("closed in the middle of a frame")
             self._filled += count

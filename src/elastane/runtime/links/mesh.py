@@ -143,9 +143,10 @@ class Mesh:
             if events & selectors.EVENT_READ:
                 for message, payload in self._read(connection):
                     received(connection.peer, message, payload)
-        for peer in self._entrance.tend(time.monotonic()):
-            self._waiting.pop(peer, None)
-            self._lost.append(peer)
+        if not self._entrance.quiet:
+            for peer in self._entrance.tend(time.monotonic()):
+                self._waiting.pop(peer, None)
+                self._lost.append(peer)
         gone, self._lost = self._lost, []
         for peer in gone:
             lost(peer)
@@ -167,6 +168,8 @@ class Mesh:
         """How long `poll` may wait, in seconds."""
         if self._lost:
             return 0.0
+        if self._entrance.quiet:
+            return timeout_s
         due_s = self._entrance.due_s()
         if due_s is None:
             return timeout_s
