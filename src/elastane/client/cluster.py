@@ -601,7 +601,7 @@ def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> 
         NotUnderstood: it is of another version.
     """
     try:
-        decoded: T = _decoder(kind)(content)  # type: ignore[arg-type] - a type is hashable
+        decoded: T = _decoder(kind)(content)  # type: ignore[arg-type]
     except Malformed as error:
         raise _not_understood(answer, str(error)) from error
     return decoded
