@@ -272,7 +272,7 @@ def test_an_acceptor_proves_nothing_to_strangers(stranger):
         pytest.param(HEADER.pack(10, LIMITS.payload + 1), id="too long a payload"),
     ],
 )
-def test_even_a_peer_is_hung_up_on_when_it_talks_nonsense(meshes, words):
+def test_even_a_peer_is_lost_when_it_talks_nonsense(meshes, words):
     first, second = meshes(SECRET, SECRET)
     ends = connected(first, second)
     second.send(0, vote())
@@ -280,6 +280,8 @@ def test_even_a_peer_is_hung_up_on_when_it_talks_nonsense(meshes, words):
     second._peers[0].stream.sock.sendall(words)
     ends.until(lambda: (0, 1) in ends.lost)
     assert len(ends.heard) == 1
+    # It is not told: it would say that it has lost the other one, and might be believed.
+    assert (1, 0) not in ends.lost
 
 
 def test_a_mesh_listens_on_loopback(meshes):

@@ -309,7 +309,7 @@ def resident_bytes() -> int:
 
 def break_off(pair: Pair) -> None:
     """The sender hangs up, both notice, and they meet again."""
-    pair.meshes[1].hang_up(0)
+    pair.meshes[1]._drop(pair.meshes[1]._peers[0])
     deadline = time.monotonic() + WAIT_S
     while sorted(pair.lost) != [0, 1]:
         assert time.monotonic() < deadline, f"lost: {pair.lost}"

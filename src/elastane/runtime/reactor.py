@@ -175,8 +175,8 @@ class Reactor:
                 raise
             # What the message announces is not there: the sender is broken, and counts as dead from now on.
             what = f"its {type(message).__name__} announces what is not there: {one_line(str(error))}"
-            sys.stderr.write(f"elastane mesh: closed the connection to worker {sender}: {what}\n")
-            self._mesh.hang_up(sender)
+            sys.stderr.write(f"elastane mesh: worker {sender} is broken: {what}\n")
+            self._mesh.disown(sender)
             return
         self._handle(events.Received(sender, message))
 

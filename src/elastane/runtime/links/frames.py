@@ -78,8 +78,8 @@ class FrameStream:
         Raises:
             BlockingIOError: the frame has not arrived as a whole yet.
             EOFError: the other side has closed the connection.
-            Malformed: the frame is longer than allowed.
-            OSError: the connection is broken, or the payload does not fit into memory.
+            Malformed: the frame is longer than allowed, or than there is memory for.
+            OSError: the connection is broken.
         """
         if self._message is None and not self._read_header():
             return None
@@ -129,4 +129,7 @@ def _room_for(payload_bytes: int) -> Payload:
     """
     if payload_bytes <= RECEIVE_BYTES:
         return bytearray(payload_bytes)
-    return mmap.mmap(-1, payload_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        return mmap.mmap(-1, payload_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise Malformed(f"a payload of {payload_bytes} bytes, more than there is memory") from error

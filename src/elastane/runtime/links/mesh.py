@@ -1,13 +1,14 @@
 """Connections between workers that have proved themselves: frames of a message and, sometimes, a payload.
 
 A connection that breaks is a death noticed: each worker has one to every other, so all notice at once. A
-peer that sends what no worker sends is broken, and its connection is closed: that is its death, too.
+peer that sends what no worker sends is broken: it is not read any more, and counts as dead, too.
 `elastane.runtime.links.entrance` has the connections that are not proven yet. Nothing received is unpickled.
 """
 
 import contextlib
 import os
 import selectors
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -67,6 +68,7 @@ class Mesh:
         self._peers: dict[int, _Connection] = {}
         self._waiting: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
+        self._disowned: list[socket.socket] = []
         close_in_children(self)
 
     def close_in_child(self) -> None:
@@ -76,6 +78,8 @@ class Mesh:
         self._entrance.close_sockets()
         for connection in list(self._peers.values()):
             connection.stream.sock.close()
+        for sock in self._disowned:
+            sock.close()
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
@@ -108,10 +112,14 @@ class Mesh:
         connection.stream.put(parts)
         self._flush(connection)
 
-    def hang_up(self, peer: int) -> None:
-        """Close the connection to a peer that has sent what no worker sends; it is reported as lost."""
+    def disown(self, peer: int) -> None:
+        """Report a peer as lost that has sent what no worker sends, and read nothing more from it.
+
+        Its connection stays open until this process ends: a peer that saw it close would report this worker
+        as lost, and the coordinator believes the report that comes first.
+        """
         if peer in self._peers:
-            self._drop(self._peers[peer])
+            self._disown(self._peers[peer])
 
     def _flush(self, connection: _Connection) -> None:
         if connection.dropped:
@@ -201,17 +209,27 @@ class Mesh:
                 message, payload = decode_peer_message(read[0]), read[1]
             except BlockingIOError:
                 return
-            except (OSError, EOFError, Malformed, MemoryError):
+            except (Malformed, MemoryError):
+                self._disown(connection)
+                return
+            except (OSError, EOFError):
                 self._drop(connection)
                 return
             yield message, payload
 
     def _drop(self, connection: _Connection) -> None:
-        if connection.dropped:
-            return
+        if not connection.dropped:
+            self._forget(connection)
+            connection.stream.sock.close()
+
+    def _disown(self, connection: _Connection) -> None:
+        if not connection.dropped:
+            self._forget(connection)
+            self._disowned.append(connection.stream.sock)
+
+    def _forget(self, connection: _Connection) -> None:
         connection.dropped = True
         self._selector.unregister(connection.stream.sock)
-        connection.stream.sock.close()
         del self._peers[connection.peer]
         self._waiting.pop(connection.peer, None)
         self._lost.append(connection.peer)
@@ -220,4 +238,6 @@ class Mesh:
         """Hang up everywhere."""
         for connection in list(self._peers.values()):
             self._drop(connection)
+        for sock in self._disowned:
+            sock.close()
         self._entrance.close()
