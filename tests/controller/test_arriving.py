@@ -1,12 +1,14 @@
 """Whoever connects and does not ask keeps nobody from being served, and nothing is logged as a failure."""
 
 import socket
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 
-from elastane.controller import arriving
+from elastane.api.admission import AdmissionRules
+from elastane.controller import arriving, serving
+from elastane.controller.arriving import waiting_rules
 from elastane.controller.store import events
 
 SOON_S = 0.3
@@ -99,3 +101,37 @@ def test_a_connection_is_asked_on_again_and_answered_for_longer_than_that(api, c
 def happen(store, message):
     with store.writing() as tx:
         events.append(tx, "node.drain", message, 0.0)
+
+
+def ended(line):
+    line.settimeout(10)
+    try:
+        return line.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_of_many_that_wait_the_oldest_goes_and_whoever_asks_is_answered(api, served, monkeypatch):
+    few = AdmissionRules(most=5, deadline_s=30, least_s=0, descriptor_ceiling=1 << 20)
+    monkeypatch.setattr(serving, "waiting_rules", lambda _: few)
+    with served(api) as url, ExitStack() as crowd:
+        at = urlsplit(url).hostname, urlsplit(url).port
+        watching = crowd.enter_context(socket.create_connection(at, timeout=10))
+        watching.sendall(request(api, verb="GET /v1/watch"))
+        assert watching.recv(1000).startswith(b"HTTP/1.1 200")
+        silent_ones = [crowd.enter_context(socket.create_connection(at)) for _ in range(20)]
+        with socket.create_connection(at, timeout=10) as line:
+            line.sendall(request(api))
+            assert line.recv(1000).startswith(b"HTTP/1.1 200")
+        assert all(ended(line) for line in silent_ones[:15])
+        happen(api.store, "seen")
+        seen = b""
+        while b"seen" not in seen:
+            seen += watching.recv(1000)
+
+
+def test_connections_leave_descriptors_to_the_store_and_the_jobs():
+    for limit in (64, 256, 1024, 1 << 20):
+        rules = waiting_rules(limit)
+        assert 0 < rules.most <= limit // 2
+        assert limit // 2 <= rules.descriptor_ceiling < limit

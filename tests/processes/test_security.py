@@ -8,7 +8,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from elastane.runtime.links.mesh import HEADER
+from elastane.runtime.links.frames import HEADER
 
 from .stage import Running
 
@@ -22,7 +22,10 @@ def listening(pid: int) -> set[tuple[str, int]]:
     """Addresses, in the kernel's hexadecimal, and ports a process listens on, IPv4 and IPv6."""
     inodes = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-        target = str(descriptor.readlink())
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue  # closed meanwhile
         if target.startswith("socket:["):
             inodes.add(target.removeprefix("socket:[").removesuffix("]"))
     found = set()

@@ -172,7 +172,7 @@ def test_loaders_do_not_hold_the_connections_of_their_worker():
     deck = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=1)
     deck.deal(1, 0)
     loader = multiprocessing.active_children()[-1].pid
-    listening = socket_inode(os.getpid(), mesh._listener.fileno())
+    listening = socket_inode(os.getpid(), mesh._entrance.listener.fileno())
     assert listening.startswith("socket:")
     held = {socket_inode(loader, int(fd.name)) for fd in Path(f"/proc/{loader}/fd").iterdir()}
     assert listening not in held

@@ -9,7 +9,10 @@ import msgspec
 import pytest
 
 from elastane.protocol.mesh import Fetch, State, Vote
-from elastane.runtime.links.mesh import HEADER, HELLO_LIMIT, MESSAGE_LIMIT, NONCE_BYTES, Hello, Mesh
+from elastane.runtime.links import entrance, handshake
+from elastane.runtime.links.frames import HEADER
+from elastane.runtime.links.handshake import NONCE_BYTES, Hello, Process, Proof
+from elastane.runtime.links.mesh import LIMITS, Mesh
 
 SECRET = b"secret"
 WAIT_S = 20
@@ -129,14 +132,17 @@ def test_a_peer_that_does_not_listen_is_lost_at_once(meshes):
     assert ends.lost == [(1, 0)]
 
 
-def test_a_wrong_secret_is_refused_by_both_sides(meshes):
+def test_a_wrong_secret_is_refused_and_the_peer_is_given_up(meshes, monkeypatch):
+    monkeypatch.setattr(entrance, "PATIENCE_S", 0.3)
     first, second = meshes(SECRET, b"guess")
     ends = connected(first, second)
     second.send(0, vote())
     first.send(1, vote())
     ends.until(lambda: ends.lost)
+    assert ends.lost == [(1, 0)]
     assert ends.heard == []
     assert not first._peers
+    assert not second._peers
 
 
 # -- strangers ---------------------------------------------------------------------------------------------
@@ -177,8 +183,12 @@ def frame(body: bytes, payload: bytes = b"") -> bytes:
     return HEADER.pack(len(body), len(payload)) + body + payload
 
 
-def hello(worker: int = 7, *, proof: bytes = b"", nonce: bytes = bytes(NONCE_BYTES)) -> bytes:
-    return frame(msgspec.msgpack.encode(Hello(worker, 1, 2, 3, nonce, proof)))
+def hello(worker: int = 7, *, nonce: bytes = bytes(NONCE_BYTES)) -> bytes:
+    return frame(msgspec.msgpack.encode(Hello(worker, nonce)))
+
+
+def proof(proof: bytes = bytes(32)) -> bytes:
+    return frame(msgspec.msgpack.encode(Proof(Process(1, 2, 3), proof)))
 
 
 class Trap:
@@ -186,21 +196,34 @@ class Trap:
         return os.abort, ()
 
 
+DEEP = b"\x91" * 5000 + b"\xc0"
+
+
 @pytest.mark.parametrize(
     "words",
     [
         pytest.param(os.urandom(4096), id="noise"),
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="http"),
+        pytest.param(frame(b""), id="nothing"),
         pytest.param(frame(b"\xc1not msgpack"), id="no message"),
         pytest.param(frame(pickle.dumps(Trap())), id="a pickle"),
+        pytest.param(frame(DEEP), id="nested a thousand levels deep"),
+        pytest.param(frame(b"\x81\xa1x" + DEEP), id="an unknown field, nested as deep"),
+        pytest.param(frame(b"\x94\xa5Hello\x07\xc4\x20" + bytes(32) + DEEP[:200]), id="a field too many"),
         pytest.param(frame(msgspec.msgpack.encode(vote())), id="a vote before hello"),
         pytest.param(hello(nonce=b"short"), id="a short nonce"),
         pytest.param(hello(worker=0), id="the mesh's own number"),
-        pytest.param(hello() + hello(proof=bytes(32)), id="no proof"),
-        pytest.param(hello() + hello(), id="an empty proof"),
-        pytest.param(HEADER.pack(HELLO_LIMIT + 1, 0), id="a hello too long"),
+        pytest.param(hello(worker=-1), id="a negative number"),
+        pytest.param(hello(worker=1 << 63), id="a number beyond all"),
+        pytest.param(proof(), id="a proof before hello"),
+        pytest.param(hello() + hello(), id="hello twice"),
+        pytest.param(hello() + proof(), id="a wrong proof"),
+        pytest.param(hello() + proof(b""), id="an empty proof"),
+        pytest.param(hello() + frame(msgspec.msgpack.encode(vote())), id="a vote before the proof"),
+        pytest.param(HEADER.pack(handshake.LIMITS.message + 1, 0), id="a hello too long"),
         pytest.param(HEADER.pack(8, 1), id="a hello with a payload"),
         pytest.param(HEADER.pack(0xFFFFFFFF, 0), id="four gigabytes"),
+        pytest.param(HEADER.pack(0, (1 << 64) - 1), id="a payload beyond all"),
     ],
 )
 def test_a_stranger_is_hung_up_on_and_nothing_of_it_is_heard(stranger, words):
@@ -210,20 +233,34 @@ def test_a_stranger_is_hung_up_on_and_nothing_of_it_is_heard(stranger, words):
     assert stranger.ends.lost == []
 
 
-def test_an_answer_of_the_mesh_itself_proves_nothing(stranger):
-    """Sent back, the mesh's own proof is for the other role, and so no proof."""
-    mesh = stranger.ends.meshes[0]
+def test_an_unproven_connection_cannot_reach_beyond_itself_whatever_fails(stranger, monkeypatch):
+    """Our own mistakes and our own lack of memory included."""
+    (mesh,) = stranger.ends.meshes
+    for error in (MemoryError(), RecursionError("deep"), OSError(24, "Too many"), KeyError("a mistake")):
+
+        def fail(_handshake, _message, error=error):
+            raise error
+
+        monkeypatch.setattr(handshake.Handshake, "hear", fail)
+        visitor = Stranger(mesh)
+        visitor.say(hello())
+        visitor.ends.until(visitor.hung_up)
+        visitor.socket.close()
+    monkeypatch.undo()
+    stranger.say(hello())
+    stranger.ends.until(lambda: not stranger.hung_up() and stranger.said)
+
+
+def test_an_acceptor_proves_nothing_to_strangers(stranger):
+    """Otherwise a stranger who stands between two workers could collect proofs."""
+    stranger.say(hello())
     stranger.ends.until(lambda: not stranger.hung_up() and stranger.said)
     length, _ = HEADER.unpack(stranger.said[: HEADER.size])
-    theirs = msgspec.msgpack.decode(stranger.said[HEADER.size : HEADER.size + length], type=Hello)
-    stranger.said = b""
-    stranger.say(hello(nonce=theirs.nonce))
-    stranger.ends.until(lambda: not stranger.hung_up() and stranger.said)
-    answer = msgspec.msgpack.decode(stranger.said[HEADER.size :], type=Hello)
-    assert answer.proof
-    stranger.say(hello(nonce=theirs.nonce, proof=answer.proof))
+    assert len(stranger.said) == HEADER.size + length
+    assert isinstance(handshake.decode_handshake(stranger.said[HEADER.size :]), Hello)
+    stranger.say(proof())
     stranger.ends.until(stranger.hung_up)
-    assert not mesh._peers
+    assert len(stranger.said) == HEADER.size + length
 
 
 @pytest.mark.parametrize(
@@ -231,20 +268,22 @@ def test_an_answer_of_the_mesh_itself_proves_nothing(stranger):
     [
         pytest.param(frame(pickle.dumps(Trap())), id="a pickle"),
         pytest.param(frame(msgspec.msgpack.encode({"type": "Vote"})), id="half a vote"),
-        pytest.param(HEADER.pack(MESSAGE_LIMIT + 1, 0), id="too long a message"),
-        pytest.param(HEADER.pack(10, (1 << 40) + 1), id="too long a payload"),
+        pytest.param(HEADER.pack(LIMITS.message + 1, 0), id="too long a message"),
+        pytest.param(HEADER.pack(10, LIMITS.payload + 1), id="too long a payload"),
     ],
 )
-def test_even_a_peer_is_hung_up_on_when_it_talks_nonsense(meshes, words):
+def test_even_a_peer_is_lost_when_it_talks_nonsense(meshes, words):
     first, second = meshes(SECRET, SECRET)
     ends = connected(first, second)
     second.send(0, vote())
     ends.until(lambda: ends.heard)
-    second._peers[0].sock.sendall(words)
+    second._peers[0].stream.sock.sendall(words)
     ends.until(lambda: (0, 1) in ends.lost)
     assert len(ends.heard) == 1
+    # It is not told: it would say that it has lost the other one, and might be believed.
+    assert (1, 0) not in ends.lost
 
 
 def test_a_mesh_listens_on_loopback(meshes):
     (mesh,) = meshes(SECRET)
-    assert mesh._listener.getsockname()[0] == "127.0.0.1"
+    assert mesh._entrance.listener.getsockname()[0] == "127.0.0.1"

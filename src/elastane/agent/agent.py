@@ -28,7 +28,10 @@ from elastane.api.control import (
     ToAgent,
     WorkerExit,
 )
+from elastane.api.endpoint import Endpoint, read_secret
+from elastane.api.foreign import Malformed
 from elastane.api.membership import WorkerId
+from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunSpec
 
@@ -129,9 +132,10 @@ class Agent:
 
     async def _run_on(self, listening: socket.socket) -> RunOver:
         address = listening.getsockname()
-        secret = self._run_dir.secret.read_text().strip()
-        link = Link(address, secret, self._report, self._hear, self._news)
-        self._run_dir.endpoint.write_bytes(msgspec.json.encode({"host": address[0], "port": address[1]}))
+        secret = read_secret(self._run_dir)
+        complain = partial(self._write_log, "coordinator")
+        link = Link(address, secret, self._report, self._hear, self._news, complain=complain)
+        self._run_dir.endpoint.write_bytes(msgspec.json.encode(Endpoint(*address)))
         try:
             async with self._group as group:
                 keeping = [
@@ -193,8 +197,18 @@ class Agent:
                 return
 
     async def _listen_to(self, warm: WarmServer) -> None:
-        async for said in warm.lines():
-            self._hear_warm_server(said)
+        try:
+            async for said in warm.lines():
+                self._hear_warm_server(said)
+        except Malformed as error:
+            # Its workers live on, and another server follows.
+            self._write_log("spares", f"the agent ended the warm server {warm.child.pid}: {error}")
+            warm.child.kill()
+
+    def _write_log(self, process: str, line: str) -> None:
+        """Append a line to the log of a process; a full disk takes nothing more."""
+        with contextlib.suppress(OSError), self._run_dir.log(process).open("a") as log:
+            log.write(f"{one_line(line)}\n")
 
     def _give_up(self, process: str, code: int, deaths: Deaths) -> None:
         what = f"the {process} process died {len(deaths.times)} times within {deaths.within_s:.0f} s"

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from elastane.api.control import AgentReport, ToAgent, decode_to_agent, encode
+from elastane.api.control import LARGEST_MESSAGE_BYTES, AgentReport, ToAgent, decode_to_agent, encode
+from elastane.api.endpoint import Endpoint, bearer
+from elastane.api.foreign import Malformed
+from elastane.api.printable import one_line
 
 REPORT_EVERY_S = 1.0
 RETRY_S = 0.02
+RETRY_MALFORMED_S = 1.0
 
 
 class Link:
@@ -21,6 +25,7 @@ class Link:
         report: makes the report of this moment.
         hear: takes what the coordinator says.
         changed: set when there is something new to report.
+        complain: takes a sentence for the log about a coordinator that cannot be understood.
     """
 
     def __init__(
@@ -30,24 +35,36 @@ class Link:
         report: Callable[[], AgentReport],
         hear: Callable[[ToAgent], None],
         changed: asyncio.Event,
+        *,
+        complain: Callable[[str], None],
     ) -> None:
-        host, port = address
-        self._uri = f"ws://{host}:{port}"
-        self._headers = {"Authorization": f"Bearer {secret}"}
+        self._uri = Endpoint(*address).url
+        self._headers = bearer(secret)
         self._report = report
         self._hear = hear
         self._changed = changed
+        self._complain = complain
 
     async def run(self) -> None:
         """For ever: a coordinator that dies is followed by the next one on the same socket."""
         while True:
             try:
                 async with connect(
-                    self._uri, additional_headers=self._headers, proxy=None, compression=None, close_timeout=1
+                    self._uri,
+                    additional_headers=self._headers,
+                    # The last message of a run has its traceback, and that may be long.
+                    max_size=LARGEST_MESSAGE_BYTES,
+                    proxy=None,
+                    compression=None,
+                    close_timeout=1,
                 ) as connection:
                     await self._talk(connection)
             except (OSError, TimeoutError, WebSocketException):
                 await asyncio.sleep(RETRY_S)
+            except Malformed as error:
+                # A coordinator that cannot be understood is heard again, or its successor is.
+                self._complain(f"the agent does not understand the coordinator: {one_line(str(error))}")
+                await asyncio.sleep(RETRY_MALFORMED_S)
 
     async def _talk(self, connection: ClientConnection) -> None:
         reporting = asyncio.create_task(self._keep_reporting(connection))

@@ -7,6 +7,7 @@ from typing import IO
 import msgspec
 
 from elastane.agent.processes import Child
+from elastane.api.foreign import Decoder, Malformed
 from elastane.api.membership import WorkerId
 
 
@@ -37,6 +38,10 @@ class _Line(msgspec.Struct, frozen=True):
     code: int = 0
 
 
+LARGEST_LINE_BYTES = 4096
+decode_line: Decoder[_Line] = Decoder(_Line, at_most_bytes=LARGEST_LINE_BYTES)
+
+
 class WarmServer:
     """One process of `elastane.runtime.spares`, speaking JSON lines over its standard input and output."""
 
@@ -49,8 +54,12 @@ class WarmServer:
         self.child.tell(msgspec.json.encode({"start": worker}))
 
     async def lines(self) -> AsyncIterator[Started | Exited | Ready]:
-        """What it says, until its end."""
-        reader = asyncio.StreamReader()
+        """Yields what it says, until its end.
+
+        Raises:
+            Malformed: it says what no warm server says.
+        """
+        reader = asyncio.StreamReader(limit=LARGEST_LINE_BYTES)
         loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), _pipe(self.child.process.stdout)
@@ -58,6 +67,8 @@ class WarmServer:
         try:
             while line := await reader.readline():
                 yield _parsed(line)
+        except ValueError as error:  # `Malformed` itself, or asyncio's for a line that is too long
+            raise Malformed(str(error)) from error
         finally:
             transport.close()
 
@@ -69,7 +80,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def _parsed(line: bytes) -> Started | Exited | Ready:
-    said = msgspec.json.decode(line, type=_Line)
+    said = decode_line(line)
     if said.started is not None:
         return Started(said.started, said.pid)
     if said.exited is not None:

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from elastane.api.checkpoints import Written
+from elastane.api.foreign import Decoder
 from elastane.api.membership import Generation, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
@@ -403,7 +404,12 @@ Ask: TypeAlias = AskResize | AskDrain | AskEvict | AskStop | AskCheckpoint | Ask
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask
 
 encode = msgspec.json.encode
-decode_to_coordinator = msgspec.json.Decoder(ToCoordinator).decode
-decode_to_worker = msgspec.json.Decoder(ToWorker).decode
-decode_to_agent = msgspec.json.Decoder(ToAgent).decode
-decode_answer = msgspec.json.Decoder(Answer).decode
+
+LARGEST_MESSAGE_BYTES = 64 << 20
+"""Of any of these messages; both ends of a connection use it as the limit of a frame."""
+LARGEST_ANSWER_BYTES = 16 << 20
+
+decode_to_coordinator: Decoder[ToCoordinator] = Decoder(ToCoordinator, at_most_bytes=LARGEST_MESSAGE_BYTES)
+decode_to_worker: Decoder[ToWorker] = Decoder(ToWorker, at_most_bytes=LARGEST_MESSAGE_BYTES)
+decode_to_agent: Decoder[ToAgent] = Decoder(ToAgent, at_most_bytes=LARGEST_MESSAGE_BYTES)
+decode_answer: Decoder[Answer] = Decoder(Answer, at_most_bytes=LARGEST_ANSWER_BYTES)

@@ -2,22 +2,17 @@
 
 import time
 
-import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
-from elastane.api.control import Answer, Ask, decode_answer, encode
+from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
+from elastane.api.endpoint import bearer, read_endpoint, read_secret
 from elastane.api.errors import NoSuchRun, RunFailed
+from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
 from elastane.observability.run_files import is_live
 
 RETRY_S = 0.05
-LARGEST_ANSWER_BYTES = 16 * 2**20
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    host: str
-    port: int
 
 
 def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
@@ -43,7 +38,7 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
             )
         try:
             return _ask_once(run_dir, question, left_s)
-        except (OSError, WebSocketException, msgspec.DecodeError) as error:
+        except (OSError, WebSocketException, Malformed) as error:
             last = error
             time.sleep(RETRY_S)
     raise RunFailed(
@@ -55,10 +50,9 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
 
 def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
     """A `TimeoutError` is an `OSError` too."""
-    endpoint = msgspec.json.decode(run_dir.endpoint.read_bytes(), type=Endpoint)
     with connect(
-        f"ws://{endpoint.host}:{endpoint.port}",
-        additional_headers={"Authorization": f"Bearer {run_dir.secret.read_text().strip()}"},
+        read_endpoint(run_dir).url,
+        additional_headers=bearer(read_secret(run_dir)),
         open_timeout=timeout_s,
         close_timeout=1,
         max_size=LARGEST_ANSWER_BYTES,

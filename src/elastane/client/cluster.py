@@ -15,6 +15,7 @@ import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -22,6 +23,7 @@ import httpx
 import msgspec
 
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.foreign import Decoder, Malformed
 from elastane.api.jobs import JobSpec
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
@@ -579,6 +581,11 @@ def _changes(method: str, path: str) -> bool:
     return method != "GET" and not path.endswith(QUESTIONS)
 
 
+@lru_cache(maxsize=64)
+def _decoder(kind: Any) -> Decoder[Any]:  # noqa: ANN401 - as `Decoder` itself takes it
+    return Decoder(kind)
+
+
 def _lines(answer: httpx.Response) -> Iterator[bytes]:
     """Whole lines of a stream: what people have written in one may hold other ends of lines."""
     rest = b""
@@ -594,9 +601,10 @@ def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> 
         NotUnderstood: it is of another version.
     """
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        decoded: T = _decoder(kind)(content)  # type: ignore[arg-type]
+    except Malformed as error:
         raise _not_understood(answer, str(error)) from error
+    return decoded
 
 
 def _header(answer: httpx.Response, name: str) -> str:
@@ -667,8 +675,8 @@ def _usage(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> 
 
 def _refused(answer: httpx.Response) -> Refused:
     try:
-        problem = msgspec.json.decode(answer.content, type=Problem)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem: Problem = _decoder(Problem)(answer.content)
+    except Malformed:
         # Something between here and the controller has answered in its place.
         problem = Problem(
             type="about:blank",

@@ -3,13 +3,13 @@
 import asyncio
 from contextlib import suppress
 
-import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from elastane.api.control import Answer, Ask, decode_answer, encode
+from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
+from elastane.api.endpoint import bearer, read_endpoint, read_secret
+from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
-from elastane.client.channel import LARGEST_ANSWER_BYTES, Endpoint
 
 
 class Line:
@@ -43,7 +43,7 @@ class Line:
                     # Half a conversation is none: the answer to come would be taken for the next one's.
                     self._drop()
                     raise
-        except (OSError, WebSocketException, msgspec.DecodeError):
+        except (OSError, WebSocketException, Malformed):
             return None
 
     async def close(self) -> None:
@@ -54,10 +54,9 @@ class Line:
 
     async def _asked(self, question: Ask) -> Answer:
         if self._connection is None:
-            endpoint = msgspec.json.decode(self._run_dir.endpoint.read_bytes(), type=Endpoint)
             self._connection = await connect(
-                f"ws://{endpoint.host}:{endpoint.port}",
-                additional_headers={"Authorization": f"Bearer {self._run_dir.secret.read_text().strip()}"},
+                read_endpoint(self._run_dir).url,
+                additional_headers=bearer(read_secret(self._run_dir)),
                 max_size=LARGEST_ANSWER_BYTES,
                 compression=None,
                 proxy=None,

@@ -1,10 +1,12 @@
 """Connections on which requests have to arrive.
 
 Whoever connects and asks nothing, or sends a request a byte at a time, keeps a connection and a file
-descriptor of the controller; with enough of them nobody else is served. No token is needed for that.
+descriptor of the controller; with enough of them nobody else is served. No token is needed for that. So a
+request has a deadline, and when too many connections wait for one, the oldest of these is closed.
 """
 
 import asyncio
+import time
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -12,26 +14,63 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from elastane.api.admission import AdmissionRules, Unproven
 from elastane.controller.api.problems import problem
 
 ARRIVE_S = 30.0
 """From the first byte of a request to its last; the largest one needs 140 kB a second."""
 
 
-class Arriving(H11Protocol):
-    """Closes a connection whose request has not arrived in time; what is answered for long, may be."""
+MOST_WAITING = 4096
 
+
+def waiting_rules(descriptors: int) -> AdmissionRules:
+    """Return how many connections may wait for a request, for a process with this many descriptors.
+
+    The last of them remain for the store, the jobs' processes and the requests that are being answered.
+    """
+    return AdmissionRules(
+        most=min(max(descriptors // 2, 8), MOST_WAITING),
+        deadline_s=ARRIVE_S,
+        least_s=0.0,
+        descriptor_ceiling=descriptors - min(max(descriptors // 4, 8), 256),
+    )
+
+
+def arriving(rules: AdmissionRules) -> "type[Arriving]":
+    """Return the protocol of one server: its connections count together."""
+
+    class ArrivingHere(Arriving):
+        waiting = Unproven(rules)
+
+    return ArrivingHere
+
+
+class Arriving(H11Protocol):
+    """Closes a connection whose request has not arrived in time; what is answered for long, may be.
+
+    Attributes:
+        waiting: all connections on which no request is being answered.
+    """
+
+    waiting: "Unproven[Arriving]"
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect()
+        self._wait()
 
     def data_received(self, data: bytes) -> None:
         self._expect()
         super().data_received(data)
         if self.conn.their_state not in {h11.IDLE, h11.SEND_BODY}:
             self._arrived()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.conn.their_state in {h11.IDLE, h11.SEND_BODY}:  # otherwise the next request is here already
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._arrived()
@@ -65,11 +104,20 @@ class Arriving(H11Protocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Says nothing: the application answers, and strangers write no line of the log."""
 
+    def _wait(self) -> None:
+        if self.transport.is_closing():
+            return
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        oldest = self.waiting.add(self, time.monotonic(), descriptor)
+        if oldest is not None:
+            oldest.transport.abort()
+
     def _expect(self) -> None:
         if self._late is None:
             self._late = self.loop.call_later(ARRIVE_S, self.transport.close)
 
     def _arrived(self) -> None:
+        self.waiting.discard(self)
         if self._late is not None:
             self._late.cancel()
             self._late = None

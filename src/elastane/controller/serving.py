@@ -19,6 +19,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from elastane.api.errors import BadInput
+from elastane.api.listener import descriptor_limit, listen_patiently
 from elastane.api.observations import SeenNode
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
@@ -27,7 +28,7 @@ from elastane.api.wire import Config
 from elastane.client.privacy import narrowed
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
-from elastane.controller.arriving import Arriving
+from elastane.controller.arriving import arriving, waiting_rules
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
 from elastane.controller.loop import Loop
@@ -172,9 +173,9 @@ def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
-        http=Arriving,
         # The API has no WebSockets: nobody but the application looks at a request for one, and refuses it.
         ws="none",
+        http=arriving(waiting_rules(descriptor_limit())),
         # Its lines are written as all others of this process, with their time.
         log_config=None,
         log_level="warning",
@@ -250,7 +251,7 @@ def _listening(wish: Serving) -> socket.socket:
             means="nothing was started",
             do="end what listens there, or give another --listen",
         ) from error
-    return listener
+    return listen_patiently(listener)
 
 
 def _check_pair(certificate: str, key: str) -> None:

@@ -13,6 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
+from elastane.api.listener import listen_patiently
 from elastane.api.log_lines import log_to
 from elastane.api.rundir import RunDir
 from elastane.coordinator.server import Coordinator
@@ -45,7 +46,7 @@ def main() -> None:
         # The agent has ended: there is nothing to coordinate.
         return
     os.set_blocking(options.fd, False)
-    listening = socket.socket(fileno=options.fd)
+    listening = listen_patiently(socket.socket(fileno=options.fd))
     asyncio.run(run(Coordinator(RunDir(options.run_dir), int(term)), listening, options.lifeline))
 
 

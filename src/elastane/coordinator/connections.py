@@ -1,16 +1,14 @@
-"""Everybody's connection to the coordinator: authenticated, one JSON message per frame, never in the way.
+"""Proven connections to the coordinator: one JSON message per frame, never in the way.
+
+`elastane.coordinator.entrance` has the connections before they have presented the run's secret.
 
 Sending only puts a message in the connection's outbox, so that a peer which does not read holds up nobody.
 """
 
 import asyncio
-import hmac
-from http import HTTPStatus
 
-import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
 
 from elastane.api.control import (
     AgentReport,
@@ -25,10 +23,12 @@ from elastane.api.control import (
     decode_to_coordinator,
     encode,
 )
+from elastane.api.foreign import Malformed
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import Asked, Disconnected, Heard
 
 MOST_UNREAD = 1024
+FIRST_MESSAGE_S = 60.0
 POLICY_VIOLATION = 1008
 NOT_UNDERSTOOD = 1007
 REASON_BYTES = 120
@@ -60,26 +60,14 @@ class Outbox:
 
 
 class Connections:
-    """Who is connected now, and the one inbox for what all of them say.
+    """Who is connected now, and the one inbox for what all of them say."""
 
-    Args:
-        secret: of the run; every connection presents it as a bearer token.
-    """
-
-    def __init__(self, secret: str) -> None:
+    def __init__(self) -> None:
         self.inbox: asyncio.Queue[Heard] = asyncio.Queue()
         self.workers: dict[WorkerId, Outbox] = {}
         self.agent: Outbox | None = None
         self.asking: dict[int, Outbox] = {}
-        self._bearer = f"Bearer {secret}".encode()
         self._asked = 0
-
-    def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Answers 401 to whoever does not know the secret; compares in constant time."""
-        presented = request.headers.get("Authorization", "").encode()
-        if hmac.compare_digest(presented, self._bearer):
-            return None
-        return connection.respond(HTTPStatus.UNAUTHORIZED, "this run's secret is needed: see RUN/secret\n")
 
     async def serve(self, connection: ServerConnection) -> None:
         """Hears one connection to its end."""
@@ -94,8 +82,11 @@ class Connections:
 
     async def _hear(self, connection: ServerConnection, outbox: Outbox) -> None:
         speaker: WorkerId | None = None
+        # A connection that presents the secret and never says anything must not stay for ever.
+        patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, connection.transport.abort)
         try:
             async for frame in connection:
+                patience.cancel()
                 message = decode_to_coordinator(frame)
                 named = getattr(message, "worker", None) if not isinstance(message, AskDrain) else None
                 if named is not None and speaker not in (None, named):
@@ -104,11 +95,13 @@ class Connections:
                     return
                 speaker = named if speaker is None else speaker
                 self._take(message, named, outbox)
-        except msgspec.MsgspecError as error:
+        except Malformed as error:
             reason = f"not understood: {error}".encode()[:REASON_BYTES].decode(errors="ignore")
             await connection.close(NOT_UNDERSTOOD, reason)
         except ConnectionClosed:
             return
+        finally:
+            patience.cancel()
 
     def _take(self, message: ToCoordinator, worker: WorkerId | None, outbox: Outbox) -> None:
         if isinstance(message, AskResize | AskDrain | AskEvict | AskStatus | AskStop | AskCheckpoint):

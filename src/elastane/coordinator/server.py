@@ -1,6 +1,7 @@
 """The coordinator's shell: hears, lets `decide` judge, writes and sends."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -11,7 +12,8 @@ from typing import assert_never
 import msgspec
 from websockets.asyncio.server import serve
 
-from elastane.api.control import Acknowledge, PublishCheckpoint, Steps, ToWorker
+from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, Steps, ToWorker
+from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -20,12 +22,12 @@ from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell
 from elastane.coordinator.appendfile import AppendFile
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import heard
+from elastane.coordinator.entrance import DEADLINE_S, Entrance, about_proven
 from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.past import changes
 from elastane.coordinator.roster import Roster, fresh_roster
 
 QUIET_S = 0.1
-LARGEST_MESSAGE_BYTES = 64 * 2**20
 
 
 class Coordinator:
@@ -37,7 +39,7 @@ class Coordinator:
 
     Raises:
         OSError: the files of the run cannot be read.
-        msgspec.MsgspecError: or not understood.
+        msgspec.MsgspecError, Malformed: or not understood.
     """
 
     def __init__(self, run_dir: RunDir, term: int) -> None:
@@ -47,7 +49,8 @@ class Coordinator:
         self._stalled = False
         self._ledger = Ledger(run_dir.ledger)
         self._events = AppendFile(run_dir.events)
-        self._connections = Connections(run_dir.secret.read_text().strip())
+        self._entrance = Entrance(read_secret(run_dir))
+        self._connections = Connections()
         self._roster = self._begin(term)
 
     def _begin(self, term: int) -> Roster:
@@ -75,11 +78,17 @@ class Coordinator:
 
     async def serve(self, listening: socket.socket) -> None:
         """Serves for ever; ends by cancellation."""
+        websockets_logger = logging.getLogger("websockets.server")
+        websockets_logger.addFilter(about_proven)
         async with serve(
             self._connections.serve,
             sock=listening,
-            process_request=self._connections.authorise,
+            # A factory, as its documentation allows and its annotation does not.
+            create_connection=self._entrance.connection,  # type: ignore[arg-type]
+            process_request=self._entrance.authorise,
+            open_timeout=DEADLINE_S,
             max_size=LARGEST_MESSAGE_BYTES,
+            logger=websockets_logger,
             close_timeout=1,
             compression=None,
         ):

@@ -5,7 +5,8 @@ happen here, under its backward pass. Alone (plain ``python``) there are no peer
 everything at once.
 """
 
-import mmap
+import struct
+import sys
 import threading
 import traceback
 from collections import deque
@@ -17,13 +18,16 @@ import torch
 
 from elastane.api.errors import RunFailed, StateLost
 from elastane.api.membership import Generation
+from elastane.api.printable import one_line
 from elastane.protocol import actions, events
 from elastane.protocol import member as core
 from elastane.protocol import mesh as wire
 from elastane.protocol.layout import REST_BLOCK, STORE
 from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
-from elastane.runtime.links.mesh import Buffer, Mesh
+from elastane.runtime.links.frames import Buffer, Payload
+from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.replacement import end_to_be_replaced
+from elastane.runtime.state import parcel
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
 from elastane.runtime.state.state import TrainingState
@@ -105,7 +109,7 @@ class Reactor:
         self._addresses: dict[int, tuple[str, int]] = {}
         # Per peer: its pid and the descriptors of its sums and values.
         self._known: dict[int, tuple[int, int, int]] = {}
-        self._payloads: dict[tuple[int, wire.AnyPeerMessage], bytearray | mmap.mmap] = {}
+        self._payloads: dict[tuple[int, wire.AnyPeerMessage], Payload] = {}
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
@@ -164,13 +168,20 @@ class Reactor:
             self._events.popleft()
         return msgspec.structs.replace(final, blocks=blocks)
 
-    def _received(self, sender: int, message: wire.AnyPeerMessage, payload: bytearray) -> None:
+    def _received(self, sender: int, message: wire.AnyPeerMessage, payload: Payload) -> None:
+        assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
         try:
             self._keep(sender, message, payload)
-        except OSError as error:
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            # Its process is gone, and what it announced with it; the broken connection will say so.
+            return
+        except (OSError, ValueError, LookupError, struct.error) as error:
             if exhausted(error) is not None:
                 raise  # the sender lives, and waits for what this worker cannot take
-            # Its process is gone, and what it announced with it; the broken connection will say so.
+            # What the message announces is not there: the sender is broken, and counts as dead from now on.
+            what = f"its {type(message).__name__} announces what is not there: {one_line(str(error))}"
+            sys.stderr.write(f"elastane mesh: worker {sender} is broken: {what}\n")
+            self._mesh.disown(sender)
             return
         self._handle(events.Received(sender, message))
 
@@ -389,7 +400,7 @@ class Reactor:
             case _:
                 return None
 
-    def _keep(self, sender: int, message: wire.AnyPeerMessage, payload: bytearray) -> None:
+    def _keep(self, sender: int, message: wire.AnyPeerMessage, payload: Payload) -> None:
         """Keep what came with a message, or make sure that what it points to can be read.
 
         Raises:
@@ -400,7 +411,9 @@ class Reactor:
         match message:
             case wire.State():
                 pid = self._known[sender][0] if self._shared else None
-                self._payloads[sender, message] = payload if pid is None else read_letter(pid, payload)
+                state = payload if pid is None else read_letter(pid, bytes(payload))
+                parcel.unpack(state)  # to know now, while the message can still be refused
+                self._payloads[sender, message] = state
             case _ if self._shared:
                 pass
             case wire.Ready(generation=generation, round=round_, blocks=blocks, parts=parts):
@@ -431,7 +444,7 @@ class Reactor:
         for fd in arenas:
             self._peers.tensors(pid, fd)
 
-    def _cut(self, payload: bytearray, blocks: list[int]) -> list[torch.Tensor]:
+    def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
         layout = self._gradients.layout
         tensors, offset = [], 0
         for number in blocks:

@@ -13,6 +13,7 @@ import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
+from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.protocol import events
@@ -59,7 +60,7 @@ class Reporter:
         self.ending, self.stopped = "", False
         self.loop_left: Callable[[], bool] = lambda: False
         if here.run_dir is not None:
-            secret = bytes.fromhex(here.run_dir.secret.read_text().strip())
+            secret = bytes.fromhex(read_secret(here.run_dir))
             self._mesh = Mesh(here.worker, secret)
             self._control = Control(here.run_dir, here.worker, self._report, self._hear)
             global _here  # noqa: PLW0603 - the worker's main thread outlives the user's script

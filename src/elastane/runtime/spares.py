@@ -15,14 +15,27 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from elastane.agent.presence import be_present
+from elastane.api.foreign import Decoder
 from elastane.api.resources import THREADS
 from elastane.api.rundir import RunDir
 from elastane.runtime.log import open_log
 
 MODULES = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "elastane.runtime.worker")
 READ_BYTES = 65536
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A line of the agent: the number of the worker to start."""
+
+    start: Annotated[int, msgspec.Meta(ge=0)]
+
+
+_decode: Decoder[Request] = Decoder(Request, at_most_bytes=READ_BYTES)
 LOST = 1
 
 
@@ -75,7 +88,7 @@ class WarmServer:
         data = os.read(fd, READ_BYTES)
         *lines, self._requests = (self._requests + data).split(b"\n")
         for line in lines:
-            self._start(json.loads(line)["start"])
+            self._start(_decode(line).start)
         return bool(data)
 
     def _start(self, worker: int) -> None:

@@ -3,17 +3,17 @@
 Steps never wait for it. While the coordinator is away, reports gather here and go out when it is back.
 """
 
-import json
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from elastane.api import control
+from elastane.api.endpoint import bearer, read_endpoint, read_secret
+from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
 from elastane.runtime.links.forked import close_in_children
 
@@ -43,7 +43,7 @@ class Control:
         self._worker = worker
         self._report = report
         self._hear = hear
-        self._secret = run_dir.secret.read_text().strip()
+        self._secret = read_secret(run_dir)
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._steps: deque[control.StepReport] = deque()
@@ -105,16 +105,15 @@ class Control:
         """Stay connected; whatever breaks is mended by connecting again."""
         while True:
             try:
-                endpoint = json.loads(self._run_dir.endpoint.read_text())
                 connection = connect(
-                    f"ws://{endpoint['host']}:{endpoint['port']}",
-                    additional_headers={"Authorization": f"Bearer {self._secret}"},
+                    read_endpoint(self._run_dir).url,
+                    additional_headers=bearer(self._secret),
                     open_timeout=5,
-                    max_size=64 << 20,
+                    max_size=control.LARGEST_MESSAGE_BYTES,
                     compression=None,
                     proxy=None,
                 )
-            except (OSError, ValueError, WebSocketException):
+            except (OSError, Malformed, WebSocketException):
                 time.sleep(RETRY_S)
                 continue
             with self._lock:
@@ -126,7 +125,7 @@ class Control:
             try:
                 for frame in connection:
                     self._heard(control.decode_to_worker(frame))
-            except (OSError, WebSocketException, msgspec.DecodeError):
+            except (OSError, WebSocketException, Malformed):
                 pass  # the loop connects again, and says everything again
             with self._lock:
                 self._connection = None

@@ -1,65 +1,43 @@
-"""Authenticated connections between workers: frames of a message and, sometimes, a payload of raw bytes.
+"""Connections between workers that have proved themselves: frames of a message and, sometimes, a payload.
 
-A connection that breaks is a death noticed: each worker has one to every other, so all notice at once. Both
-sides prove that they know the run's secret (HMAC over the other's nonce) before anything else is read.
-Nothing received is unpickled.
+A connection that breaks is a death noticed: each worker has one to every other, so all notice at once. A
+peer that sends what no worker sends is broken: it is not read any more, and counts as dead, too.
+`elastane.runtime.links.entrance` has the connections that are not proven yet. Nothing received is unpickled.
 """
 
 import contextlib
-import hmac
 import os
 import selectors
 import socket
-import struct
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
+from elastane.api.foreign import Decoder, Malformed
 from elastane.protocol.mesh import AnyPeerMessage
+from elastane.runtime.links.entrance import Candidate, Entrance
 from elastane.runtime.links.forked import close_in_children
+from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, frame
+from elastane.runtime.links.handshake import Credentials, Process, ProvenPeer
 
-HEADER = struct.Struct("<IQ")
-NONCE_BYTES = 32
-HELLO_LIMIT = 4096
-# A frame of more bytes is refused: no message of ours comes near, and lengths must not exhaust memory.
-MESSAGE_LIMIT = 64 << 20
-RECEIVE = 1 << 20
-Buffer: TypeAlias = bytes | bytearray | memoryview
+LIMITS = FrameLimits(message=64 << 20, payload=1 << 40)
+"""Of frames of a proven peer: no message comes near, and a payload takes memory only as it arrives."""
+FRAMES_AT_ONCE = 64
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(AnyPeerMessage).decode
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """First and second frame of a connection, from both sides."""
-
-    worker: int
-    pid: int
-    sums: int
-    values: int
-    nonce: bytes
-    proof: bytes = b""
-
-
-_decode_hello = msgspec.msgpack.Decoder(Hello).decode
+decode_peer_message: Decoder[AnyPeerMessage] = Decoder(
+    AnyPeerMessage, format="msgpack", at_most_bytes=LIMITS.message
+)
 
 
 class _Connection:
-    def __init__(self, sock: socket.socket, peer: int | None) -> None:
-        self.sock = sock
-        self.peer = peer
-        self.dialled = peer is not None
-        self.nonce = os.urandom(NONCE_BYTES)
-        self.hello: Hello | None = None
-        self.proven = False
-        self.outgoing: deque[memoryview] = deque()
-        self.header = bytearray()
-        self.message: bytearray | None = None
-        self.payload: bytearray | None = None
-        self.filled = 0
-        self.lengths = (0, 0)
+    """A proven connection."""
+
+    def __init__(self, stream: FrameStream, peer: ProvenPeer) -> None:
+        self.stream = stream
+        self.peer = peer.worker
+        self.process = peer.process
         self.dropped = False
 
 
@@ -70,31 +48,38 @@ class Mesh:
         worker: own number.
         secret: of the run.
         host: address to listen on.
+
+    Attributes:
+        host: address at which it listens.
+        port: likewise.
+        sums_fd: descriptor that peers are told; see `Process`.
+        values_fd: likewise.
     """
 
     def __init__(self, worker: int, secret: bytes, host: str = "127.0.0.1") -> None:
         self.worker = worker
+        self.sums_fd = self.values_fd = -1
         self._secret = secret
         self._selector = selectors.DefaultSelector()
-        self._listener = socket.create_server((host, 0))
-        self._listener.setblocking(False)
-        self.host, self.port = self._listener.getsockname()[:2]
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._entrance = Entrance(self._selector, self._credentials, host)
+        self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._peers: dict[int, _Connection] = {}
         self._waiting: dict[int, list[memoryview]] = {}
         self._lost: list[int] = []
-        self.sums_fd = self.values_fd = -1
+        self._disowned: list[socket.socket] = []
         close_in_children(self)
 
     def close_in_child(self) -> None:
         """A forked process must not keep the connections of this one open."""
         # Without unregistering: what selects is shared with the parent.
         self._selector.close()
-        self._listener.close()
+        self._entrance.close_sockets()
         for connection in list(self._peers.values()):
-            connection.sock.close()
+            connection.stream.sock.close()
+        for sock in self._disowned:
+            sock.close()
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
@@ -104,222 +89,155 @@ class Mesh:
 
     def arenas(self, peer: int) -> tuple[int, int, int]:
         """``(pid, fd of its sums, fd of its values)``."""
-        hello = self._peers[peer].hello
-        assert hello is not None, "a proven connection has said hello"  # noqa: S101
-        return hello.pid, hello.sums, hello.values
+        process = self._peers[peer].process
+        return process.pid, process.sums, process.values
+
+    def _credentials(self) -> Credentials:
+        return Credentials(self.worker, self._secret, Process(os.getpid(), self.sums_fd, self.values_fd))
 
     # -- sending -------------------------------------------------------------------------------------------
 
     def dial(self, peer: int, host: str, port: int) -> None:
         """Connect to a peer unless that is done or under way; the higher number dials."""
-        if peer in self._peers or peer >= self.worker:
-            return
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        connection = _Connection(sock, peer)
-        try:
-            # On loopback, and within a rack, this takes well under a millisecond.
-            sock.settimeout(5.0)
-            sock.connect((host, port))
-        except OSError:
-            sock.close()
-            self._lost.append(peer)
-            return
-        self._adopt(connection)
-        self._peers[peer] = connection
-        self._say_hello(connection)
+        if peer not in self._peers and peer < self.worker:
+            self._entrance.dial(peer, (host, port), time.monotonic())
 
-    def send(self, peer: int, message: AnyPeerMessage, payload: list[Buffer] | None = None) -> None:
+    def send(self, peer: int, message: AnyPeerMessage, payload: Iterable[Buffer] | None = None) -> None:
         """Queue a frame; it leaves at once if the connection can take it."""
-        body = _encode(message)
-        views = [memoryview(part).cast("B") for part in payload or []]
-        length = sum(view.nbytes for view in views)
-        frame = [memoryview(HEADER.pack(len(body), length) + body), *views]
+        parts = frame(_encode(message), payload or ())
         connection = self._peers.get(peer)
-        if connection is None or not connection.proven:
-            self._waiting.setdefault(peer, []).extend(frame)
+        if connection is None:
+            self._waiting.setdefault(peer, []).extend(parts)
             return
-        connection.outgoing.extend(frame)
+        connection.stream.put(parts)
         self._flush(connection)
 
-    def _adopt(self, connection: _Connection) -> None:
-        connection.sock.setblocking(False)
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+    def disown(self, peer: int) -> None:
+        """Report a peer as lost that has sent what no worker sends, and read nothing more from it.
+
+        Its connection stays open until this process ends: a peer that saw it close would report this worker
+        as lost, and the coordinator believes the report that comes first.
+        """
+        if peer in self._peers:
+            self._disown(self._peers[peer])
 
     def _flush(self, connection: _Connection) -> None:
         if connection.dropped:
             return
         try:
-            while connection.outgoing:
-                sent = connection.sock.sendmsg(list(connection.outgoing)[:64])
-                while sent:
-                    first = connection.outgoing[0]
-                    if sent < first.nbytes:
-                        connection.outgoing[0] = first[sent:]
-                        break
-                    sent -= first.nbytes
-                    connection.outgoing.popleft()
-                while connection.outgoing and not connection.outgoing[0].nbytes:
-                    connection.outgoing.popleft()
-        except BlockingIOError:
-            self._selector.modify(connection.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
-            return
+            write = 0 if connection.stream.flush() else selectors.EVENT_WRITE
         except OSError:
             self._drop(connection)
             return
-        self._selector.modify(connection.sock, selectors.EVENT_READ, connection)
+        self._selector.modify(connection.stream.sock, selectors.EVENT_READ | write, connection)
 
     # -- receiving -----------------------------------------------------------------------------------------
 
     def poll(
         self,
         timeout_s: float | None,
-        received: Callable[[int, AnyPeerMessage, bytearray], None],
+        received: Callable[[int, AnyPeerMessage, Payload], None],
         lost: Callable[[int], None],
     ) -> None:
         """Wait for traffic, a wake-up or the timeout, and hand over what came."""
-        if self._lost:
-            timeout_s = 0
-        for key, events in self._selector.select(timeout_s):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
-            else:
-                if events & selectors.EVENT_WRITE:
-                    self._flush(key.data)
-                # Whatever is done about one connection may show that another one is broken.
-                if events & selectors.EVENT_READ:
-                    for peer, message, payload in self._read(key.data):
-                        received(peer, message, payload)
+        for key, events in self._selector.select(self._until(timeout_s)):
+            connection = key.data
+            if not isinstance(connection, _Connection):
+                self._take_in(connection)
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._flush(connection)
+            # Whatever is done about one connection may show that another one is broken.
+            if events & selectors.EVENT_READ:
+                for message, payload in self._read(connection):
+                    received(connection.peer, message, payload)
+        if not self._entrance.quiet:
+            for peer in self._entrance.tend(time.monotonic()):
+                self._waiting.pop(peer, None)
+                self._lost.append(peer)
         gone, self._lost = self._lost, []
         for peer in gone:
             lost(peer)
 
-    def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        connection = _Connection(sock, None)
-        self._adopt(connection)
-        self._say_hello(connection)
+    def _take_in(self, what: Candidate | Entrance | None) -> None:
+        """Go on with what is no proven connection: an unproven one, the listener, or a wake-up."""
+        match what:
+            case Candidate():
+                peer = self._entrance.advance(what, time.monotonic())
+                if peer is not None:
+                    self._admit(what.stream, peer)
+            case Entrance():
+                self._entrance.accept(time.monotonic())
+            case None:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
 
-    def _read(self, connection: _Connection) -> Iterator[tuple[int, AnyPeerMessage, bytearray]]:
+    def _until(self, timeout_s: float | None) -> float | None:
+        """How long `poll` may wait, in seconds."""
+        if self._lost:
+            return 0.0
+        if self._entrance.quiet:
+            return timeout_s
+        due_s = self._entrance.due_s()
+        if due_s is None:
+            return timeout_s
+        wait_s = max(0.0, due_s - time.monotonic())
+        return wait_s if timeout_s is None else min(timeout_s, wait_s)
+
+    def _admit(self, stream: FrameStream, peer: ProvenPeer) -> None:
+        connection = _Connection(stream, peer)
+        if peer.worker in self._peers:
+            # There is one connection between two workers. The second one breaks, and its dialler notices.
+            self._selector.unregister(stream.sock)
+            stream.sock.close()
+            return
+        stream.limits = LIMITS
+        self._selector.modify(stream.sock, selectors.EVENT_READ, connection)
+        self._peers[peer.worker] = connection
+        stream.put(self._waiting.pop(peer.worker, []))
+        self._flush(connection)
+
+    def _read(self, connection: _Connection) -> Iterator[tuple[AnyPeerMessage, Payload]]:
         # Bounded, so that one busy peer does not starve the others.
-        for _ in range(64):
+        for _ in range(FRAMES_AT_ONCE):
             if connection.dropped:
                 return
             try:
-                frame = self._read_frame(connection)
+                read = connection.stream.read()
+                if read is None:
+                    continue
+                message, payload = decode_peer_message(read[0]), read[1]
             except BlockingIOError:
                 return
-            except (OSError, EOFError, msgspec.DecodeError):
+            except (Malformed, MemoryError):
+                self._disown(connection)
+                return
+            except (OSError, EOFError):
                 self._drop(connection)
                 return
-            if frame is None:
-                continue
-            message, payload = frame
-            if not connection.proven:
-                if not self._shake_hands(connection, message):
-                    self._drop(connection)
-                    return
-            elif connection.peer is not None:
-                try:
-                    decoded = _decode(message)
-                except msgspec.DecodeError:
-                    self._drop(connection)
-                    return
-                yield connection.peer, decoded, payload
-
-    def _read_frame(self, connection: _Connection) -> tuple[bytearray, bytearray] | None:
-        """One step of reading a frame; the whole frame once it is there."""
-        sock = connection.sock
-        if connection.message is None:
-            data = sock.recv(HEADER.size - len(connection.header))
-            if not data:
-                raise EOFError
-            connection.header += data
-            if len(connection.header) < HEADER.size:
-                return None
-            connection.lengths = HEADER.unpack(connection.header)
-            limit = (MESSAGE_LIMIT, 1 << 40) if connection.proven else (HELLO_LIMIT, 0)
-            if connection.lengths[0] > limit[0] or connection.lengths[1] > limit[1]:
-                raise EOFError
-            connection.header = bytearray()
-            connection.message = bytearray(connection.lengths[0])
-            connection.payload = bytearray(connection.lengths[1])
-            connection.filled = 0
-        message, payload = connection.message, connection.payload
-        assert payload is not None, "made together with the message"  # noqa: S101
-        total = len(message) + len(payload)
-        while connection.filled < total:
-            if connection.filled < len(message):
-                target = memoryview(message)[connection.filled :]
-            else:
-                target = memoryview(payload)[connection.filled - len(message) :]
-            count = sock.recv_into(target[:RECEIVE])
-            if count == 0:
-                raise EOFError
-            connection.filled += count
-        connection.message = connection.payload = None
-        return message, payload
-
-    # -- who is there --------------------------------------------------------------------------------------
-
-    def _proof(self, role: bytes, nonce: bytes, hello: Hello) -> bytes:
-        said = b"%s %d %d %d %d " % (role, hello.worker, hello.pid, hello.sums, hello.values)
-        return hmac.digest(self._secret, said + nonce, "sha256")
-
-    def _say_hello(self, connection: _Connection) -> None:
-        theirs = connection.hello.nonce if connection.hello else b""
-        mine = Hello(self.worker, os.getpid(), self.sums_fd, self.values_fd, connection.nonce)
-        role = b"dial" if connection.dialled else b"accept"
-        proof = self._proof(role, theirs, mine) if theirs else b""
-        body = _encode(msgspec.structs.replace(mine, proof=proof))
-        connection.outgoing.append(memoryview(HEADER.pack(len(body), 0) + body))
-        self._flush(connection)
-
-    def _shake_hands(self, connection: _Connection, message: bytearray) -> bool:
-        try:
-            hello = _decode_hello(message)
-        except msgspec.DecodeError:
-            return False
-        if connection.hello is None:
-            if len(hello.nonce) != NONCE_BYTES or hello.worker == self.worker:
-                return False
-            if connection.dialled and hello.worker != connection.peer:
-                return False
-            connection.hello = hello
-            self._say_hello(connection)
-            return True
-        role = b"accept" if connection.dialled else b"dial"
-        first = connection.hello
-        same = (hello.worker, hello.pid, hello.sums, hello.values)
-        if same != (first.worker, first.pid, first.sums, first.values):
-            return False
-        if not hmac.compare_digest(hello.proof, self._proof(role, connection.nonce, hello)):
-            return False
-        connection.proven = True
-        connection.peer = hello.worker
-        self._peers[hello.worker] = connection
-        connection.outgoing.extend(self._waiting.pop(hello.worker, []))
-        self._flush(connection)
-        return True
+            yield message, payload
 
     def _drop(self, connection: _Connection) -> None:
-        if connection.dropped:
-            return
+        if not connection.dropped:
+            self._forget(connection)
+            connection.stream.sock.close()
+
+    def _disown(self, connection: _Connection) -> None:
+        if not connection.dropped:
+            self._forget(connection)
+            self._disowned.append(connection.stream.sock)
+
+    def _forget(self, connection: _Connection) -> None:
         connection.dropped = True
-        self._selector.unregister(connection.sock)
-        connection.sock.close()
-        peer = connection.peer
-        if peer is not None and self._peers.get(peer) is connection:
-            del self._peers[peer]
-            self._waiting.pop(peer, None)
-            self._lost.append(peer)
+        self._selector.unregister(connection.stream.sock)
+        del self._peers[connection.peer]
+        self._waiting.pop(connection.peer, None)
+        self._lost.append(connection.peer)
 
     def close(self) -> None:
         """Hang up everywhere."""
         for connection in list(self._peers.values()):
             self._drop(connection)
-        self._selector.unregister(self._listener)
-        self._listener.close()
+        for sock in self._disowned:
+            sock.close()
+        self._entrance.close()

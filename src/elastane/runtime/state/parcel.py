@@ -5,13 +5,14 @@ the sender's state does not change before the receiver, whose vote is awaited, h
 """
 
 import json
-import mmap
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from elastane.runtime.links.mesh import Buffer
+from elastane.api.foreign import Malformed
+from elastane.api.printable import one_line
+from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.memory import raw_bytes
 
 LENGTH_BYTES = 8
@@ -34,15 +35,34 @@ def pack(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> list[
     return [len(header).to_bytes(LENGTH_BYTES, "little") + header, *views]
 
 
-def unpack(payload: bytearray | mmap.mmap) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Tensors, as views of the payload, and plain values."""
+def unpack(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Tensors, as views of the payload, and plain values.
+
+    Raises:
+        Malformed: `pack` has not made this.
+    """
+    try:
+        return _unpack(payload)
+    except RecursionError as error:
+        raise Malformed("its header is nested too deeply") from error
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
+        raise Malformed(f"not a packed state: {one_line(str(error))}") from error
+
+
+def _unpack(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     length = int.from_bytes(payload[:LENGTH_BYTES], "little")
     first = LENGTH_BYTES + length
+    # Not `elastane.api.foreign.Decoder`: generators have states of 128 bits, and a value may be NaN.
     header = json.loads(payload[LENGTH_BYTES:first])
     tensors = {}
     for name, (dtype_name, shape, start) in header["tensors"].items():
         dtype = getattr(torch, dtype_name)
+        if not isinstance(dtype, torch.dtype):
+            raise Malformed(f"{dtype_name} is not a data type")
         count = torch.Size(shape).numel()
         flat = torch.frombuffer(payload, dtype=dtype, count=count, offset=first + start) if count else None
         tensors[name] = torch.empty(shape, dtype=dtype) if flat is None else flat.view(shape)
-    return tensors, header["plain"]
+    plain = header["plain"]
+    if not isinstance(plain, dict):
+        raise Malformed("its plain values are not an object")
+    return tensors, plain

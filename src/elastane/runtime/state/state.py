@@ -1,7 +1,6 @@
 """What must survive: values, buffers, optimizer state, schedules; moved in units, digested in blocks."""
 
 import hashlib
-import mmap
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from elastane.api.errors import BadInput
 from elastane.api.records import Digest
 from elastane.protocol.layout import REST_BLOCK
 from elastane.protocol.mesh import Outcome
-from elastane.runtime.links.mesh import Buffer
+from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state import parcel
 from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
 from elastane.runtime.state.guard import OptimizerGuard
@@ -333,7 +332,7 @@ class TrainingState:
             return parcel.pack(tensors, plain)
 
     @torch.no_grad()
-    def unpack(self, payload: bytearray | mmap.mmap) -> None:
+    def unpack(self, payload: Payload) -> None:
         """Take over what `pack` made of another worker's state."""
         tensors, plain = parcel.unpack(payload)
         states: dict[int, dict[str, Any]] = {}

@@ -1,0 +1,56 @@
+"""Where a live run's coordinator listens, and the secret that it asks for: two files of a run directory."""
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from elastane.api.foreign import Decoder, Malformed, read_bytes
+from elastane.api.rundir import RunDir
+
+LARGEST_BYTES = 4096
+"""Of either file."""
+_SECRET = re.compile(rb"[!-~]{1,256}")
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Host and TCP port of the coordinator."""
+
+    host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+    @property
+    def url(self) -> str:
+        """For a WebSocket connection."""
+        return f"ws://[{self.host}]:{self.port}" if ":" in self.host else f"ws://{self.host}:{self.port}"
+
+
+_decode: Decoder[Endpoint] = Decoder(Endpoint, at_most_bytes=LARGEST_BYTES)
+
+
+def read_endpoint(run_dir: RunDir) -> Endpoint:
+    """Return where the coordinator of a run listens.
+
+    Raises:
+        Malformed: the file is not one that an agent writes.
+        OSError: it cannot be read; as a rule the run is not live.
+    """
+    return _decode(read_bytes(run_dir.endpoint, LARGEST_BYTES))
+
+
+def read_secret(run_dir: RunDir) -> str:
+    """Return the secret of a run, which every connection to its coordinator presents.
+
+    Raises:
+        Malformed: the file does not contain a secret. Unchecked, it could add headers to a request.
+        OSError: it cannot be read.
+    """
+    secret = read_bytes(run_dir.secret, LARGEST_BYTES).strip()
+    if not _SECRET.fullmatch(secret):
+        raise Malformed(f"{run_dir.secret.name} does not contain the secret of a run")
+    return secret.decode()
+
+
+def bearer(secret: str) -> dict[str, str]:
+    """Return the header that presents a secret."""
+    return {"Authorization": f"Bearer {secret}"}

@@ -1,0 +1,80 @@
+"""A listening socket for asyncio that bears the lack of descriptors.
+
+When accept(2) fails with EMFILE, asyncio tries again as often as the backlog is long, writes a traceback and
+starts a timer each time, and does all of that again a second later. With a backlog of 2,048 that is megabytes
+of log a second and no time for anything else. With this socket it is one attempt and, each minute, one line.
+"""
+
+import logging
+import resource
+import socket
+import time
+
+from elastane.api.admission import EXHAUSTED, AdmissionRules
+
+RETRY_S = 1.0
+"""asyncio accepts again after so many seconds."""
+REPORT_EVERY_S = 60.0
+UNLIMITED = 1 << 20
+
+
+class Listener(socket.socket):
+    """A socket whose `accept` fails once a second for lack of descriptors or memory, not all the time.
+
+    Args as of `socket.socket`; usually ``fileno``.
+    """
+
+    _failed_s = -RETRY_S
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """Accept as `socket.socket.accept` does.
+
+        Raises:
+            BlockingIOError: nobody waits, or the last attempt has just failed.
+            OSError: anything else.
+        """
+        if time.monotonic() - self._failed_s < RETRY_S / 2:
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno in EXHAUSTED:
+                self._failed_s = time.monotonic()
+            raise
+
+
+class _Rarely(logging.Filter):
+    """Passes asyncio's message about a failed accept(2) once a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_s = -REPORT_EVERY_S
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not str(record.msg).startswith("socket.accept() out of system resource"):
+            return True
+        now = time.monotonic()
+        passes = now - self._passed_s >= REPORT_EVERY_S
+        if passes:
+            self._passed_s = now
+        return passes
+
+
+_rarely = _Rarely()
+
+
+def listen_patiently(listening: socket.socket) -> Listener:
+    """Return the same listening socket as a `Listener`; the given object must not be used any more."""
+    logging.getLogger("asyncio").addFilter(_rarely)
+    return Listener(fileno=listening.detach())
+
+
+def rules_of_this_process() -> AdmissionRules:
+    """Return the rules for unproven connections that follow from this process's limit of descriptors."""
+    return AdmissionRules.for_limit(descriptor_limit())
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)

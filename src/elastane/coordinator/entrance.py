@@ -1,0 +1,125 @@
+"""Where connections to the coordinator begin: they may send one HTTP request, and must present the secret.
+
+Until then a connection has a deadline, a limit of bytes and a place among a limited number of others, and
+whatever it does ends with it.
+"""
+
+import asyncio
+import hmac
+import logging
+import time
+from http import HTTPStatus
+from typing import Any
+
+from websockets.asyncio.server import ServerConnection
+from websockets.http11 import Request, Response
+
+from elastane.api.admission import Refusals, Unproven
+from elastane.api.endpoint import bearer
+from elastane.api.listener import rules_of_this_process
+
+DEADLINE_S = 10.0
+LARGEST_REQUEST_BYTES = 64 << 10
+PATH = "/"
+
+logger = logging.getLogger(__name__)
+
+
+class Entrance:
+    """All connections that have not presented the secret.
+
+    Args:
+        secret: of the run; every connection presents it as a bearer token.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._unproven: Unproven[Guest] = Unproven(rules_of_this_process())
+        self._refusals = Refusals()
+        self._authorization = bearer(secret)["Authorization"].encode()
+
+    def connection(self, *args: Any, **options: Any) -> "Guest":  # noqa: ANN401 - as `websockets` calls it
+        """Make a connection of this entrance; for ``create_connection`` of `websockets`."""
+        return Guest(self, *args, **options)
+
+    def arrived(self, guest: "Guest") -> None:
+        self._unproven.rules = rules_of_this_process()
+        descriptor = guest.transport.get_extra_info("socket").fileno()
+        displaced = self._unproven.add(guest, time.monotonic(), descriptor)
+        if displaced is not None:
+            self.refuse(displaced, "there were too many")
+
+    def refuse(self, guest: "Guest", reason: str) -> None:
+        """Close an unproven connection."""
+        self.count(guest, reason)
+        guest.transport.abort()
+
+    def count(self, guest: "Guest", reason: str) -> None:
+        """Take note of an unproven connection that is about to be closed, or is."""
+        if guest.proven or guest.counted:
+            return
+        guest.counted = True
+        self._unproven.discard(guest)
+        if (line := self._refusals.count(reason, time.monotonic())) is not None:
+            logger.warning("%s", line)
+
+    def authorise(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Let a connection pass that presents the secret, once; answer any other one.
+
+        The comparison takes the same time wherever the texts differ.
+        """
+        assert isinstance(connection, Guest), "made by `connection`"  # noqa: S101
+        presented = request.headers.get_all("Authorization")
+        # A header may contain any byte: `websockets` has turned those beyond ASCII into surrogates.
+        if len(presented) != 1 or not hmac.compare_digest(
+            presented[0].encode(errors="surrogateescape"), self._authorization
+        ):
+            self.count(connection, "a wrong secret" if presented else "no Authorization header")
+            text = "one header is needed: Authorization: Bearer SECRET; the secret is in RUN/secret\n"
+            return connection.respond(HTTPStatus.UNAUTHORIZED, text)
+        connection.proven = True
+        self._unproven.discard(connection)
+        if request.path != PATH:
+            return connection.respond(HTTPStatus.NOT_FOUND, f"the coordinator is at {PATH}\n")
+        return None
+
+
+class Guest(ServerConnection):
+    """A connection.
+
+    Attributes:
+        proven: `Entrance.authorise` has let it pass.
+        counted: it was not proven, and its end has been taken note of.
+    """
+
+    def __init__(self, entrance: Entrance, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*args, **options)
+        self.proven = self.counted = False
+        self._entrance = entrance
+        self._received = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._entrance.arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.proven:
+            self._received += len(data)
+            if self._received > LARGEST_REQUEST_BYTES:
+                self._entrance.refuse(self, f"its request has more than {LARGEST_REQUEST_BYTES} bytes")
+                return
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._entrance.count(self, "it was closed, or did not finish its request in time")
+        super().connection_lost(exc)
+
+
+def about_proven(record: logging.LogRecord) -> bool:
+    """Filter for the logger of `websockets`: leave out what it says about unproven connections.
+
+    `Entrance` counts these. A traceback for each of them would let strangers fill the disk.
+    """
+    try:
+        return bool(getattr(getattr(record, "websocket", None), "proven", True))
+    except ReferenceError:  # a weak reference to a connection that is gone
+        return False

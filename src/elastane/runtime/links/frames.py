@@ -1,0 +1,135 @@
+"""Frames of a message and, sometimes, a payload of raw bytes, over one non-blocking socket."""
+
+import mmap
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from elastane.api.foreign import Malformed
+
+HEADER = struct.Struct("<IQ")
+"""Of a frame: length of the message, length of the payload."""
+RECEIVE_BYTES = 1 << 20
+SEND_PARTS = 64
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Payload: TypeAlias = bytearray | mmap.mmap
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """Largest message and largest payload that are accepted, in bytes."""
+
+    message: int
+    payload: int
+
+
+class FrameStream:
+    """Reads and writes whole frames.
+
+    Args:
+        sock: connected, or connecting; non-blocking.
+        limits: of frames to be received; may be changed between two frames.
+    """
+
+    def __init__(self, sock: socket.socket, limits: FrameLimits) -> None:
+        self.sock = sock
+        self.limits = limits
+        self._outgoing: deque[memoryview] = deque()
+        self._header = bytearray()
+        self._message: bytearray | None = None
+        self._payload: Payload = bytearray()
+        self._filled = 0
+
+    def put(self, parts: Iterable[memoryview]) -> None:
+        """Queue parts of frames; `flush` sends them."""
+        self._outgoing.extend(parts)
+
+    def flush(self) -> bool:
+        """Send what the socket takes now; return whether all is sent.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        outgoing = self._outgoing
+        try:
+            while outgoing:
+                sent = self.sock.sendmsg(
+                    outgoing if len(outgoing) <= SEND_PARTS else [*outgoing][:SEND_PARTS]
+                )
+                while sent:
+                    first = outgoing[0]
+                    if sent < first.nbytes:
+                        outgoing[0] = first[sent:]
+                        break
+                    sent -= first.nbytes
+                    outgoing.popleft()
+                while outgoing and not outgoing[0].nbytes:
+                    outgoing.popleft()
+        except BlockingIOError:
+            return False
+        return True
+
+    def read(self) -> tuple[bytearray, Payload] | None:
+        """Return the next frame, as its message and its payload; None: only a part of its header is there.
+
+        Raises:
+            BlockingIOError: the frame has not arrived as a whole yet.
+            EOFError: the other side has closed the connection.
+            Malformed: the frame is longer than allowed, or than there is memory for.
+            OSError: the connection is broken.
+        """
+        if self._message is None and not self._read_header():
+            return None
+        message, payload = self._message, self._payload
+        assert message is not None, "a header was read"  # noqa: S101
+        total = len(message) + len(payload)
+        while self._filled < total:
+            if self._filled < len(message):
+                target = memoryview(message)[self._filled :]
+            else:
+                target = memoryview(payload)[self._filled - len(message) :]
+            count = self.sock.recv_into(target[:RECEIVE_BYTES])
+            if count == 0:
+                raise EOFError("closed in the middle of a frame")
+            self._filled += count
+        self._message, self._payload = None, bytearray()
+        return message, payload
+
+    def _read_header(self) -> bool:
+        data = self.sock.recv(HEADER.size - len(self._header))
+        if not data:
+            raise EOFError("closed")
+        self._header += data
+        if len(self._header) < HEADER.size:
+            return False
+        message, payload = HEADER.unpack(self._header)
+        self._header = bytearray()
+        if message > self.limits.message or payload > self.limits.payload:
+            raise Malformed(f"a frame of {message} and {payload} bytes, more than {self.limits}")
+        self._payload = _room_for(payload)
+        self._message = bytearray(message)
+        self._filled = 0
+        return True
+
+
+def frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]:
+    """Return the parts of a frame, for `FrameStream.put`; nothing of the payload is copied."""
+    views = [memoryview(part).cast("B") for part in payload]
+    length = sum(view.nbytes for view in views)
+    return [memoryview(HEADER.pack(len(body), length) + body), *views]
+
+
+def _room_for(payload_bytes: int) -> Payload:
+    """Memory for a payload. A large one is only reserved: pages are used as bytes arrive.
+
+    A header that announces a terabyte therefore costs nothing, or is refused by the system.
+    """
+    if payload_bytes <= RECEIVE_BYTES:
+        return bytearray(payload_bytes)
+    try:
+        return mmap.mmap(-1, payload_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise Malformed(f"a payload of {payload_bytes} bytes, more than there is memory") from error

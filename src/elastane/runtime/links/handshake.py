@@ -1,0 +1,175 @@
+"""The handshake of two workers: each proves to the other that it knows the run's secret.
+
+Four messages, none of which contains the secret::
+
+    dialler   -> Hello(worker, nonce)
+    acceptor  -> Hello(worker, nonce)
+    dialler   -> Proof(process, HMAC)
+    acceptor  -> Proof(process, HMAC)
+
+Each HMAC covers the prover's role, the numbers of both workers, the address at which the acceptor listens,
+both nonces, and what the prover says about its process. So a proof is worth nothing outside the handshake for
+which it was made:
+
+- *Replay*: both nonces are random and new for each connection.
+- *Reflection*: a proof names its role, so the proof of an acceptor is not one of a dialler. A worker refuses
+  a connection in its own name, and accepts only from workers with higher numbers.
+- *Relay to another worker*: a proof names the worker that receives it. A stranger who is dialled in place of
+  worker 0 (it listens where a dead worker did) cannot use the proof it is given to enter worker 1.
+- *Relay from another address*: a proof names the acceptor's address, so a stranger cannot pass the handshake
+  on between a dialler that was led to the stranger's port and the real acceptor. What remains is to forward
+  bytes between the two real addresses, which takes control of the network or of the machine.
+- *Oracle*: the dialler proves itself first, so an acceptor makes no proofs for strangers. A dialler does
+  make one for whoever listens where it dials, but only this worker would accept it.
+
+Frames after the handshake carry no HMAC of their own: connections stay on this machine, where only the
+system's administrator can alter them.
+
+This module only computes. `elastane.runtime.links.entrance` holds the sockets.
+"""
+
+import hmac
+import os
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+from elastane.api.foreign import Decoder, Malformed
+from elastane.runtime.links.frames import FrameLimits
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+VERSION = "elastane mesh 2"
+
+# Numbers of workers, processes and descriptors; -1: there is no descriptor yet.
+_Number = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """Says who wants to be heard; proves nothing."""
+
+    worker: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+    nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+
+
+class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a peer needs in order to read this worker's memory.
+
+    Args:
+        pid: of its process.
+        sums: descriptor of the arena of summed gradients, in that process.
+        values: descriptor of the arena of parameters, likewise.
+    """
+
+    pid: _Number
+    sums: _Number
+    values: _Number
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
+    """Says what peers may know, and proves the knowledge of the secret."""
+
+    process: Process
+    proof: Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
+
+
+LIMITS = FrameLimits(message=256, payload=0)
+"""Of frames during the handshake; the longest has fewer than 100 bytes."""
+
+Address: TypeAlias = tuple[str, int]
+_encode = msgspec.msgpack.Encoder().encode
+decode_handshake: Decoder[Hello | Proof] = Decoder(
+    Hello | Proof, format="msgpack", at_most_bytes=LIMITS.message
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What one worker takes into every handshake.
+
+    Args:
+        worker: own number.
+        secret: of the run.
+        process: what proven peers are told.
+    """
+
+    worker: int
+    secret: bytes
+    process: Process
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenPeer:
+    """A worker that has proved that it knows the run's secret."""
+
+    worker: int
+    process: Process
+
+
+class Handshake:
+    """One side of one handshake.
+
+    Args:
+        mine: of this worker.
+        acceptor: the address at which the accepting side listens.
+        dialled: the worker that this side wants to reach; None: this side accepts.
+    """
+
+    def __init__(self, mine: Credentials, acceptor: Address, dialled: int | None) -> None:
+        self._mine = mine
+        self._acceptor = acceptor
+        self._dialled = dialled
+        self._hello = Hello(mine.worker, os.urandom(NONCE_BYTES))
+        self._theirs: Hello | None = None
+        self.proven: ProvenPeer | None = None
+
+    def begin(self) -> bytes:
+        """Return the first message to send; the accepting side has none."""
+        return b"" if self._dialled is None else _encode(self._hello)
+
+    def hear(self, message: bytes | bytearray) -> bytes:
+        """Take in the next message of the other side; return the answer, empty if there is none.
+
+        Raises:
+            Malformed: the message is not one that a worker of this run would have sent here and now.
+        """
+        heard = decode_handshake(message)
+        if self.proven is not None:
+            raise Malformed("a message of a handshake that is over")
+        if isinstance(heard, Hello):
+            self._take_hello(heard)
+            return _encode(self._hello) if self._dialled is None else self._proof()
+        if self._theirs is None:
+            raise Malformed("a proof before a hello")
+        expected = self._mac(self._their_role, self._theirs, self._hello, heard.process)
+        if not hmac.compare_digest(heard.proof, expected):
+            raise Malformed(f"the proof of worker {self._theirs.worker} is wrong")
+        self.proven = ProvenPeer(self._theirs.worker, heard.process)
+        return self._proof() if self._dialled is None else b""
+
+    def _take_hello(self, hello: Hello) -> None:
+        if self._theirs is not None:
+            raise Malformed("a second hello")
+        if self._dialled is None and hello.worker <= self._mine.worker:
+            raise Malformed(f"worker {hello.worker} does not dial worker {self._mine.worker}")
+        if self._dialled is not None and hello.worker != self._dialled:
+            raise Malformed(f"worker {hello.worker} answers in place of worker {self._dialled}")
+        self._theirs = hello
+
+    @property
+    def _their_role(self) -> Literal["dialler", "acceptor"]:
+        return "dialler" if self._dialled is None else "acceptor"
+
+    def _proof(self) -> bytes:
+        assert self._theirs is not None, "the other side has said hello"  # noqa: S101
+        role: Literal["dialler", "acceptor"] = "acceptor" if self._dialled is None else "dialler"
+        process = self._mine.process
+        return _encode(Proof(process, self._mac(role, self._hello, self._theirs, process)))
+
+    def _mac(
+        self, role: Literal["dialler", "acceptor"], prover: Hello, receiver: Hello, process: Process
+    ) -> bytes:
+        # An encoding that can be read back in one way only, so that no two statements look alike.
+        statement = _encode((VERSION, role, prover, receiver, self._acceptor, process))
+        return hmac.digest(self._mine.secret, statement, "sha256")

@@ -1,0 +1,48 @@
+"""training.py, but from step 6 on worker 1 sends its peers what no worker sends."""
+
+import os
+import runpy
+from pathlib import Path
+from sys import argv
+
+from elastane.protocol.mesh import Ready, State, Summed, Vote
+from elastane.runtime.links.frames import HEADER
+from elastane.runtime.links.mesh import Mesh
+
+BABBLER, FROM_ROUND = 1, 6
+kind = argv.pop(1)
+send = Mesh.send
+
+
+def babble(mesh, peer, message, payload=None):
+    if mesh.worker != BABBLER or not isinstance(message, Vote) or message.round < FROM_ROUND:
+        return send(mesh, peer, message, payload)
+    generation = message.generation
+    match kind:
+        case "noise":
+            mesh._peers[peer].stream.put([memoryview(os.urandom(1000))])
+        case "nested":
+            deep = b"\x81\xa1x" + b"\x91" * 5000 + b"\xc0"
+            mesh._peers[peer].stream.put([memoryview(HEADER.pack(len(deep), 0) + deep)])
+        case "terabyte":
+            mesh._peers[peer].stream.put([memoryview(HEADER.pack(1, 1 << 40) + bytes(10))])
+        case "letter":
+            return send(mesh, peer, State(generation=generation, committed=1), [b"short"])
+        case "no state":
+            return send(mesh, peer, State(generation=generation, committed=1), [bytes(16)])
+        case "unknown block":
+            part = ((0, 1),)
+            return send(
+                mesh,
+                peer,
+                Ready(generation=generation, round=message.round, blocks=(999,), parts=((part, 0),)),
+            )
+        case "short sums":
+            return send(
+                mesh, peer, Summed(generation=generation, round=message.round, blocks=(0,)), [b"\0\0\0\0"]
+            )
+    return mesh._flush(mesh._peers[peer])
+
+
+Mesh.send = babble
+runpy.run_path(str(Path(__file__).with_name("training.py")), run_name="__main__")

@@ -1,0 +1,72 @@
+"""A parcel of state is what was packed, or malformed; it is never half of it."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.api.foreign import Malformed
+from elastane.runtime.state import parcel
+
+PACKED = bytearray().join(
+    parcel.pack(
+        {"value/0": torch.arange(6.0).reshape(2, 3)}, {"rest": {"big": 1 << 100, "rate": float("inf")}}
+    )
+)
+
+
+def made(header: object) -> bytearray:
+    text = json.dumps(header).encode()
+    return bytearray(len(text).to_bytes(8, "little") + text + bytes(64))
+
+
+def test_what_is_packed_comes_back_exactly():
+    tensors, plain = parcel.unpack(PACKED)
+    assert tensors["value/0"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert plain == {"rest": {"big": 1 << 100, "rate": float("inf")}}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        pytest.param(bytearray(), id="nothing"),
+        pytest.param(bytearray(b"\xff" * 8), id="a header beyond all"),
+        pytest.param(made([]), id="no object"),
+        pytest.param(made({"tensors": {}}), id="no plain values"),
+        pytest.param(made({"tensors": {}, "plain": 3}), id="plain values that are none"),
+        pytest.param(
+            made({"tensors": {"a": ["float32", [1 << 40], 0]}, "plain": {}}), id="too long a tensor"
+        ),
+        pytest.param(made({"tensors": {"a": ["float32", [-4], 0]}, "plain": {}}), id="a negative shape"),
+        pytest.param(
+            made({"tensors": {"a": ["float32", [4], -900]}, "plain": {}}), id="before its beginning"
+        ),
+        pytest.param(made({"tensors": {"a": ["load", [4], 0]}, "plain": {}}), id="a function for a type"),
+        pytest.param(made({"tensors": {"a": 3}, "plain": {}}), id="no tensor"),
+        pytest.param(
+            bytearray((20_000).to_bytes(8, "little") + b"[" * 20_000), id="nested ten thousand levels deep"
+        ),
+    ],
+)
+def test_what_was_never_packed_is_malformed(payload):
+    with pytest.raises(Malformed):
+        parcel.unpack(payload)
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(
+    changes=st.lists(st.tuples(st.integers(0, len(PACKED) - 1), st.integers(0, 255)), max_size=5),
+    length=st.integers(0, len(PACKED)),
+)
+def test_a_damaged_parcel_is_a_parcel_or_malformed(changes, length):
+    payload = bytearray(PACKED)
+    for place, byte in changes:
+        payload[place] = byte
+    try:
+        tensors, plain = parcel.unpack(payload[:length])
+    except Malformed:
+        return
+    assert isinstance(tensors, dict)
+    assert isinstance(plain, dict)

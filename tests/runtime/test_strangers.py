@@ -1,0 +1,331 @@
+"""Strangers at the door of a mesh: whatever they send, however many they are, peers go on as if alone."""
+
+import contextlib
+import itertools
+import os
+import resource
+import socket
+import threading
+import time
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.api.admission import AdmissionRules
+from elastane.api.foreign import Malformed
+from elastane.protocol.mesh import State, Vote
+from elastane.runtime.links.frames import HEADER, RECEIVE_BYTES
+from elastane.runtime.links.mesh import LIMITS, Mesh, decode_peer_message
+
+SECRET = b"secret"
+WAIT_S = 30
+
+
+class Pair:
+    """Two proven peers in one thread, which send each other votes."""
+
+    def __init__(self) -> None:
+        self.meshes = [Mesh(number, SECRET) for number in (0, 1)]
+        self.heard: list[tuple[int, int]] = []
+        self.lost: list[int] = []
+        self.rounds = 0
+        self.meshes[1].dial(0, self.meshes[0].host, self.meshes[0].port)
+        self.exchange()
+
+    def poll(self) -> None:
+        for mesh in self.meshes:
+            mesh.poll(
+                0.001,
+                lambda peer, message, payload: self.heard.append((peer, message.round)),
+                self.lost.append,
+            )
+
+    def exchange(self) -> None:
+        """One vote in each direction; fails unless both arrive, and nothing else does."""
+        self.rounds += 1
+        before = list(self.heard)
+        for mesh, peer in zip(self.meshes, (1, 0), strict=True):
+            mesh.send(peer, Vote(generation=1, round=self.rounds, leaves=()))
+        deadline = time.monotonic() + WAIT_S
+        while len(self.heard) < len(before) + 2:
+            assert time.monotonic() < deadline, "the votes did not arrive"
+            self.poll()
+        assert sorted(self.heard[len(before) :]) == [(0, self.rounds), (1, self.rounds)]
+        assert self.lost == []
+
+    @property
+    def unproven(self) -> int:
+        return len(self.meshes[0]._entrance._unproven)
+
+    def close(self) -> None:
+        for mesh in self.meshes:
+            mesh.close()
+            mesh._selector.close()
+            os.close(mesh._wake_read)
+            os.close(mesh._wake_write)
+
+
+@pytest.fixture
+def pair():
+    made = Pair()
+    yield made
+    made.close()
+
+
+def stranger(mesh: Mesh) -> socket.socket:
+    made = socket.create_connection((mesh.host, mesh.port), timeout=WAIT_S)
+    made.setblocking(False)
+    return made
+
+
+def frame(body: bytes) -> bytes:
+    return HEADER.pack(len(body), 0) + body
+
+
+NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1)
+VALUES = st.recursive(
+    st.one_of(st.none(), NUMBERS, st.binary(max_size=40), st.text(max_size=8), st.floats()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+BODIES = st.one_of(
+    st.binary(max_size=400),
+    VALUES.map(msgspec.msgpack.encode),
+    st.tuples(st.sampled_from(["Hello", "Proof", "Vote"]), NUMBERS, st.binary(min_size=32, max_size=32)).map(
+        msgspec.msgpack.encode
+    ),
+    st.integers(1, 5000).map(lambda levels: b"\x81\xa1x" + b"\x91" * levels + b"\xc0"),
+    st.integers(1, 5000).map(lambda levels: b"\x94\xa5Hello\x07" + b"\x91" * levels + b"\xc0"),
+)
+SAID = st.one_of(
+    BODIES.map(frame),
+    st.binary(max_size=100),
+    st.builds(HEADER.pack, st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)),
+)
+
+
+def test_peers_go_on_whatever_a_stranger_sends(pair):
+    @settings(derandomize=True, max_examples=200, deadline=None)
+    @given(said=st.lists(SAID, max_size=4), closes=st.booleans())
+    def fuzz(said, closes):
+        visitor = stranger(pair.meshes[0])
+        try:
+            for words in said:
+                # It may have been hung up on already.
+                with contextlib.suppress(ConnectionError, BlockingIOError):
+                    visitor.send(words)
+            if closes:
+                visitor.close()
+            pair.exchange()
+        finally:
+            visitor.close()
+
+    fuzz()
+    deadline = time.monotonic() + WAIT_S
+    while pair.unproven:
+        assert time.monotonic() < deadline, "closed connections are remembered"
+        pair.poll()
+
+
+@settings(derandomize=True, max_examples=500, deadline=None)
+@given(body=BODIES)
+def test_a_peers_message_is_a_message_or_malformed(body):
+    with contextlib.suppress(Malformed):
+        decode_peer_message(body)
+
+
+def test_half_handshakes_are_few_and_do_not_stay(pair):
+    mesh = pair.meshes[0]
+    mesh._entrance.rules = lambda: AdmissionRules(
+        most=8, deadline_s=1.0, least_s=0.01, descriptor_ceiling=1 << 20
+    )
+    visitors = []
+    for _ in range(100):
+        visitors.append(stranger(mesh))
+        pair.exchange()
+        assert pair.unproven <= 8
+    deadline = time.monotonic() + WAIT_S
+    while pair.unproven:
+        assert time.monotonic() < deadline, "a half handshake has no deadline"
+        pair.poll()
+    pair.exchange()
+    for visitor in visitors:
+        visitor.close()
+
+
+def test_a_mesh_that_waits_for_ever_still_ends_half_handshakes(pair, monkeypatch):
+    """Nothing else wakes it up: the deadline has to."""
+    mesh = pair.meshes[0]
+    mesh._entrance.rules = lambda: AdmissionRules(
+        most=8, deadline_s=0.2, least_s=0.0, descriptor_ceiling=1 << 20
+    )
+    visitor = stranger(mesh)
+    while not pair.unproven:
+        pair.poll()
+    waker = threading.Timer(WAIT_S, mesh.wake)
+    waker.start()
+    while pair.unproven:
+        mesh.poll(None, lambda *_: None, pair.lost.append)
+    assert waker.is_alive(), "only somebody else's wake-up ended the wait"
+    waker.cancel()
+    assert visitor.recv(100) == b""
+    visitor.close()
+
+
+@pytest.fixture
+def few_descriptors():
+    """Leaves this process so many descriptors that it may open."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def allow(more: int) -> None:
+        taken = {int(fd) for fd in os.listdir("/proc/self/fd")}  # noqa: PTH208 - descriptors, not paths
+        free = (fd for fd in range(limits[1]) if fd not in taken)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, more, None)), limits[1]))
+
+    yield allow
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_mesh_without_descriptors_neither_fails_nor_spins(pair, few_descriptors):
+    """Strangers in another process: this one only accepts."""
+    mesh = pair.meshes[0]
+    with crowd(mesh, 200) as arrive:
+        few_descriptors(20)
+        arrive()
+        for _ in range(50):
+            pair.exchange()
+            time.sleep(0.01)
+        # Then the process itself takes everything, until no stranger can be closed in favour of another one.
+        hoard = []
+        deadline = time.monotonic() + WAIT_S
+        while pair.unproven:
+            assert time.monotonic() < deadline, "strangers hold descriptors that the process needs"
+            pair.poll()
+            with contextlib.suppress(OSError):
+                while True:
+                    hoard.append(os.dup(0))
+        pair.exchange()
+        polls, began_s = 0, time.monotonic()
+        while time.monotonic() - began_s < 1.0:
+            mesh.poll(1.0, lambda *_: None, pair.lost.append)
+            polls += 1
+        assert polls < 200, "it spins while it cannot accept"
+        for fd in hoard:
+            os.close(fd)
+    newcomer(pair)
+
+
+def newcomer(pair: Pair) -> None:
+    """A third worker joins."""
+    third = Mesh(2, SECRET)
+    pair.meshes.append(third)
+    third.dial(0, pair.meshes[0].host, pair.meshes[0].port)
+    deadline = time.monotonic() + WAIT_S
+    while 2 not in pair.meshes[0]._peers or 0 not in third._peers:
+        assert time.monotonic() < deadline, "a peer does not get in"
+        pair.poll()
+    assert pair.lost == []
+    pair.meshes.pop()
+    third.close()
+
+
+def test_a_peer_gets_in_through_a_crowd(pair):
+    """Its own half handshake may be displaced: it tries again, and nobody is lost."""
+    mesh = pair.meshes[0]
+    mesh._entrance.rules = lambda: AdmissionRules(
+        most=8, deadline_s=10.0, least_s=0.01, descriptor_ceiling=1 << 20
+    )
+    with crowd(mesh, 300) as arrive:
+        arrive()
+        newcomer(pair)
+
+
+@contextlib.contextmanager
+def crowd(mesh: Mesh, strangers: int):
+    """Another process whose strangers all connect when told to, and say nothing."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.read(told, 1)
+            visitors = [socket.socket() for _ in range(strangers)]
+            for visitor in visitors:
+                visitor.setblocking(False)
+                visitor.connect_ex((mesh.host, mesh.port))
+            os.read(told, 1)
+        finally:
+            os._exit(0)
+    try:
+        yield lambda: os.write(tell, b"x")
+    finally:
+        os.write(tell, b"xx")
+        os.waitpid(pid, 0)
+        os.close(tell)
+        os.close(told)
+
+
+def test_a_handshake_that_is_cut_off_is_begun_again(pair):
+    """The first connections to a worker end before anything is proved, as if displaced by others."""
+    third = Mesh(2, SECRET)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        third.dial(0, *door.getsockname())
+        for _ in range(3):
+            door.settimeout(0.01)
+            deadline = time.monotonic() + WAIT_S
+            while True:
+                third.poll(0.01, lambda *_: None, pair.lost.append)
+                with contextlib.suppress(TimeoutError):
+                    door.accept()[0].close()
+                    break
+                assert time.monotonic() < deadline, "it does not try again"
+    assert pair.lost == []
+    deadline = time.monotonic() + WAIT_S
+    while not pair.lost:
+        assert time.monotonic() < deadline, "a peer that is gone is not noticed"
+        third.poll(0.01, lambda *_: None, pair.lost.append)
+    assert pair.lost == [0]
+    third.close()
+
+
+def test_a_peer_that_announces_a_terabyte_costs_no_memory(pair):
+    sender, receiver = pair.meshes[1], pair.meshes[0]
+    body = msgspec.msgpack.encode(State(generation=1, committed=1))
+    before = resident_bytes()
+    for announced in (512 << 20, LIMITS.payload):
+        sock = sender._peers[0].stream.sock
+        sock.sendall(HEADER.pack(len(body), announced) + body + bytes(100))
+        for _ in range(20):
+            receiver.poll(0.01, lambda *_: None, pair.lost.append)
+        assert resident_bytes() - before < 64 << 20
+        break_off(pair)
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:  # noqa: PTH123 - not a path of anybody
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def break_off(pair: Pair) -> None:
+    """The sender hangs up, both notice, and they meet again."""
+    pair.meshes[1]._drop(pair.meshes[1]._peers[0])
+    deadline = time.monotonic() + WAIT_S
+    while sorted(pair.lost) != [0, 1]:
+        assert time.monotonic() < deadline, f"lost: {pair.lost}"
+        pair.poll()
+    pair.lost.clear()
+    pair.meshes[1].dial(0, pair.meshes[0].host, pair.meshes[0].port)
+    pair.exchange()
+
+
+def test_large_payloads_arrive_whole(pair):
+    data = os.urandom(3 * RECEIVE_BYTES + 17)
+    got = []
+    pair.meshes[1].send(0, State(generation=1, committed=1), [data])
+    deadline = time.monotonic() + WAIT_S
+    while not got:
+        assert time.monotonic() < deadline
+        pair.meshes[0].poll(0.01, lambda *said: got.append(bytes(said[2])), pair.lost.append)
+        pair.meshes[1].poll(0.0, lambda *_: None, pair.lost.append)
+    assert got == [data]

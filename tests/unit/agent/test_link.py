@@ -1,0 +1,126 @@
+"""The agent and the command line bear a coordinator, or a warm server, that sends what none sends."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+from websockets.asyncio.server import serve
+
+from elastane.agent import link as link_module
+from elastane.agent.link import Link
+from elastane.api.control import AgentReport, AskStatus, RunOver, SetTarget, encode
+from elastane.api.endpoint import Endpoint
+from elastane.api.errors import RunFailed
+from elastane.api.rundir import RunDir
+from elastane.client import channel
+from elastane.client.line import Line
+
+from .test_agent import SMALL, members, staged
+
+__all__ = ["staged"]
+
+WAIT_S = 20
+GARBAGE = (
+    b"{",
+    b'"text"',
+    b'{"type":"SetTarget"}',
+    b'{"type":"SetTarget","target":1,"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b"\xff\xfe",
+)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_the_agent_connects_again_when_it_does_not_understand(garbage, monkeypatch):
+    monkeypatch.setattr(link_module, "RETRY_MALFORMED_S", 0.01)
+    over = RunOver(code=1, traceback="x" * (3 << 20))
+    heard, complaints, visits = [], [], []
+
+    async def coordinator(connection):
+        visits.append(connection)
+        await connection.send(garbage if len(visits) == 1 else encode(SetTarget(target=3)), text=True)
+        if len(visits) > 1:
+            await connection.send(encode(over), text=True)
+        with contextlib.suppress(Exception):
+            await connection.wait_closed()
+
+    async def story():
+        async with serve(coordinator, "127.0.0.1", 0) as server:
+            address = server.sockets[0].getsockname()[:2]
+            link = Link(
+                address,
+                "secret",
+                lambda: AgentReport(pid=1, target=1, term=1),
+                heard.append,
+                asyncio.Event(),
+                complain=complaints.append,
+            )
+            running = asyncio.create_task(link.run())
+            async with asyncio.timeout(WAIT_S):
+                while len(heard) < 2:
+                    assert not running.done(), running.exception()
+                    await asyncio.sleep(0.01)
+            running.cancel()
+            await asyncio.wait((running,))
+
+    asyncio.run(story())
+    assert heard == [SetTarget(target=3), over]
+    assert len(complaints) <= 1
+
+
+@pytest.fixture
+def babbled(tmp_path, monkeypatch):
+    """Plays a story beside a coordinator that answers any question with these bytes."""
+    monkeypatch.setattr(channel, "is_live", lambda run_dir: True)
+
+    def play(garbage, story):
+        run_dir = RunDir(tmp_path)
+
+        async def coordinator(connection):
+            async for _ in connection:
+                await connection.send(garbage, text=True)
+
+        async def both():
+            async with serve(coordinator, "127.0.0.1", 0) as server:
+                host, port = server.sockets[0].getsockname()[:2]
+                run_dir.endpoint.write_bytes(msgspec.json.encode(Endpoint(host, port)))
+                run_dir.secret.write_text("secret")
+                await story(run_dir)
+
+        asyncio.run(both())
+
+    return play
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_the_command_line_says_that_nobody_answers(babbled, garbage):
+    async def story(run_dir):
+        with pytest.raises(RunFailed):
+            await asyncio.to_thread(channel.ask, run_dir, AskStatus(), 0.5)
+
+    babbled(garbage, story)
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_the_controller_takes_garbage_for_no_answer(babbled, garbage):
+    async def story(run_dir):
+        line = Line(run_dir)
+        assert await line.ask(AskStatus(), WAIT_S) is None
+        await line.close()
+
+    babbled(garbage, story)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("said", ["no json", '{"ready": 1}', '{"started": "x"}', "[" * 3000, "y" * 10_000])
+def test_a_warm_server_that_babbles_is_replaced(staged, tmp_path, said):
+    script = 'if mkdir "$0" 2>/dev/null; then printf "%s\\n" "$1"; sleep 60; else shift; exec "$@"; fi'
+    babbling = ("sh", "-c", script, str(tmp_path / "once"), said, *SMALL)
+
+    async def story(running):
+        await running.until(lambda answer: members(answer) == {0})
+        running.agent.drain()
+
+    over, running = staged(story, spares=babbling, start=1)
+    assert over.code == 130
+    assert "ended the warm server" in running.run_dir.log("spares").read_text()

@@ -1,0 +1,75 @@
+"""Unproven connections are few, and do not stay long; what is said about them is bounded too."""
+
+import resource
+
+from elastane.api.admission import REPORT_EVERY_S, AdmissionRules, Refusals, Unproven
+
+RULES = AdmissionRules(most=3, deadline_s=10, least_s=1, descriptor_ceiling=100)
+
+
+def three() -> Unproven[str]:
+    unproven: Unproven[str] = Unproven(RULES)
+    for moment, name in enumerate("abc"):
+        assert unproven.add(name, float(moment), descriptor=5) is None
+    return unproven
+
+
+def test_the_oldest_goes_when_there_are_too_many() -> None:
+    unproven = three()
+    assert unproven.add("d", 5.0, descriptor=5) == "a"
+    assert list(unproven) == ["b", "c", "d"]
+
+
+def test_the_oldest_goes_when_descriptors_become_few() -> None:
+    unproven: Unproven[str] = Unproven(RULES)
+    assert unproven.add("a", 0.0, descriptor=100) is None
+    assert unproven.add("b", 0.0, descriptor=101) == "a"
+
+
+def test_a_proven_connection_is_never_displaced() -> None:
+    unproven = three()
+    unproven.discard("a")
+    assert unproven.add("d", 5.0, descriptor=5) is None
+    assert unproven.add("e", 5.0, descriptor=5) == "b"
+
+
+def test_a_crowd_waits_until_the_oldest_has_had_a_moment() -> None:
+    unproven = three()
+    assert unproven.opens_at_s() == 1.0
+    unproven.discard("b")
+    assert unproven.opens_at_s() == 0.0
+
+
+def test_everybody_has_the_same_time() -> None:
+    unproven = three()
+    assert unproven.expires_at_s() == 10.0
+    assert unproven.expired(9.9) == ()
+    assert unproven.expired(11.5) == ("a", "b")
+
+
+def test_strangers_leave_most_descriptors_to_the_process_whatever_the_limit() -> None:
+    for limit in (64, 256, 1024, 1 << 20):
+        rules = AdmissionRules.for_limit(limit)
+        assert 0 < rules.most <= limit // 8
+        assert limit // 2 < rules.descriptor_ceiling < limit
+
+
+def test_a_million_refusals_are_one_line_a_minute() -> None:
+    refusals = Refusals()
+    lines = [refusals.count("noise", i / 10_000) for i in range(1_000_000)]
+    assert [line is not None for line in lines].count(True) == 2  # 100 seconds
+    assert "600000" in [line for line in lines if line][1]
+
+
+def test_a_refusal_cannot_forge_a_line_of_the_log() -> None:
+    line = Refusals().count("bad\nworker 0: all is well\x1b[2J" + "x" * 10_000, REPORT_EVERY_S)
+    assert line is not None
+    assert line.isprintable()
+    assert len(line) < 400
+
+
+def test_the_limit_of_descriptors_may_be_unlimited(monkeypatch) -> None:
+    from elastane.api.listener import descriptor_limit  # noqa: PLC0415
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert descriptor_limit() > 1000

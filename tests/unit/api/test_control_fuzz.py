@@ -1,0 +1,74 @@
+"""Whatever arrives on a connection of a run is a message, or malformed; nothing else can come of it."""
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elastane.agent import warm
+from elastane.api import control
+from elastane.api.foreign import DEEPEST, Malformed
+
+DECODERS = {
+    "to the coordinator": control.decode_to_coordinator,
+    "to a worker": control.decode_to_worker,
+    "to the agent": control.decode_to_agent,
+    "an answer": control.decode_answer,
+    "a line of the warm server": warm.decode_line,
+}
+MESSAGES = (
+    control.WorkerReport(worker=0, pid=1, host="127.0.0.1", port=2, state="ready"),
+    control.AgentReport(pid=1, target=2, term=3, exits=(control.WorkerExit(worker=0, pid=1, code=-9),)),
+    control.Acknowledge(step=3),
+    control.Dismiss(code=0, why="it is over"),
+    control.SetTarget(target=2, drain=(1,)),
+    control.RunOver(code=1, traceback="x" * 100),
+    control.AskResize(workers=2, limits=(1, 4)),
+    control.AskStatus(),
+    control.Answer(ok=True, step=3, loss=0.5),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=8)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def changed(draw):
+    """A message of which some fields are wrong, or some bytes."""
+    document = msgspec.to_builtins(draw(st.sampled_from(MESSAGES)))
+    for field in draw(st.lists(st.sampled_from(sorted(document)), max_size=3)):
+        document[field] = draw(VALUES)
+    text = bytearray(msgspec.json.encode(document))
+    for place in draw(st.lists(st.integers(0, len(text) - 1), max_size=3)):
+        text[place] = draw(st.integers(0, 255))
+    return bytes(text)
+
+
+@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+@settings(derandomize=True, max_examples=200, deadline=None)
+@given(document=st.one_of(changed(), st.binary(max_size=200), st.text(max_size=200)))
+def test_a_document_is_a_message_or_malformed(decode, document):
+    with contextlib.suppress(Malformed):
+        decode(document)
+
+
+@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+@pytest.mark.parametrize("levels", [DEEPEST + 1, 1_500, 1_000_000 // 8])
+@pytest.mark.parametrize("brackets", ["[]", '{"x":}'])
+def test_a_deeply_nested_field_is_malformed_known_or_not(decode, levels, brackets):
+    opening, closing = brackets[:-1], brackets[-1]
+    for field in ("x", "traceback", "detail", "processes", "worker"):
+        deep = opening * levels + "0" + closing * levels
+        text = '{"type":"AskStatus","ok":true,"' + field + '":' + deep + "}"
+        with pytest.raises(Malformed):
+            decode(text[: decode.at_most_bytes])
+
+
+@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
+def test_a_document_beyond_its_limit_is_malformed(decode):
+    with pytest.raises(Malformed, match="bytes"):
+        decode(b" " * (decode.at_most_bytes + 1))

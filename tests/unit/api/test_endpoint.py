@@ -1,0 +1,52 @@
+"""Files that say how to reach a coordinator are checked before anything is sent there."""
+
+import pytest
+
+from elastane.api.endpoint import Endpoint, read_endpoint, read_secret
+from elastane.api.foreign import Malformed
+from elastane.api.rundir import RunDir
+
+
+def test_an_endpoint_is_an_address(tmp_path) -> None:
+    (tmp_path / "endpoint.json").write_text('{"host":"127.0.0.1","port":4000}')
+    assert read_endpoint(RunDir(tmp_path)).url == "ws://127.0.0.1:4000"
+    assert Endpoint("::1", 4000).url == "ws://[::1]:4000"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"host":"127.0.0.1"}',
+        '{"host":"127.0.0.1","port":0}',
+        '{"host":"127.0.0.1","port":70000}',
+        '{"host":"127.0.0.1","port":1e999}',
+        '{"host":"","port":1}',
+        '{"host":"a/b?c=d@e","port":1}',
+        '{"host":"a\\r\\nX: y","port":1}',
+        '{"host":["127.0.0.1"],"port":1}',
+        '{"host":"127.0.0.1","port":1,"x":' + "[" * 3000 + "]" * 3000 + "}",
+        '{"host":"127.0.0.1","port":1,"x":"' + "y" * 100_000 + '"}',
+        "\ud800",
+    ],
+)
+def test_what_is_no_endpoint_is_malformed(tmp_path, text) -> None:
+    (tmp_path / "endpoint.json").write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(Malformed):
+        read_endpoint(RunDir(tmp_path))
+
+
+def test_a_secret_is_one_word(tmp_path) -> None:
+    (tmp_path / "secret").write_text("0f" * 32 + "\n")
+    assert read_secret(RunDir(tmp_path)) == "0f" * 32
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"a b", b"a\r\nX-Header: b", b"\xff\xfe", "ü".encode(), b"x" * 5000]
+)
+def test_what_is_no_secret_is_malformed_and_not_repeated(tmp_path, content) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(Malformed) as error:
+        read_secret(RunDir(tmp_path))
+    assert "X-Header" not in str(error.value)
