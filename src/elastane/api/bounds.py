@@ -26,5 +26,9 @@ Moment: TypeAlias = Annotated[float, Meta(ge=0, le=LAST_MOMENT_S)]
 """Seconds since 1970."""
 Duration: TypeAlias = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 """Seconds."""
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=1e16)]
+"""Of money, or of samples in a second."""
+Samples: TypeAlias = Annotated[float, Meta(ge=0, le=1e22)]
+"""Of a whole run: the most steps, of the largest batch."""
 Difference: TypeAlias = Annotated[float, Meta(ge=-1e15, le=1e15)]
 """Of two measurements; may be negative."""

@@ -15,6 +15,7 @@ from elastane.api.rules import Rules
 LONGEST_S = 30 * 24 * 3600.0
 """How far ahead a plan looks for reservations, and how long a job rests."""
 LEAST_DIVISOR = 1e-6
+MOST_PRICE = 1e9
 """Of shares, which are divided by weights and counted in grains."""
 
 
@@ -76,6 +77,8 @@ def _check_pool(pool: Pool) -> None:
     count(f"{field}.leaving", pool.leaving, 0)
     count(f"{field}.devicesPerNode", pool.devices_per_node, 1)
     at_least(f"{field}.price", pool.price, 0)
+    if pool.price > MOST_PRICE:
+        raise invalid(f"{field}.price", f"{pool.price:g} is more than {MOST_PRICE:g}", "write a lower one")
     if pool.leaving > pool.devices:
         raise invalid(
             f"{field}.leaving", f"{pool.leaving} is more than its devices", f"write at most {pool.devices}"

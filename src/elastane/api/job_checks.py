@@ -39,6 +39,16 @@ def checked(spec: JobSpec) -> JobSpec:
     check_name("name", spec.name)
     check_name("team", spec.team)
     _check_program(spec)
+    check_numbers(spec)
+    return spec
+
+
+def check_numbers(spec: JobSpec) -> None:
+    """Check what plans calculate with: sizes, times and amounts.
+
+    Raises:
+        BadField: with the field, what is wrong and what to write.
+    """
     count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_training(spec.training, spec.elastic_policy)
@@ -62,7 +72,6 @@ def checked(spec: JobSpec) -> JobSpec:
         if time is not None and not FIRST_YEAR <= time.year <= LAST_YEAR:
             wrong = f"{time} is no time at which a job could end"
             raise invalid(field, wrong, f"write a year between {FIRST_YEAR} and {LAST_YEAR}, or leave it out")
-    return spec
 
 
 def retries_left(spec: JobSpec, crashes: int) -> int:

@@ -5,10 +5,11 @@ description and the Python client. JSON is camelCase; times are seconds since 19
 """
 
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from elastane.api.bounds import LARGEST_COUNT, Amount, Count, Duration, Moment, Position, Samples, Steps
 from elastane.api.jobs import JobSpec
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
@@ -81,8 +82,8 @@ class Grant(Served, frozen=True, kw_only=True, omit_defaults=True):
         drain_until_s: when workers beyond that should be gone.
     """
 
-    workers: dict[str, int] = {}
-    drain_until_s: float = 0.0
+    workers: dict[str, Count] = {}
+    drain_until_s: Moment = 0.0
 
 
 class Held(Served, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,10 +97,10 @@ class Held(Served, frozen=True, kw_only=True, omit_defaults=True):
         lost: how many had been there, died, and are missed there: nobody has come in their place yet.
     """
 
-    workers: int
-    leaving: int = 0
-    absent: int = 0
-    lost: int = 0
+    workers: Count
+    leaving: Count = 0
+    absent: Annotated[int, msgspec.Meta(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] = 0
+    lost: Count = 0
 
 
 class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,19 +123,19 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         remaining: samples still to train on; None: nobody knows.
     """
 
-    seen_s: float = 0.0
+    seen_s: Moment = 0.0
     held: dict[str, Held] = {}
-    step: int = 0
-    steps: int = 0
-    virtual_ranks: int = 0
+    step: Steps = 0
+    steps: Steps = 0
+    virtual_ranks: Count = 0
     loss: float | None = None
-    starting_since_s: float | None = None
-    faulty_since_s: float | None = None
-    beyond_since_s: float | None = None
-    speeds: tuple[tuple[int, float], ...] = ()
-    resize_s: float = 1.0
-    unsaved_s: float = 0.0
-    remaining: float | None = None
+    starting_since_s: Moment | None = None
+    faulty_since_s: Moment | None = None
+    beyond_since_s: Moment | None = None
+    speeds: tuple[tuple[Count, Amount], ...] = ()
+    resize_s: Duration = 1.0
+    unsaved_s: Duration = 0.0
+    remaining: Samples | None = None
 
     @property
     def samples_per_s(self) -> float:
@@ -147,7 +148,7 @@ class Explanation(Served, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job has the size it has, in sentences; of one that has ended, how."""
 
     sentences: tuple[str, ...] = ()
-    decided_s: float = 0.0
+    decided_s: Moment = 0.0
 
 
 class JobSummary(Served, frozen=True, kw_only=True):
@@ -173,6 +174,8 @@ class JobSummary(Served, frozen=True, kw_only=True):
         started_s: when it was first granted its minimum.
         ended_s: when it finished, failed or was cancelled.
         retry_at_s: after a crash, not before this time; one that is granted workers keeps them meanwhile.
+        unreadable: what is wrong with its record, so that nothing can be decided about it: it keeps what it
+            holds, and can only be cancelled. What the record does not tell is empty or 0. Empty: nothing.
     """
 
     number: int
@@ -194,6 +197,7 @@ class JobSummary(Served, frozen=True, kw_only=True):
     started_s: float | None
     ended_s: float | None
     retry_at_s: float
+    unreadable: str = ""
 
 
 class Job(JobSummary, frozen=True, kw_only=True):
@@ -496,8 +500,8 @@ class Use(Served, frozen=True, kw_only=True):
 
     pool: str
     terms: Terms
-    devices: int
-    price: float = 0.0
+    devices: Position
+    price: Amount = 0.0
 
 
 class UsageRow(Served, frozen=True, kw_only=True):

@@ -10,24 +10,28 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
 from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
 from elastane.api.observations import Observation
 from elastane.api.orders import Order, Settle, Start
+from elastane.api.printable import one_line
 from elastane.api.wire import ENDED, Job
 from elastane.controller.charging import charged
 from elastane.controller.course import Course, Ended, course_of
 from elastane.controller.elapsed import elapsed
 from elastane.controller.ending import Ending, ending
-from elastane.controller.noting import Noted, changes_the_plan, matters, noted, told
+from elastane.controller.noting import Noted, changes_the_plan, how_it_ended, matters, noted, told
 from elastane.controller.observing import observed
 from elastane.controller.planner import Planner
 from elastane.controller.planning import Planned, Scheduler, planned
 from elastane.controller.reconciling import due
-from elastane.controller.store import events, forgetting, jobs, nodes, snapshots
+from elastane.controller.store import events, forgetting, jobs, nodes, records, snapshots
 from elastane.controller.store.database import Store
 from elastane.controller.store.deciding import Outdated, decide
+from elastane.controller.store.failures import UnreadableRecord
+from elastane.controller.unreadable import Released, order, released
 from elastane.engines.engine import Engine
 
 LOOK_S = 1.0
@@ -62,6 +66,13 @@ class _Found(NamedTuple):
     over: Ending | None
 
 
+class _Let(NamedTuple):
+    """A job whose record cannot be read, and that was seen to hold nothing any more."""
+
+    job: Job
+    after: Released
+
+
 class Loop:
     """Turns of a cluster, one after the other.
 
@@ -90,6 +101,8 @@ class Loop:
         self._seen: Mapping[str, Observation] = {}
         self._refused: Mapping[str, str] = {}
         self._held_up: Mapping[str, str] = {}
+        self._wrong: Mapping[str, str] = {}
+        self._left_out: dict[str, str] = {}
         self._planned_s = float("-inf")
         self._nodes_s = float("-inf")
         self._stale = True
@@ -181,11 +194,19 @@ class Loop:
             end_s = time.monotonic()
             self._look_at_s = end_s + resting_s(end_s - begin_s, time.thread_time() - busy_s)
         now_s = self._clock()
+        undecided: UnreadableRecord | None = None
         if self._stale or elapsed(self._planned_s, REPLAN_S, now_s):
-            await self._plan(now_s)
-            self._forget(now_s)
-            self._planned_s = now_s
+            try:
+                await self._plan(now_s)
+            except UnreadableRecord as error:
+                # What was decided before is carried out all the same.
+                undecided = error
+            else:
+                self._forget(now_s)
+                self._planned_s = now_s
         await self._tell(self._due())
+        if undecided is not None:
+            raise undecided
 
     async def _observe(self) -> None:
         with self._store.reading() as tx:
@@ -193,7 +214,9 @@ class Loop:
         self._seen = await self._engine.observe(unsettled)
         now_s = self._clock()
         with self._store.reading() as tx:
-            found = self._found(jobs.named(tx, self._seen.keys()), now_s)
+            known = jobs.named(tx, self._seen.keys())
+        self._let(known, now_s)
+        found = self._found(known, now_s)
         if found:
             with self._store.writing() as tx:
                 # Somebody may have asked for something since they were read.
@@ -218,13 +241,52 @@ class Loop:
         """What is new about these jobs."""
         found = []
         for job in known:
-            if job.state not in ENDED:
+            if job.state not in ENDED and not job.unreadable:
                 seen = self._seen[job.name]
                 after = noted(job, observed(course_of(job), seen, now_s), seen, now_s)
                 over = None if after.state in ENDED else ending(job, seen.progress, now_s)
                 if over is not None or matters(job, after):
-                    found.append(_Found(job, after, over))
+                    storable = self._storable(job, after, seen, now_s)
+                    if storable is not None:
+                        found.append(_Found(job, storable, over))
         return found
+
+    def _storable(self, job: Job, after: Noted, seen: Observation, now_s: float) -> Noted | None:
+        """The job after an observation; None: nothing of it can be stored.
+
+        What engines see of a job's progress are the job's own words: what could not be read back is left out.
+        """
+        why = records.not_storable(after.observed)
+        if not why:
+            return after
+        if self._left_out.get(job.name) != why:
+            self._left_out[job.name] = why
+            logger.warning("what was seen of job %s is left out: %s", job.name, why)
+        bare = msgspec.structs.replace(seen, progress=None)
+        after = noted(job, observed(course_of(job), bare, now_s), bare, now_s)
+        return None if records.not_storable(after.observed) else after
+
+    def _let(self, known: Iterable[Job], now_s: float) -> None:
+        """Those whose record cannot be read and whose processes are gone give back what they held."""
+        unreadable = [job for job in known if job.unreadable and job.state not in ENDED]
+        gone = [
+            _Let(job, after)
+            for job in unreadable
+            if (after := released(job, self._seen[job.name])) is not None
+        ]
+        if not gone:
+            return
+        with self._store.writing() as tx:
+            for job, after in gone:
+                jobs.release(tx, job.name, after.state, after.why, now_s)
+                kind = f"job.{after.state}" if after.state in ENDED else "job.stopped"
+                how = (
+                    how_it_ended(after.state, after.why)
+                    if after.state in ENDED
+                    else "has given its devices back"
+                )
+                events.append(tx, kind, f"{job.name} {how}", now_s, team=job.team, job=job.name)
+        self._stale = True
 
     def _forget(self, now_s: float) -> None:
         """Jobs whose time to be remembered is over, unless their engine has not heard of their end."""
@@ -266,11 +328,20 @@ class Loop:
         return await asyncio.to_thread(self._planner.plan, now_s)
 
     def _decide(self, tx: Connection, found: Planned, now_s: float) -> None:
+        self._tell_what_is_wrong(found.wrong)
         decide(tx, found.worded, at=found.change, now_s=now_s)
         uses, before = charged(snapshots.snapshot(tx, now_s, running=True).snapshot), jobs.using(tx)
-        for name in uses.keys() | before.keys():
+        # What others use stays as it is until they are gone.
+        for name in (uses.keys() | before.keys()) - found.undecidable:
             if uses.get(name, ()) != before.get(name, ()):
                 jobs.use(tx, name, uses.get(name, ()), now_s)
+
+    def _tell_what_is_wrong(self, wrong: Mapping[str, str]) -> None:
+        """Of records that cannot be read: once each, not at every turn."""
+        for job, why in wrong.items():
+            if self._wrong.get(job) != why:
+                logger.error("the record of job %s cannot be read: %s", one_line(job), why)
+        self._wrong = wrong
 
     # -- orders ------------------------------------------------------------------------------------------
 
@@ -285,11 +356,15 @@ class Loop:
     def _order(self, job: Job, seen: Observation, now_s: float) -> Order | None:
         if job.state in ENDED:
             return _of_the_dead(job, seen, now_s)
+        if job.unreadable:
+            return order(job, seen)
         return due(course_of(job), seen, now_s)
 
     async def _tell(self, orders: Iterable[Order]) -> None:
         told_now = list(orders)
         refused = await self._engine.carry_out(told_now) if told_now else {}
+        # Some of these words are those of a job's coordinator.
+        refused = {job: one_line(why) for job, why in refused.items()}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
         starts = {order.job for order in told_now if isinstance(order, Start)}

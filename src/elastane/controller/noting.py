@@ -3,11 +3,14 @@
 import msgspec
 
 from elastane.api.observations import Observation, Progress
+from elastane.api.printable import paragraphs
 from elastane.api.wire import ENDED, Held, Job, Observed, State
 from elastane.controller.course import Course
 from elastane.controller.elapsed import elapsed
 from elastane.controller.placing import placed
 
+LONGEST_WHY, LONGEST_TRACEBACK = 4_000, 64_000
+"""Characters of a job's own last words that are kept."""
 PROGRESS_S = 5.0
 """Mere progress is written so often; whatever a plan would change for, at once."""
 
@@ -63,8 +66,9 @@ def noted(job: Job, after: Course, seen: Observation, now_s: float) -> Noted:
         crashes=after.crashes,
         retry_at_s=after.retry_at_s,
         run_dir=seen.run_dir or job.run_dir,
-        why=after.why if ended is None else ended.why,
-        traceback="" if ended is None else ended.traceback,
+        # A job's own words: a terminal would obey them, and not every database takes every character.
+        why=paragraphs(after.why if ended is None else ended.why, LONGEST_WHY),
+        traceback="" if ended is None else paragraphs(ended.traceback, LONGEST_TRACEBACK),
     )
 
 

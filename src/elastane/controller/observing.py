@@ -40,13 +40,16 @@ def held(course: Course, seen: Observation) -> int:
     """Workers whose devices are in use, or soon will be.
 
     Of an agent that replaces a dead worker fewer are seen than it aims at. While nobody answers for a job, it
-    holds as many as before.
+    holds as many as before. A job that claims more than it may ever have is not believed: others would wait
+    for devices that nobody uses.
     """
     if not seen.present:
         return 0
     if seen.workers is None or seen.target is None:
         return course.held
-    return max(seen.workers, seen.target)
+    _, most = course.spec.elastic_policy.limits
+    believed = max(most, course.granted, course.held)
+    return min(max(seen.workers, seen.target), believed)
 
 
 def judged(course: Course, outcome: Outcome, now_s: float) -> Course:

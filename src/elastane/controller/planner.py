@@ -12,10 +12,12 @@ import sys
 from typing import BinaryIO
 
 import msgspec
+from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
 from elastane.controller.planning import Planned, Scheduler, planned
 from elastane.controller.store.database import Store
+from elastane.controller.store.failures import UnreadableRecord
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
@@ -24,6 +26,14 @@ LENGTH_BYTES = 8
 
 class PlannerGone(ElastaneError):
     """It has ended; the next plan starts another one."""
+
+
+class NotPlanned(msgspec.Struct, frozen=True, tag=True):
+    """Nothing could be decided; the arguments of an `UnreadableRecord`."""
+
+    what: str
+    why: str
+    do: str
 
 
 class Planner:
@@ -47,6 +57,7 @@ class Planner:
 
         Raises:
             PlannerGone: it has ended instead of answering; its words are in the controller's log.
+            UnreadableRecord: something that every job's share depends on cannot be read.
         """
         self.start()
         assert self._process is not None  # noqa: S101 - it was started
@@ -54,7 +65,7 @@ class Planner:
             requests, answers = _pipes(self._process)
             requests.write(b"%r\n" % now_s)
             requests.flush()
-            return msgspec.msgpack.decode(_read(answers), type=Planned)
+            answer = msgspec.msgpack.decode(_read(answers), type=Planned | NotPlanned)
         except (OSError, EOFError) as error:
             code = self._process.wait()
             self.close()
@@ -63,6 +74,9 @@ class Planner:
                 means="nothing was decided this time; jobs go on, and another one is started",
                 do="look above in the controller's log",
             ) from error
+        if isinstance(answer, NotPlanned):
+            raise UnreadableRecord(answer.what, answer.why, do=answer.do)
+        return answer
 
     def _started(self) -> "subprocess.Popen[bytes]":
         process = subprocess.Popen(
@@ -101,6 +115,13 @@ def _read(answers: BinaryIO) -> bytes:
     return answer
 
 
+def _answer(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned | NotPlanned:
+    try:
+        return planned(tx, now_s, scheduler)
+    except UnreadableRecord as error:
+        return NotPlanned(error.record, error.why, error.do)
+
+
 def main() -> None:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     # Planning is nobody's hurry: whoever asks the controller goes first.
@@ -111,7 +132,7 @@ def main() -> None:
     gc.disable()
     for line in requests:
         with store.reading() as tx:
-            answer = msgspec.msgpack.encode(planned(tx, float(line), scheduler))
+            answer = msgspec.msgpack.encode(_answer(tx, float(line), scheduler))
         answers.write(len(answer).to_bytes(LENGTH_BYTES, "little") + answer)
         answers.flush()
         del answer

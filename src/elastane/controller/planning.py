@@ -25,26 +25,36 @@ class Scheduler(NamedTuple):
     words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]]
 
 
-class Planned(msgspec.Struct, frozen=True):
+class Planned(msgspec.Struct, frozen=True, tag=True):
     """What a plan changes.
 
     Args:
         change: number of the last change that the plan knows of.
         worded: decisions with another size than is stored, or with other reasons.
+        wrong: what cannot be read of which job's record.
+        undecidable: names of jobs about which therefore nothing is decided.
     """
 
     change: int
     worded: tuple[Worded, ...]
+    wrong: dict[str, str] = {}
+    undecidable: frozenset[str] = frozenset()
 
 
 def planned(tx: Connection, now_s: float, scheduler: Scheduler) -> Planned:
-    """Plans from what is stored now. For ten thousand jobs this takes a second of one core."""
+    """Plans from what is stored now. For ten thousand jobs this takes a second of one core.
+
+    Raises:
+        UnreadableRecord: something that every job's share depends on cannot be read.
+    """
     taken = snapshots.snapshot(tx, now_s)
     plan = scheduler.plan(taken.snapshot)
     known = jobs.told(tx)
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
-    worded = (Worded(decision=one, sentences=scheduler.words(one, teams)) for one in plan.decisions)
-    return Planned(taken.change, tuple(one for one in worded if _is_new(one, known)))
+    decisions = (one for one in plan.decisions if one.job not in taken.undecidable)
+    worded = (Worded(decision=one, sentences=scheduler.words(one, teams)) for one in decisions)
+    new = tuple(one for one in worded if _is_new(one, known))
+    return Planned(taken.change, new, taken.wrong, taken.undecidable)
 
 
 def _is_new(one: Worded, known: dict[str, jobs.Told]) -> bool:

@@ -45,9 +45,9 @@ def config_apply(caller: Changing, config: Wanted) -> Response:
 
     def do(tx: Connection) -> Reply:
         caller.must("documents.write", ALL)
-        standing = documents.config(tx)
+        standing, lost = documents.readable(tx)
         check(merged(standing, config))
-        changes = diff(standing, config)
+        changes = (*diff(standing, config), *documents.removals_of(lost, config))
         check_removals(tx, changes, caller.now_s)
         documents.write(tx, changes, caller.now_s)
         said = []
@@ -85,10 +85,10 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
     """
     caller.must("config.read", ALL)
     with caller.reading() as tx:
-        standing = documents.config(tx)
+        standing, lost = documents.readable(tx)
         wanted = merged(standing, config)
         check(wanted)
-        changes = diff(standing, config)
+        changes = (*diff(standing, config), *documents.removals_of(lost, config))
         check_removals(tx, changes, caller.now_s)
     return changes, wanted
 

@@ -57,10 +57,11 @@ def _put(caller: Editor, kind: Kind, name: str, document: Document) -> Response:
         found = documents.find(tx, kind, name)
         # Rules are there before anybody sets them.
         caller.expect(found.version if found else 0, there=found is not None or kind == "rules")
-        check(having(documents.config(tx), kind, document))
+        check(having(documents.readable(tx)[0], kind, document))
         if found and found.value == document:
             return reply(document, version=found.version)
-        before, after = plain(found.value) if found else None, plain(document)
+        before = plain(found.value) if found and found.value is not None else None
+        after = plain(document)
         change = Change(kind=kind, name=name, change="change" if found else "add", after=after)
         documents.write(tx, (change,), caller.now_s)
         _tell(tx, caller, kind, name, "changed" if found else "added", words=redeclared(before, after))
@@ -96,7 +97,8 @@ def _install(kind: Kind) -> None:
             found = documents.find(tx, kind, name)
         if found is None:
             raise missing(f"{noun} {name}")
-        return response(reply(found.value, version=found.version))
+        value = documents.readable_value(found, kind, name)
+        return response(reply(value, version=found.version))
 
     def put(caller: Editing, name: Name, document: Annotated[Named, body(shape)]) -> Response:
         if document.name != name:
@@ -112,11 +114,13 @@ def _install(kind: Kind) -> None:
             if found is None:
                 raise missing(f"{noun} {name}")
             caller.expect(found.version)
-            standing = documents.config(tx)
+            standing, _ = documents.readable(tx)
             check_mentions(standing, kind, name)
             wanted = lacking(standing, kind, name)
             check(wanted)
             changes = diff(standing, wanted)
+            if found.value is None:
+                changes = (*changes, Change(kind=kind, name=name, change="remove"))
             check_removals(tx, changes, caller.now_s)
             documents.write(tx, changes, caller.now_s)
             _tell(tx, caller, kind, name, "removed")
@@ -158,7 +162,8 @@ def get_rules(caller: Asking) -> Response:
     caller.must("documents.read", Target(name="rules"))
     with caller.reading() as tx:
         found = documents.find(tx, "rules", ONE)
-    return response(reply(found.value if found else Rules(), version=found.version if found else 0))
+    value = documents.readable_value(found, "rules", ONE) if found else Rules()
+    return response(reply(value, version=found.version if found else 0))
 
 
 @router.put("/rules", **says(Rules, takes=Rules, also=HTTPStatus.CREATED))

@@ -134,6 +134,7 @@ def _respecified(
         before = allowed_job(tx, caller, name, "job.change")
         caller.expect(before.version)
         jobs.living(name, before.state)
+        jobs.check_readable(before)
         spec = changed(before.spec)
         if spec == before.spec:
             return reply(before, version=before.version)

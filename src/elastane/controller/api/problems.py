@@ -16,7 +16,7 @@ from elastane.api.printable import one_line
 from elastane.api.wire import Problem
 from elastane.controller.api.parameters import WORDS
 from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull
-from elastane.controller.store.jobs import Ended, NameTaken
+from elastane.controller.store.jobs import Ended, NameTaken, Unreadable
 
 LONGEST_DETAIL = 2000
 LONGEST_FIELD = 300
@@ -63,6 +63,7 @@ def missing(what: str) -> Refusal:
 STATUS: tuple[tuple[type[ElastaneError], HTTPStatus], ...] = (
     (NameTaken, HTTPStatus.CONFLICT),
     (Ended, HTTPStatus.CONFLICT),
+    (Unreadable, HTTPStatus.CONFLICT),
     (BadField, HTTPStatus.UNPROCESSABLE_ENTITY),
     (BadInput, HTTPStatus.BAD_REQUEST),
     (StoreFull, HTTPStatus.INSUFFICIENT_STORAGE),

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,8 @@ def _private(_: Dialect, __: ConnectionPoolEntry, args: list[Any], ___: dict[str
 def _tuned(connection, _: ConnectionPoolEntry) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
     # The driver must not begin transactions by itself: it would begin them as readers.
     connection.isolation_level = None
+    # One damaged byte in one text must not keep anybody from reading the rows beside it.
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     # FULL: what was answered survives a loss of power, not only the end of this process.

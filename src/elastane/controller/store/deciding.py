@@ -1,20 +1,26 @@
 """Decisions: the only place where devices change hands."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, insert, select
 
+from elastane.api.foreign import Malformed
 from elastane.api.plans import Decision
 from elastane.api.wire import Decided, Explained, Explanation, Grant, Job, Page
 from elastane.controller.standing import AT_REST
 from elastane.controller.store import events, jobs
+from elastane.controller.store.columns import JsonColumn, is_moment, text_of
 from elastane.controller.store.database import change, changed
-from elastane.controller.store.rows import text_of
 from elastane.controller.store.tables import decisions
 
 KINDS = {"start": "started", "grow": "grown", "shrink": "shrunk", "move": "moved", "preempt": "preempted"}
 """Events of decisions. Of a job that people or its own rules have stopped, nothing was taken: see `_kind`."""
+
+
+_decision_in = JsonColumn[Decision](Decision)
+_sentences_in = JsonColumn[tuple[str, ...]](tuple[str, ...])
 
 
 class Worded(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,17 +114,18 @@ def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> P
     query = select(decisions).where(decisions.c.job == job).order_by(decisions.c.id.desc()).limit(limit + 1)
     if before is not None:
         query = query.where(decisions.c.id < before)
-    found = []
-    for row in tx.execute(query):
-        decision = msgspec.json.decode(row.decision, type=Decision)
-        found.append(
-            Decided(
-                id=row.id,
-                time_s=row.time_s,
-                action=decision.action,
-                workers=decision.workers,
-                sentences=msgspec.json.decode(row.sentences, type=tuple[str, ...]),
-            )
-        )
+    found = [_decided(row) for row in tx.execute(query)]
     items = tuple(found[:limit])
     return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
+
+
+def _decided(row: Row[Any]) -> Decided:
+    time_s = row.time_s if is_moment(row.time_s) else 0.0
+    try:
+        decision, sentences = _decision_in(row.decision), _sentences_in(row.sentences)
+    except Malformed as error:
+        said = (f"The record of this decision cannot be read: {error}.",)
+        return Decided(id=row.id, time_s=time_s, action="unreadable", workers={}, sentences=said)
+    return Decided(
+        id=row.id, time_s=time_s, action=decision.action, workers=decision.workers, sentences=sentences
+    )

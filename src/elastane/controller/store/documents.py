@@ -1,34 +1,144 @@
 """What operators declare, as documents by kind and name."""
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, delete, insert, select, update
 
+from elastane.api.errors import BadInput
+from elastane.api.foreign import Malformed
+from elastane.api.printable import one_line
 from elastane.api.wire import Change, Config
-from elastane.controller.declared import KINDS, Kind, config_of
+from elastane.controller.declared import KINDS, Document, Kind, check, config_of, documents_of, name_of
+from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed
-from elastane.controller.store.rows import text_of
+from elastane.controller.store.failures import UnreadableRecord
 from elastane.controller.store.tables import documents
+
+SHOWN = 100
+
+
+_columns: dict[Kind, JsonColumn[Document]] = {kind: JsonColumn(shape) for kind, shape in KINDS.items()}
 
 
 class Versioned(msgspec.Struct, frozen=True):
-    """A document and how often it has been written. After a removal the count goes on from 1."""
+    """A document and how often it has been written. After a removal the count goes on from 1.
 
-    value: msgspec.Struct
+    Args:
+        value: None: it cannot be read.
+        version: see above.
+        why: it cannot be read; empty: it can.
+    """
+
+    value: Document | None
     version: int
+    why: str = ""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A document that is there and cannot be read, and why."""
+
+    kind: str
+    name: str
+    why: str
 
 
 def find(tx: Connection, kind: Kind, name: str) -> Versioned | None:
     query = select(documents).where(documents.c.kind == kind, documents.c.name == name)
     row = tx.execute(query).one_or_none()
-    return Versioned(msgspec.json.decode(row.body, type=KINDS[kind]), row.version) if row else None
+    if row is None:
+        return None
+    try:
+        return Versioned(_document(row.kind, row.name, row.body), row.version)
+    except Malformed as error:
+        return Versioned(None, row.version, str(error))
+
+
+def readable_value(found: Versioned, kind: str, name: str) -> Document:
+    """Return the document.
+
+    Raises:
+        UnreadableRecord: it cannot be read.
+    """
+    if found.value is None:
+        raise _unreadable(Lost(kind, name, found.why))
+    return found.value
 
 
 def config(tx: Connection) -> Config:
-    """All of them."""
-    rows = tx.execute(select(documents.c.kind, documents.c.body).order_by(documents.c.kind, documents.c.name))
-    return config_of((row.kind, msgspec.json.decode(row.body, type=KINDS[row.kind])) for row in rows)
+    """All of them.
+
+    Raises:
+        UnreadableRecord: one cannot be read. To do without it could give jobs what they may not have.
+    """
+    found, lost = readable(tx)
+    if lost:
+        raise _unreadable(lost[0])
+    return found
+
+
+def _unreadable(one: Lost) -> UnreadableRecord:
+    return UnreadableRecord(
+        one_line(f"{one.name} among the {one.kind} that are declared", SHOWN),
+        one.why,
+        do="declare it again (elastane config apply FILE), or put back a backup of the store",
+    )
+
+
+def removals_of(lost: Iterable[Lost], wanted: Config) -> tuple[Change, ...]:
+    """Return the removals of what cannot be read and is not wanted, of the kinds that ``wanted`` has."""
+    kept = documents_of(wanted)
+    return tuple(
+        Change(kind=one.kind, name=one.name, change="remove")
+        for one in lost
+        if (one.kind, one.name) not in kept
+        and (one.kind not in KINDS or getattr(wanted, one.kind) is not None)
+        and one != _whole(one.why)
+    )
+
+
+def readable(tx: Connection) -> tuple[Config, tuple[Lost, ...]]:
+    """All that can be read, and those that cannot. For whoever writes what takes their place."""
+    rows = tx.execute(select(*_COLUMNS).order_by(documents.c.kind, documents.c.name))
+    return _readable(tuple(tuple(row) for row in rows))
+
+
+_COLUMNS = (documents.c.kind, documents.c.name, documents.c.body)
+
+
+@lru_cache(maxsize=8)
+def _readable(rows: tuple[tuple[Any, ...], ...]) -> tuple[Config, tuple[Lost, ...]]:
+    found: list[tuple[Kind, Document]] = []
+    lost: list[Lost] = []
+    for kind, name, body in rows:
+        try:
+            found.append((kind, _document(kind, name, body)))
+        except Malformed as error:
+            lost.append(Lost(str(kind), str(name), str(error)))
+    whole = config_of(found)
+    if not lost:
+        try:
+            # Whoever writes checks it: what is not so now has not been written.
+            check(whole)
+        except BadInput as error:
+            lost.append(_whole(error.what))
+    return whole, tuple(lost)
+
+
+def _whole(why: str) -> Lost:
+    """Each document can be read, and together they make no sense."""
+    return Lost("documents", "some", why)
+
+
+def _document(kind: Any, name: Any, body: Any) -> Document:  # noqa: ANN401 - columns that anybody may have written
+    if kind not in _columns:
+        raise Malformed("there are no documents of that kind")
+    document = _columns[kind](body)
+    if name_of(document) != name:
+        raise Malformed("it is that of another document")
+    return document
 
 
 def write(tx: Connection, changes: Iterable[Change], now_s: float) -> None:

@@ -1,14 +1,19 @@
 """What has happened, for people who watch."""
 
-import msgspec
+from typing import TypeAlias
+
 from sqlalchemy import Connection, func, insert, or_, select
 
+from elastane.api.foreign import Malformed
 from elastane.api.printable import storable
 from elastane.api.wire import Event
+from elastane.controller.store.columns import JsonColumn, is_moment, text_of
 from elastane.controller.store.tables import events
 
 LONGEST_MESSAGE = 4000
 """Characters. A job's last words are in it, and what an operator changed."""
+Detail: TypeAlias = dict[str, str | int | float | bool | None]
+_detail_in = JsonColumn[Detail](Detail)
 
 
 def append(
@@ -19,7 +24,7 @@ def append(
     *,
     team: str = "",
     job: str = "",
-    detail: dict[str, str | int | float | bool | None] | None = None,
+    detail: Detail | None = None,
 ) -> None:
     """One more; ``kind`` is a noun and what happened to it: ``job.submitted``, ``node.drained``."""
     tx.execute(
@@ -29,7 +34,7 @@ def append(
             team=team or None,
             job=job or None,
             message=storable(message, LONGEST_MESSAGE),
-            detail=msgspec.json.encode(detail or {}).decode(),
+            detail=text_of(detail or {}),
         )
     )
 
@@ -62,15 +67,23 @@ def after(
     return tuple(
         Event(
             id=row.id,
-            time_s=row.time_s,
+            time_s=row.time_s if is_moment(row.time_s) else 0.0,
             kind=row.kind,
             team=row.team or "",
             job=row.job or "",
             message=row.message,
-            detail=msgspec.json.decode(row.detail),
+            detail=_detail_of(row.detail),
         )
         for row in tx.execute(query)
     )
+
+
+def _detail_of(text: object) -> Detail:
+    """The details; those that cannot be read must not keep anybody from what happened after."""
+    try:
+        return _detail_in(text)
+    except Malformed as error:
+        return {"unreadable": str(error)}
 
 
 def newest(tx: Connection) -> int:

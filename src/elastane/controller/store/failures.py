@@ -3,6 +3,7 @@
 StoreError
 ├── StoreFull      no room: the transaction was undone, nothing of it remains, what was there before is whole
 ├── StoreBusy      somebody else held the database for too long
+├── UnreadableRecord  what was declared or reported cannot be read, and without it nothing can be decided
 └── StoreNewer     written by a newer version of Elastane
 """
 
@@ -27,6 +28,25 @@ class StoreFull(StoreError):
 
 class StoreBusy(StoreError):
     pass
+
+
+class UnreadableRecord(StoreError):
+    """Something that plans depend on cannot be read.
+
+    Args:
+        what: it is: ``pool local``.
+        why: it cannot be read.
+        do: about it.
+    """
+
+    def __init__(self, what: str, why: str, *, do: str) -> None:
+        self.record, self.why = what, why
+        super().__init__(
+            f"the record of {what} in the store cannot be read: {why}",
+            means="nothing is decided until it can, because without it jobs might get more than they may; "
+            "jobs go on as they are, and can be listed and described",
+            do=do,
+        )
 
 
 class StoreNewer(StoreError):

@@ -16,7 +16,8 @@ from elastane.controller.ending import Ending, forget_at_s
 from elastane.controller.noting import Noted
 from elastane.controller.placing import still_held
 from elastane.controller.standing import Standing, standing_after, stopped_for_others
-from elastane.controller.store import rows
+from elastane.controller.store import records, rows
+from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import changed
 from elastane.controller.store.tables import jobs, usage
 
@@ -30,6 +31,10 @@ class NameTaken(BadInput):
 
 class Ended(BadInput):
     """The job has ended; nothing can be asked of it any more."""
+
+
+class Unreadable(BadInput):
+    """The job's record cannot be read; it can only be cancelled."""
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +138,7 @@ _SUMMARY = (
     "step",
     "spec",
     "observed",
+    "using",
 )
 
 
@@ -163,8 +169,10 @@ def respecify(tx: Connection, name: str, spec: JobSpec) -> Job:
 
     Raises:
         Ended: it is over.
+        Unreadable: nobody knows what its spec was.
     """
     row = _living(tx, name)
+    check_readable(rows.job_of(row))
     wanted = row.wanted if row.wanted in rows.ENDS else rows.wanted_by(spec)
     values = rows.of_spec(spec) | {"wanted": wanted, "version": row.version + 1}
     if row.state in {"queued", "paused"}:
@@ -184,8 +192,13 @@ def cancel(tx: Connection, name: str, now_s: float) -> Job:
     if row.wanted == "cancel":
         return rows.job_of(row)
     job = rows.job_of(_living(tx, name))
-    values = {"wanted": "cancel", "version": row.version + 1}
-    if not job.grant.workers and not job.observed.held and job.state != "running":
+    values = {"wanted": "cancel", "version": job.version + 1}
+    if job.unreadable:
+        # What it may have begun, the loop ends, and says when it is gone.
+        holds = job.state == "running" or bool(job.run_dir)
+    else:
+        holds = bool(job.grant.workers or job.observed.held) or job.state == "running"
+    if not holds:
         values |= {"state": "cancelled", "ended_s": now_s, "forget_at_s": forget_at_s(job.spec, now_s)}
         # What it gave back a moment ago may not have become usage yet, and nobody looks at it again.
         use(tx, name, (), now_s)
@@ -214,7 +227,7 @@ def in_pool(tx: Connection, pool: str) -> tuple[str, ...]:
     """Names of jobs that were granted devices of a pool, or were seen to hold some; oldest first."""
     query = select(jobs.c.name, jobs.c.granted, jobs.c.observed).where(jobs.c.state == "running")
     found = tx.execute(query.order_by(jobs.c.number))
-    return tuple(row.name for row in found if pool in rows.pools_in(row.granted, row.observed))
+    return tuple(row.name for row in found if records.may_hold_in(pool, row.granted, row.observed))
 
 
 def of_class(tx: Connection, priority_class: str) -> tuple[str, ...]:
@@ -285,7 +298,7 @@ def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
         observed = msgspec.structs.replace(one.observed, held={}) if ended else one.observed
         values: dict[str, object] = {
             "state": one.state,
-            "observed": rows.text_of(observed),
+            "observed": text_of(observed),
             "step": observed.step,
             "lives": one.lives,
             "crashes": one.crashes,
@@ -328,12 +341,12 @@ def grant(tx: Connection, decision: Decision, given: Grant, explained: Explanati
     standing = standing_after(_standing(row), decision, now_s)
     observed = _expecting(before, given, now_s)
     values = {
-        "granted": rows.text_of(given),
-        "observed": rows.text_of(observed),
+        "granted": text_of(given),
+        "observed": text_of(observed),
         "workers": workers,
         # One that gives everything back still runs until its workers have been seen gone.
         "state": "running" if workers or observed.held else before.state,
-        "explained": rows.text_of(explained),
+        "explained": text_of(explained),
         "started_s": row.started_s if row.started_s is not None or not workers else now_s,
         "admitted_s": standing.started_s,
         "resized_s": standing.resized_s,
@@ -390,7 +403,7 @@ def told(tx: Connection, names: Collection[str] | None = None) -> dict[str, Told
         found = list(tx.execute(columns.where(jobs.c.ended_s.is_(None))))
     else:
         found = [row for some in _portions(names) for row in tx.execute(columns.where(jobs.c.name.in_(some)))]
-    return {row.name: Told(rows.explanation_of(row.explained).sentences, row.promised) for row in found}
+    return {row.name: Told(records.explanation_of(row.explained).sentences, row.promised) for row in found}
 
 
 def explain(tx: Connection, others: Mapping[str, Told], now_s: float) -> None:
@@ -402,7 +415,7 @@ def explain(tx: Connection, others: Mapping[str, Told], now_s: float) -> None:
             [
                 {
                     "job": name,
-                    "words": rows.text_of(Explanation(sentences=one.sentences, decided_s=now_s)),
+                    "words": text_of(Explanation(sentences=one.sentences, decided_s=now_s)),
                     "size": one.promised,
                 }
                 for name, one in others.items()
@@ -411,30 +424,37 @@ def explain(tx: Connection, others: Mapping[str, Told], now_s: float) -> None:
 
 
 def using(tx: Connection) -> dict[str, tuple[Use, ...]]:
-    """What every job that has not ended uses, by name; those that use nothing are not among them."""
+    """What every job that has not ended uses, by name.
+
+    Those that use nothing are not among them, nor those of which nobody can read what they use.
+    """
     query = select(jobs.c.name, jobs.c.using).where(jobs.c.ended_s.is_(None), jobs.c.using != "[]")
-    return {row.name: rows.uses_in(row.using) for row in tx.execute(query)}
+    return {row.name: uses for row in tx.execute(query) if (uses := records.uses_of(row))}
 
 
 def use(tx: Connection, name: str, uses: tuple[Use, ...], now_s: float) -> None:
     """From now on the job uses these devices on these terms; what it used until now becomes usage.
 
+    If nobody can read what it used, that is lost.
+
     The open interval is in the job's own row, so that it is never lost and never written twice.
     """
     row = _one(tx, name)
-    if rows.uses_of(row) == uses:
+    before = records.uses_of(row)
+    if before == uses:
         return
+    plain = records.record_of(row).plain
     if ended := rows.intervals(row, now_s):
         tx.execute(insert(usage), ended)
-    spent = row.spent + rows.cost(rows.uses_of(row), now_s - row.using_since_s)
-    since_s = max(now_s, row.using_since_s)
-    before_s = row.active_since_s
-    active_s = row.active_s + (since_s - before_s if before_s is not None and not uses else 0.0)
+    spent = plain["spent"] + rows.cost(before or (), now_s - plain["using_since_s"])
+    since_s = max(now_s, plain["using_since_s"])
+    before_s = plain["active_since_s"]
+    active_s = plain["active_s"] + (since_s - before_s if before_s is not None and not uses else 0.0)
     tx.execute(
         update(jobs)
         .where(jobs.c.name == name)
         .values(
-            using=rows.text_of(uses),
+            using=text_of(uses),
             using_since_s=since_s,
             spent=spent,
             active_s=active_s,
@@ -457,6 +477,39 @@ def _living(tx: Connection, name: str) -> Row[Any]:
     row = _one(tx, name)
     living(name, row.state)
     return row
+
+
+def release(tx: Connection, name: str, state: State, why: str, now_s: float) -> None:
+    """A job whose record cannot be read holds nothing any more.
+
+    Args:
+        tx: a transaction that writes.
+        name: of the job.
+        state: it has now.
+        why: how it ended, or its last life did.
+        now_s: the time.
+    """
+    use(tx, name, (), now_s)
+    values: dict[str, object] = {"state": state, "granted": "{}", "workers": 0, "observed": "{}", "why": why}
+    if state in ENDED:
+        values["ended_s"] = now_s
+    tx.execute(update(jobs).where(jobs.c.name == name).values(values))
+    changed(tx)
+
+
+def check_readable(job: Job) -> None:
+    """Go on if something can be asked of the job, beside that it ends.
+
+    Raises:
+        Unreadable: its record cannot be read.
+    """
+    if job.unreadable:
+        raise Unreadable(
+            f"the record of job {job.name!r} cannot be read: {job.unreadable}",
+            means="nobody knows what was asked for, so nothing of it can be changed",
+            do=f"cancel it (elastane cancel {job.name}) and submit it again under another name, "
+            "or have an operator put back a backup of the store",
+        )
 
 
 def living(name: str, state: State) -> None:

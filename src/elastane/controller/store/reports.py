@@ -2,12 +2,14 @@
 
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import Connection, delete, insert, select
 
+from elastane.api.foreign import Malformed
+from elastane.api.printable import one_line
 from elastane.api.wire import Capacity, Metric, Price
+from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed
-from elastane.controller.store.rows import text_of
+from elastane.controller.store.failures import UnreadableRecord
 from elastane.controller.store.tables import reports
 
 
@@ -17,6 +19,9 @@ class Reports(NamedTuple):
     capacities: tuple[Capacity, ...]
     metrics: tuple[Metric, ...]
     prices: tuple[Price, ...]
+
+
+_report_in = JsonColumn[Capacity | Metric | Price](Capacity | Metric | Price)
 
 
 def write(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> None:
@@ -36,8 +41,20 @@ def write(tx: Connection, report: Capacity | Metric | Price, now_s: float) -> No
 
 
 def valid(tx: Connection, now_s: float) -> Reports:
-    rows = tx.execute(select(reports.c.body).where(reports.c.valid_until_s > now_s).order_by(reports.c.about))
-    found = [msgspec.json.decode(row.body, type=Capacity | Metric | Price) for row in rows]
+    """Those that still count.
+
+    Raises:
+        UnreadableRecord: one cannot be read. Without it jobs could get more than there is.
+    """
+    query = select(reports.c.kind, reports.c.about, reports.c.body).where(reports.c.valid_until_s > now_s)
+    found: list[Capacity | Metric | Price] = []
+    for kind, about, body in tx.execute(query.order_by(reports.c.about)):
+        what = one_line(f"the {kind} of {about}", 100)
+        try:
+            found.append(_report_in(body))
+        except Malformed as error:
+            do = "report it again (elastane tell), or wait until it is not valid any more"
+            raise UnreadableRecord(f"the last report of {what}", str(error), do=do) from error
     return Reports(
         capacities=tuple(one for one in found if isinstance(one, Capacity)),
         metrics=tuple(one for one in found if isinstance(one, Metric)),

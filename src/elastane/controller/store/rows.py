@@ -1,67 +1,66 @@
 """Rows as frozen values, and back. Pure."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 from sqlalchemy import Row
 
-from elastane.api.cluster import Draining, Holding, JobState
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
-from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
+from elastane.api.wire import ENDED, Explanation, Job, JobSummary, Terms, Use, Wanted
 from elastane.controller.noting import how_it_ended
-from elastane.controller.observing import retried_at_s
-
-# The same specs are read again at every turn, and are values.
-_spec_in = lru_cache(maxsize=20_000)(msgspec.json.Decoder(JobSpec).decode)
-_grant = msgspec.json.Decoder(Grant)
-_observed = msgspec.json.Decoder(Observed)
-_explanation = msgspec.json.Decoder(Explanation)
-_uses = msgspec.json.Decoder(tuple[Use, ...])
-
-
-def text_of(value: object) -> str:
-    """A value as JSON, equal for equal values."""
-    return msgspec.json.encode(value, order="deterministic").decode()
+from elastane.controller.store.columns import is_moment, text_of
+from elastane.controller.store.records import UNKNOWN, Record, explanation_of, record_of, uses_of
 
 
 def summary_of(row: Row[Any]) -> JobSummary:
-    return JobSummary(**_summary(row, _spec_in(row.spec), _observed.decode(row.observed)))
-
-
-def _explained(row: Row[Any]) -> Explanation:
-    """Of a job that has ended, how: what was last planned for it has nothing to say any more."""
-    if row.ended_s is None:
-        return _explanation.decode(row.explained)
-    ending = how_it_ended(row.state, row.why.removesuffix("."))
-    return Explanation(sentences=(f"It {ending}.",), decided_s=row.ended_s)
+    return JobSummary(**_summary(row, record_of(row)))
 
 
 def job_of(row: Row[Any]) -> Job:
-    spec, observed = _spec_in(row.spec), _observed.decode(row.observed)
+    record = record_of(row)
+    plain, uses = record.plain, uses_of(row) or ()
     return Job(
-        **_summary(row, spec, observed),
-        version=row.version,
-        spec=spec,
-        grant=_grant.decode(row.granted),
-        observed=observed,
-        explained=_explained(row),
-        run_dir=row.run_dir,
-        lives=row.lives,
-        crashes=row.crashes,
-        resizes=row.resizes,
-        preemptions=row.preemptions,
-        resized_s=_moment(row.resized_s),
-        spent=float(row.spent),
-        spending_per_h=cost(uses_of(row), 3600.0),
-        spending_since_s=float(row.using_since_s),
-        active_s=float(row.active_s),
-        active_since_s=_moment(row.active_since_s),
-        why=row.why,
-        traceback=row.traceback,
+        **_summary(row, record),
+        version=plain["version"],
+        spec=record.spec
+        if record.spec is not UNKNOWN
+        else msgspec.structs.replace(UNKNOWN, name=plain["name"], team=plain["team"]),
+        grant=record.grant,
+        observed=record.observed,
+        explained=_explained(row, record),
+        run_dir=plain["run_dir"],
+        lives=plain["lives"],
+        crashes=plain["crashes"],
+        resizes=plain["resizes"],
+        preemptions=plain["preemptions"],
+        resized_s=_moment(plain["resized_s"]),
+        spent=float(plain["spent"]),
+        spending_per_h=cost(uses, 3600.0),
+        spending_since_s=float(plain["using_since_s"]),
+        active_s=float(plain["active_s"]),
+        active_since_s=_moment(plain["active_since_s"]),
+        why=plain["why"],
+        traceback=plain["traceback"],
     )
+
+
+def _explained(row: Row[Any], record: Record) -> Explanation:
+    """Of a job that has ended, how: what was last planned for it has nothing to say any more."""
+    plain = record.plain
+    if plain["ended_s"] is not None and plain["state"] in ENDED:
+        ending = how_it_ended(plain["state"], plain["why"].removesuffix("."))
+        return Explanation(sentences=(f"It {ending}.",), decided_s=plain["ended_s"])
+    if record.unreadable:
+        return Explanation(
+            sentences=(
+                f"Its record cannot be read: {record.unreadable}.",
+                "It keeps the devices that it holds, and nothing is decided about it.",
+                "It changes with `elastane cancel`, or once an operator has put back a backup of the store.",
+            )
+        )
+    return explanation_of(row.explained)
 
 
 def _moment(seconds: float | None) -> float | None:
@@ -69,28 +68,30 @@ def _moment(seconds: float | None) -> float | None:
     return None if seconds is None else float(seconds)
 
 
-def _summary(row: Row[Any], spec: JobSpec, observed: Observed) -> dict[str, Any]:
-    low, high = spec.elastic_policy.limits
+def _summary(row: Row[Any], record: Record) -> dict[str, Any]:
+    plain, observed = record.plain, record.observed
+    low, high = record.spec.elastic_policy.limits
     return {
         "number": row.number,
-        "name": row.name,
-        "team": row.team,
-        "user": row.user,
-        "queue": row.queue,
-        "priority_class": row.priority_class,
-        "state": row.state,
-        "wanted": row.wanted,
-        "workers": row.workers,
+        "name": plain["name"],
+        "team": plain["team"],
+        "user": plain["user"],
+        "queue": plain["queue"],
+        "priority_class": plain["priority_class"],
+        "state": plain["state"],
+        "wanted": plain["wanted"],
+        "workers": plain["workers"],
         "min_workers": low,
         "max_workers": high,
-        "step": row.step,
+        "step": plain["step"],
         "steps": observed.steps,
         "loss": observed.loss,
-        "samples_per_s": observed.samples_per_s if row.state == "running" else 0.0,
-        "submitted_s": float(row.submitted_s),
-        "started_s": _moment(row.started_s),
-        "ended_s": _moment(row.ended_s),
-        "retry_at_s": float(row.retry_at_s),
+        "samples_per_s": observed.samples_per_s if plain["state"] == "running" else 0.0,
+        "submitted_s": float(plain["submitted_s"]),
+        "started_s": _moment(plain["started_s"]),
+        "ended_s": _moment(plain["ended_s"]),
+        "retry_at_s": float(plain["retry_at_s"]),
+        "unreadable": record.unreadable,
     }
 
 
@@ -116,85 +117,6 @@ def of_spec(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def pools_in(granted: str, observed: str) -> frozenset[str]:
-    """Where a job was granted workers, or was seen to have some."""
-    return frozenset(_grant.decode(granted).workers) | frozenset(_observed.decode(observed).held)
-
-
-def state_of(row: Row[Any], now_s: float) -> JobState:
-    """A job as the scheduler sees it.
-
-    A job uses the larger of its grant and what was seen: workers beyond the grant drain, and hold their
-    devices until they have been seen gone.
-    """
-    grant, observed = _grant.decode(row.granted), _observed.decode(row.observed)
-    holds, draining, successors = [], [], 0
-    for pool in sorted(grant.workers.keys() | observed.held.keys()):
-        granted = grant.workers.get(pool, 0)
-        held = observed.held.get(pool)
-        seen, leaving, absent, lost = (
-            (held.workers, held.leaving, held.absent, held.lost) if held else (0, 0, 0, 0)
-        )
-        beyond = max(0, seen - granted)
-        if beyond:
-            # Those on nodes that go away are asked to leave first.
-            draining.append(
-                Draining(
-                    pool=pool,
-                    workers=beyond,
-                    deadline_s=grant.drain_until_s,
-                    leaving=min(beyond, leaving),
-                )
-            )
-        missing = max(0, granted - (seen - absent))
-        gone = min(missing, lost)
-        failed = gone if observed.faulty_since_s is not None else 0
-        successors += gone - failed
-        if granted:
-            holds.append(
-                Holding(
-                    pool=pool,
-                    workers=granted,
-                    leaving=min(granted, max(0, leaving - beyond)),
-                    starting=missing - failed,
-                    failed=failed,
-                )
-            )
-    return JobState(
-        number=row.number,
-        spec=_spec_in(row.spec),
-        submitted_s=row.submitted_s,
-        holds=tuple(holds),
-        draining=tuple(draining),
-        started_s=row.admitted_s,
-        resized_s=row.resized_s,
-        setbacks=row.setbacks,
-        promised=row.promised,
-        starting_since_s=observed.starting_since_s,
-        faulty_since_s=observed.faulty_since_s,
-        successors=successors,
-        retry_at_s=float(retried_at_s(row.retry_at_s, now_s)),
-        speeds=observed.speeds,
-        resize_s=observed.resize_s,
-        unsaved_s=observed.unsaved_s,
-        remaining=observed.remaining,
-        spent=row.spent + cost(_uses.decode(row.using), now_s - row.using_since_s),
-        ends=ENDS.get(row.wanted),
-    )
-
-
-def explanation_of(text: str) -> Explanation:
-    return _explanation.decode(text)
-
-
-def uses_of(row: Row[Any]) -> tuple[Use, ...]:
-    return uses_in(row.using)
-
-
-def uses_in(text: str) -> tuple[Use, ...]:
-    return _uses.decode(text)
-
-
 def cost(uses: tuple[Use, ...], seconds: float) -> float:
     """Of these devices for so long, in the currency of their prices, which are by the hour."""
     return sum(use.devices * use.price for use in uses) * max(0.0, seconds) / 3600
@@ -202,7 +124,7 @@ def cost(uses: tuple[Use, ...], seconds: float) -> float:
 
 def intervals(row: Row[Any], until_s: float) -> list[dict[str, Any]]:
     """The rows of usage that end now, because what a job uses changes."""
-    if until_s <= row.using_since_s:
+    if not is_moment(row.using_since_s) or until_s <= row.using_since_s:
         return []
     return [
         {
@@ -216,7 +138,7 @@ def intervals(row: Row[Any], until_s: float) -> list[dict[str, Any]]:
             "from_s": row.using_since_s,
             "until_s": until_s,
         }
-        for use in uses_of(row)
+        for use in uses_of(row) or ()
         if use.devices
     ]
 

@@ -131,9 +131,8 @@ class LocalEngine:
     async def _tried(self, order: Order) -> str:
         try:
             return await self._carry_out(order)
-        except (OSError, UnicodeEncodeError) as error:
-            # One job's damage, or a name that this process's locale cannot write, must not keep anybody from
-            # ordering the others.
+        except (OSError, ValueError) as error:
+            # One job's damage, or a name that no file can have, must not keep the others from their orders.
             return str(error)
 
     async def _carry_out(self, order: Order) -> str:
