@@ -1,0 +1,107 @@
+"""A job that writes nonsense into its run directory, beside an honest one: real engine, loop and store."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+
+import msgspec
+import pytest
+
+from elastane.agent.presence import those_present
+from elastane.api.wire import JobSummary, Page
+from elastane.controller.loop import Loop
+from elastane.controller.planning import Scheduler
+from elastane.controller.store import jobs
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.places import Places
+from elastane.scheduler.explain import explain
+from elastane.scheduler.plan import plan
+from tests.hostile import DEEP
+
+from .conftest import Api, spec
+
+WAIT_S = 60
+AGENT = f"""
+import json, os, pathlib, sys, time
+root, life = pathlib.Path(sys.argv[1]), int(sys.argv[2].partition("=")[2])
+started = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+said = {{"number": life, "pid": os.getpid(), "started": int(started), "began_s": time.time()}}
+hostile = root.name == "bad"
+line = {{"step": 1, "generation": 1, "workers": {{"0": [[0, 1]]}}, "loss": 1.0, "loss_hex": "",
+    "time": time.time(),
+    "samples": {{"epoch": 0, "start": 0, "stop": 1, "count": 2**63 - 1 if hostile else 8, "checksum": ""}},
+    "seconds": {{"step": 1e-300 if hostile else 0.5}}}}
+(root / "ledger.jsonl").write_text(json.dumps(line) + "\\n")
+if hostile:
+    (root / "events.jsonl").write_text('{{"time": 1e18, "kind": "checkpoint.saved"}}\\n')
+(root / "life.json").write_text({DEEP!r} if hostile else json.dumps(said))
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path / "home"))
+    (tmp_path / "agent.py").write_text(AGENT)
+    engine = LocalEngine(tmp_path / "home", agent=(sys.executable, str(tmp_path / "agent.py")))
+    yield engine
+    for name in ("bad", "good"):
+        for pid in set(those_present(Places(tmp_path / "home").run_dir(name))) - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    for started in engine._started.values():
+        started._process.wait(WAIT_S)
+
+
+def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path, caplog):
+    script = tmp_path / "train.py"
+    script.touch()
+    api = Api(store, plan=plan, words=explain)
+    operator, everybody = api.user("operator"), api.user(team="*")
+    operator.put("/pools/local", {"name": "local", "device": "cpu", "devices": 8})
+
+    def submit(name):
+        document = msgspec.structs.replace(spec(name), script=str(script))
+        assert everybody.post("/jobs", document).status_code == 201
+
+    async def until(loop, true):
+        give_up_s = time.monotonic() + WAIT_S
+        while not true():
+            assert time.monotonic() < give_up_s
+            api.clock.now_s = time.time()
+            loop._awaken()
+            await loop.turn()
+            await asyncio.sleep(0.05)
+
+    def job(name):
+        with store.reading() as tx:
+            return jobs.find(tx, name)
+
+    async def story():
+        loop = Loop(store, engine, Scheduler(plan=plan, words=explain), api.clock)
+        await until(
+            loop, lambda: job("good").observed.step == 1 and bad.life.exists() and bad.events.exists()
+        )
+        turns = iter([False] * 10 + [True])
+        await until(loop, lambda: next(turns))
+        with store.writing() as tx:
+            jobs.cancel(tx, "bad", api.clock())
+        # Nobody can tell which life it is: its processes are ended once they have lingered.
+        await until(loop, lambda: job("bad").state == "cancelled")
+
+    bad = Places(tmp_path / "home").run_dir("bad")
+    api.clock.now_s = time.time()
+    submit("bad")
+    submit("good")
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    listed = msgspec.json.decode(operator.get("/jobs").content, type=Page[JobSummary]).items
+    assert {one.name: one.state for one in listed} == {"bad": "cancelled", "good": "running"}
+    assert (job("bad").observed.step, job("good").observed.step) == (0, 1)
+    for file in ("ledger.jsonl", "events.jsonl", "life.json"):
+        assert len([one for one in caplog.messages if f"bad/{file}" in one]) == 1, caplog.messages
+    assert those_present(bad) == ()
