@@ -7,6 +7,7 @@ import msgspec
 
 from elastane.api.environment import Environment
 from elastane.api.errors import BadInput
+from elastane.api.foreign import Decoder, Malformed, read_bytes
 from elastane.api.rundir import RunDir
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.metrics import metrics_of
@@ -56,10 +57,10 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
 
 def decoded(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return Decoder[T](kind)(read_bytes(path, follow_links=False))
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, Malformed) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
 
 

@@ -13,9 +13,12 @@ from typing import Protocol
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.api.foreign import Decoder, Malformed, open_regular, read_bytes
 from elastane.api.rundir import RunDir
 
 LENGTH_BYTES = 8
+LARGEST_HEADER_BYTES = 100_000_000
+"""As other readers of the format have it."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -30,6 +33,11 @@ class Index(msgspec.Struct, frozen=True):
     """``model.safetensors.index.json``: the file each tensor lies in."""
 
     weight_map: dict[str, str]
+
+
+_entry_in = Decoder[Entry](Entry)
+_index_in = Decoder[Index](Index)
+_header_in = Decoder[dict[str, msgspec.Raw]](dict[str, msgspec.Raw], at_most_bytes=LARGEST_HEADER_BYTES)
 
 
 class TensorDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +75,14 @@ class TensorFile:
             BadInput: not a whole safetensors file.
         """
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 # A private mapping of the whole file: nothing is read before it is compared.
                 self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             end = LENGTH_BYTES + int.from_bytes(self._bytes[:LENGTH_BYTES], "little")
-            header = msgspec.json.decode(self._bytes[LENGTH_BYTES:end], type=dict[str, msgspec.Raw])
+            header = _header_in(bytes(self._bytes[LENGTH_BYTES : min(end, LARGEST_HEADER_BYTES)]))
             header.pop("__metadata__", None)
-            self.entries = {name: msgspec.json.decode(raw, type=Entry) for name, raw in header.items()}
-        except (OSError, ValueError, msgspec.DecodeError) as error:
+            self.entries = {name: _entry_in(bytes(raw)) for name, raw in header.items()}
+        except (OSError, ValueError) as error:
             raise BadInput(f"{path} is not a safetensors file: {error}") from error
         self._data = self._bytes[end:]
         size_bytes = max((entry.data_offsets[1] for entry in self.entries.values()), default=0)
@@ -99,8 +107,8 @@ class ModelTensors:
     def __init__(self, marker: Path) -> None:
         if marker.suffix == ".json":
             try:
-                weights = msgspec.json.decode(marker.read_bytes(), type=Index).weight_map
-            except (OSError, msgspec.DecodeError) as error:
+                weights = _index_in(read_bytes(marker)).weight_map
+            except (OSError, Malformed) as error:
                 raise BadInput(f"{marker} is damaged: {error}") from error
             files = [TensorFile(marker.with_name(name)) for name in dict.fromkeys(weights.values())]
         else:

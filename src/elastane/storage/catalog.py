@@ -22,14 +22,13 @@ from elastane.api.checkpoints import (
     age_of,
 )
 from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, Unreadable
+from elastane.api.foreign import Decoder, Malformed
 from elastane.protocol.coverage import missing
 from elastane.protocol.retention import deletions
 from elastane.storage.hashing import digest_of
 from elastane.storage.place import Bytes, Place
 
 T = TypeVar("T")
-
-NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError)
 
 AT_ONCE = 2
 """Files verified at a time, each with readers of its own."""
@@ -39,6 +38,14 @@ class Schema(msgspec.Struct, frozen=True):
     """What every manifest says, whatever else it says."""
 
     schema: int
+
+
+LARGEST_MANIFEST_BYTES = 1 << 30
+"""It names every rectangle of every tensor."""
+
+_marker_in = Decoder[Marker](Marker, at_most_bytes=1 << 16)
+_schema_in = Decoder[Schema](Schema, at_most_bytes=LARGEST_MANIFEST_BYTES)
+_manifest_in = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BYTES)
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -153,21 +160,21 @@ class Catalog:
         except Unreadable as error:
             raise Damaged(name, (Damage(MARKER, error.what),)) from error
         try:
-            marker = msgspec.json.decode(marker_text, type=Marker)
-        except NOT_JSON as error:
+            marker = _marker_in(marker_text)
+        except Malformed as error:
             raise Damaged(name, (Damage(MARKER, f"is no marker: {error}"),)) from error
         text = self._text_of(name)
         if len(text) != marker.bytes or hashlib.sha256(text).hexdigest() != marker.sha256:
             raise Damaged(name, (Damage(MANIFEST, f"is not the one that {MARKER} was written for"),))
         try:
-            schema = msgspec.json.decode(text, type=Schema).schema
+            schema = _schema_in(text).schema
             if schema != SCHEMA:
                 raise BadInput(
                     f"checkpoint {name} has schema {schema}; this version reads schema {SCHEMA}",
                     do="use the version of elastane that wrote it",
                 )
-            return msgspec.json.decode(text, type=Manifest)
-        except NOT_JSON as error:
+            return _manifest_in(text)
+        except Malformed as error:
             raise Damaged(name, (Damage(MANIFEST, f"is no manifest: {error}"),)) from error
 
     def _text_of(self, name: str) -> bytes:

@@ -14,12 +14,21 @@ from typing import Self
 
 from elastane.api.checkpoints import Written
 from elastane.api.errors import StorageError, Unreadable
+from elastane.api.foreign import Malformed, open_regular, read_bytes
 from elastane.storage.hashing import hashed
 from elastane.storage.place import Bytes
 from elastane.storage.refusal import refusals
 
 AHEAD_BYTES = 32 << 20
 PAGE = mmap.PAGESIZE
+
+
+LARGEST_BYTES = 1 << 30
+"""Of a file that is read at once."""
+
+
+def _not_readable(path: Path, error: Malformed) -> Unreadable:
+    return Unreadable(f"cannot read {path}: {error}", means="it is not what was written there")
 
 
 class LocalPlace:
@@ -64,14 +73,22 @@ class LocalPlace:
         _sync_directory(directory.parent)
 
     def read(self, name: str) -> bytes:
-        with refusals("read", str(self._root / name)):
-            return (self._root / name).read_bytes()
+        path = self._root / name
+        with refusals("read", str(path)):
+            try:
+                return read_bytes(path, LARGEST_BYTES)
+            except Malformed as error:
+                raise _not_readable(path, error) from error
 
     @contextmanager
     def reading(self, name: str) -> Iterator["LocalReading"]:
         path = self._root / name
         with refusals("read", str(path)):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                with open_regular(path) as file:
+                    fd = os.dup(file.fileno())
+            except Malformed as error:
+                raise _not_readable(path, error) from error
         try:
             yield LocalReading(path, fd)
         finally:

@@ -1,5 +1,7 @@
 """``elastane list``: the runs that can be called by name."""
 
+from elastane.api.errors import ElastaneError
+from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
 from elastane.cli.home import known_runs
 from elastane.cli.moments import in_local_time
@@ -18,7 +20,7 @@ from elastane.observability.run_files import (
 
 def listing(as_json: AsJson = False) -> None:
     """Show the known runs, those that are over too."""
-    rows = [row_of(run_dir) for run_dir in known_runs()]
+    rows = [row_or_why_not(run_dir) for run_dir in known_runs()]
     rows.sort(key=lambda row: str(row["created"]))
     if as_json:
         print_json(rows)
@@ -42,6 +44,24 @@ def listing(as_json: AsJson = False) -> None:
     ]
     titles = ("name", "state", "step", "loss", "started", "directory")
     print_whole(console, table_of(titles, cells, numbers=("step", "loss")))
+
+
+def row_or_why_not(run_dir: RunDir) -> dict[str, str | int | float | None]:
+    """A run whose files cannot be read is a row that says so, and hides no other."""
+    try:
+        return row_of(run_dir)
+    except (ElastaneError, OSError) as error:
+        return {
+            "name": run_dir.root.name,
+            "state": "unreadable",
+            "step": 0,
+            "steps": None,
+            "loss": None,
+            "workers": 0,
+            "created": "",
+            "directory": str(run_dir.root),
+            "why": one_line(str(error)),
+        }
 
 
 def row_of(run_dir: RunDir) -> dict[str, str | int | float | None]:

@@ -1,12 +1,14 @@
 """``elastane ps``: the processes of a run, or of all live runs."""
 
+import sys
 from typing import Annotated
 
 import msgspec
 import typer
 
 from elastane.api.control import Answer, AskStatus
-from elastane.api.errors import NoSuchRun
+from elastane.api.errors import ElastaneError, NoSuchRun
+from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
 from elastane.cli.completing import runs
 from elastane.cli.home import known_runs
@@ -59,6 +61,9 @@ def live_answers() -> dict[str, Answer]:
                 answers[name_of(run_dir)] = asked(run_dir, AskStatus())
             except NoSuchRun:
                 continue  # it ended between the two questions
+            except (ElastaneError, OSError) as error:
+                # One run's damage hides no other.
+                print(one_line(f"{run_dir.root}: {error}"), file=sys.stderr)
     return answers
 
 

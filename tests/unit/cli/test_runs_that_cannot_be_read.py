@@ -1,0 +1,37 @@
+"""Of many known runs, one whose files cannot be read hides no other."""
+
+import json
+
+import msgspec
+import pytest
+
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord, RunSpec
+from elastane.cli.runs.listing import listing
+from elastane.cli.runs.ps import ps
+from tests.hostile import STAND_INS, replaced
+
+
+@pytest.fixture
+def bad(tmp_path, monkeypatch) -> RunDir:
+    monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
+    for name in ("bad", "good"):
+        run_dir = RunDir(tmp_path / "runs" / name)
+        run_dir.root.mkdir(parents=True)
+        record = RunRecord(spec=RunSpec(name=name, script="/train.py"), created="")
+        run_dir.run.write_bytes(msgspec.json.encode(record))
+    return RunDir(tmp_path / "runs" / "bad")
+
+
+@pytest.mark.parametrize("stand_in", sorted(set(STAND_INS) - {"nothing", "a link to nothing"}))
+@pytest.mark.parametrize("file", ["run", "ledger", "events", "lock"])
+def test_the_others_are_listed(bad, capsys, file, stand_in) -> None:
+    replaced(getattr(bad, file), stand_in)
+    listing(as_json=True)
+    states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}
+    assert states["good"] != "unreadable"
+    # A last line without its end is left out: its writer may be writing it.
+    if file in {"ledger", "events"} and stand_in in {"a pipe", "a directory", "an endless device"}:
+        assert states["bad"] == "unreadable"
+    ps(as_json=True)
+    assert json.loads(capsys.readouterr().out) == []
