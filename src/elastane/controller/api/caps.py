@@ -12,7 +12,7 @@ from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Limits, Team
 from elastane.controller.api.problems import Refusal
 from elastane.controller.store import documents, jobs, tokens
-from elastane.controller.store.rows import text_of
+from elastane.controller.store.columns import text_of
 
 MIB = 2**20
 SMALL_CHANGE_BYTES = 1024
