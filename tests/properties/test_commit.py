@@ -1,10 +1,14 @@
 """The outcome of a round depends on what was computed, not on who computed it or whose vote came when."""
 
+import itertools
+import math
+
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.commit import tally
+from elastane.protocol.commit import tally, total
 from elastane.protocol.mesh import Leaf, Vote
 from elastane.protocol.tree import members_of
 
@@ -92,3 +96,16 @@ def test_a_generation_begins_only_if_all_are_ready_for_the_same(ready):
 def test_one_who_was_asked_to_stop_stops_all(stops):
     votes = {i: Vote(generation=1, round=1, leaves=(), stop=stop) for i, stop in enumerate(stops)}
     assert tally(1, 1, {0: Leaf(0, 0)}, votes).stop == any(stops)
+
+
+@pytest.mark.parametrize(
+    "values", [[1e308, 1e308], [math.inf, -math.inf], [math.nan, 1.0], [math.inf, math.nan]]
+)
+def test_sums_that_are_not_finite_are_no_number_in_every_order(values):
+    for order in itertools.permutations(values):
+        assert math.isnan(total(order))
+
+
+def test_a_sum_is_rounded_once_in_every_order():
+    for order in itertools.permutations([1e16, 1.0, -1e16, 0.5]):
+        assert total(order) == 1.5

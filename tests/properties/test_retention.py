@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.checkpoints import Retention, Summary, age_of, checkpoint_name
-from elastane.protocol.retention import deletions
+from elastane.protocol.retention import best_of, deletions
 
 
 def summary(step, state="complete", resumed=0, **metrics):
@@ -111,3 +111,21 @@ def test_the_one_that_the_present_life_began_with_stays(found, wanted, data):
     gone = {deletion.name for deletion in deletions(found, wanted)}
     keeping = msgspec.structs.replace(wanted, origin=origin)
     assert {deletion.name for deletion in deletions(found, keeping)} == gone - {origin}
+
+
+def test_an_evaluation_is_found_by_its_plain_name_where_the_step_has_none():
+    """The loss of an evaluation does not hide that of the step."""
+
+    found = [
+        summary(1, **{"loss": 3.0, "evaluation.loss": 1.0, "evaluation.right": 9.0}),
+        summary(2, **{"loss": 2.0, "evaluation.loss": 2.0, "evaluation.right": 5.0}),
+    ]
+    for metric, direction, step in (
+        ("loss", "min", 2),
+        ("evaluation.loss", "min", 1),
+        ("right", "max", 1),
+        ("evaluation.right", "min", 2),
+    ):
+        best = best_of(found, Retention(best=(metric, direction)))
+        assert best is not None
+        assert best.step == step

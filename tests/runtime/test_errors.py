@@ -93,8 +93,8 @@ def test_a_loss_that_is_not_finite_is_not_committed(learned, value):
     ("wishes", "words"),
     [
         ({"global_batch": 8, "microbatch": 3}, "not a multiple of the microbatch"),
-        ({"global_batch": 0}, "at least one sample"),
-        ({"microbatch": -2}, "at least one sample"),
+        ({"global_batch": 0}, "global_batch is a whole number, 1 or more"),
+        ({"microbatch": -2}, "microbatch is a whole number, 1 or more"),
         ({"until": "3 weeks"}, "is not understood"),
         ({"until": 0}, "is not understood"),
         ({"until": "0 epochs"}, "is not understood"),

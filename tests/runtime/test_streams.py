@@ -236,7 +236,7 @@ def test_the_last_steps_loss_is_the_mean_over_the_samples_really_there():
     ("dataset", "options", "words"),
     [
         (Stateless, {}, "cannot be resumed: it has no state_dict"),
-        (iter([1]), {}, "neither a dataset nor a way to open the shards"),
+        (iter([1]), {}, "can be read only once"),
         (Numbers(0, 1), {}, "does not ask which shard it is"),
         (Numbers, {"loaders": 2}, "loaders=2 for a stream"),
         (lambda shard, shards: Numbers(shard, shards, length=0), {}, "the stream is empty"),

@@ -89,6 +89,10 @@ class PlainItem(msgspec.Struct, frozen=True):
     length: int
 
 
+EVALUATION = "evaluation."
+"""Precedes the name of an evaluation's total among the metrics of a checkpoint."""
+
+
 class Written(msgspec.Struct, frozen=True):
     """A file as it was written: its size in bytes and XXH3-128, 32 hexadecimal digits."""
 

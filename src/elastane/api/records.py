@@ -48,7 +48,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     longest over the workers, and ``step``, from entering a step to having applied it. ``learning_rates``
     are those of the optimizer's groups in this step, one for all groups that have the same. ``skipped``: the
     scaled gradient overflowed, so the optimizer did not run and the scale went down. ``loss`` reads back as
-    None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was.
+    None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was. ``logged`` has
+    what the script gave to ``run.log``, ``artifacts`` what it wrote through ``run.artifact``, by name.
     """
 
     step: Steps
@@ -64,6 +65,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: bool = False
     digest: Digest | None = None
     logged: Mapping[str, float] = {}
+    artifacts: Mapping[str, Written] = {}
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,15 +76,16 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``data.awaited``, ``coordinator.started``, ``coordinator.died``, ``resize.requested``,
     ``drain.requested``, ``generation.started``, ``shares.rebalanced``, ``evaluation``, ``message``,
     ``digest``, ``ledger.stalled``, ``checkpoint.saved``, ``checkpoint.failing``, ``checkpoint.abandoned``,
-    ``checkpoint.restored``, ``model.failing``, ``run.resumed``, ``run.finished``, ``run.failed``,
-    ``run.stopped``.
+    ``checkpoint.restored``, ``model.failing``, ``warning``, ``run.resumed``, ``run.finished``,
+    ``run.failed``, ``run.stopped``.
 
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its
     usual one, ``pause_steps`` to the same in usual steps. ``workers`` are then its members; in a
     ``worker.*`` event, the one it is about. ``key`` is that of the `elastane.api.control.Happened` it came
     from. A number in ``detail`` reads back as None when it was not finite. ``files`` are, in ``run.finished``
-    and ``run.stopped``, those of the finished model as they were written.
+    and ``run.stopped``, those of the finished model as they were written. ``samples``, in ``evaluation``, is
+    how many samples were evaluated: ``detail`` has the totals over all of them.
     """
 
     time: Moment

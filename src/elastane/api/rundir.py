@@ -42,6 +42,11 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "checkpoints"
 
     @property
+    def artifacts(self) -> Path:
+        """Files that the script has written through ``run.artifact``, in a folder for each step."""
+        return self.root / "artifacts"
+
+    @property
     def model_index(self) -> Path:
         return self.root / "model.safetensors.index.json"
 

@@ -9,6 +9,7 @@ from elastane.api.printable import folded
 from elastane.api.records import EventLine
 from elastane.cli.runs.progress import Progress
 from elastane.cli.tables import UNBOUNDED
+from elastane.observability.evaluations import KIND, evaluation_text
 from elastane.observability.lives import restored_of
 from elastane.observability.quantities import speed_text
 
@@ -32,6 +33,7 @@ COLOURS = {
     "run.finished": "green",
     "run.stopped": "yellow",
     "evaluation": "cyan",
+    "warning": "yellow",
     "generation.started": "blue",
 }
 
@@ -81,6 +83,8 @@ def who_text(event: EventLine) -> str:
 def detail_text(event: EventLine) -> str:
     if event.kind.startswith(TOLD_IN_WORDS):
         return ""
+    if event.kind == KIND:
+        return evaluation_text(event)
     pairs = ((name, value) for name, value in event.detail.items() if name not in NOT_FOR_A_LINE)
     return ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
 

@@ -48,6 +48,7 @@ from elastane.coordinator.pauses import complete, observed
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.succession import begin, plan, replace_the_dead
 from elastane.coordinator.turn import Turn
+from elastane.coordinator.unjoined import warn_of_unjoined
 
 LISTEN_S = 1.0
 LAST_WORD_S = 0.5
@@ -117,6 +118,7 @@ def _advance(turn: Turn) -> None:
         plan,
         dismiss_leavers,
         dismiss_surplus,
+        warn_of_unjoined,
         _record_starts,
     ):
         if turn.roster.over is not None:

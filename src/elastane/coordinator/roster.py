@@ -68,6 +68,7 @@ class Roster:
         times: durations of steps.
         balance: evaluations of speeds.
         suspects: members that exited by themselves; why is awaited since then.
+        unjoined_since: since when workers run of which none has joined; None: none does.
         lost_since: since when no living member is known to hold the state.
         finishing: since when all members have made the last step.
         writer: who was asked to write the model, and when.
@@ -116,6 +117,7 @@ class Roster:
     times: StepTimes = field(default_factory=StepTimes)
     balance: Balance = field(default_factory=Balance)
     suspects: Mapping[WorkerId, float] = field(default_factory=dict)
+    unjoined_since: float | None = None
     lost_since: float | None = None
     finishing: float | None = None
     writer: tuple[WorkerId, float] | None = None

@@ -3,6 +3,7 @@
 import msgspec
 
 from elastane.api.records import SCRIPT
+from elastane.observability.artifact_files import check_artifacts
 from elastane.observability.coverage import SampleRules
 from elastane.observability.facts import outcome_of
 from elastane.observability.model_files import check_model
@@ -19,10 +20,11 @@ def judged(run: Recorded) -> Verdict:
     Raises:
         BadInput: a file of the finished model cannot be read.
     """
-    verdict, model = judged_by_ledger(run), check_model(run)
-    problems = in_order((*verdict.problems, *model.problems))
+    verdict, model, artifacts = judged_by_ledger(run), check_model(run), check_artifacts(run)
+    problems = in_order((*verdict.problems, *model.problems, *artifacts.problems))
+    remarks = (*model.remarks, *artifacts.remarks)
     return msgspec.structs.replace(
-        verdict, ok=not problems, problems=problems, files=model.intact, remarks=model.remarks
+        verdict, ok=not problems, problems=problems, files=model.intact, remarks=remarks
     )
 
 

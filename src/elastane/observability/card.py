@@ -11,6 +11,7 @@ import msgspec
 from elastane.api.environment import Environment
 from elastane.api.records import EventLine
 from elastane.observability.drawing import number
+from elastane.observability.evaluations import means_text, value_text
 from elastane.observability.facts import Facts
 from elastane.observability.lives import Life, is_beginning
 from elastane.observability.metrics import Metrics
@@ -22,12 +23,13 @@ from elastane.observability.optimizer_groups import (
 )
 from elastane.observability.optimizer_groups import value_text as hyperparameter_text
 from elastane.observability.quantities import duration, ms_text, size_text, speed_text
-from elastane.observability.report import value_text
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
 
 BARS = "▁▂▃▄▅▆▇█"
 COLUMNS = 64
+MOST_VALUES = 20
+"""Logged values on one line; the run's metrics.json has all."""
 MOST_ROWS = 20
 """Changes told one by one; the run's events.jsonl has all."""
 
@@ -119,8 +121,14 @@ def training_rows(
     yield "final loss", "not finite" if facts.loss is None else number(facts.loss)
     if metrics.evaluations:
         last = metrics.evaluations[-1]
-        sums = ", ".join(f"{name} {value_text(value)}" for name, value in last.sums.items())
-        yield "last evaluation", f"{sums} (totals, after step {last.step:,})"
+        yield (
+            "last evaluation",
+            word(f"{means_text(last.means, last.counted, last.count)} after step {last.step:,}"),
+        )
+    if metrics.logged:
+        latest = [f"{name} {value_text(value)}" for name, value in metrics.logged.items()]
+        more = f" and {len(latest) - MOST_VALUES} more" if len(latest) > MOST_VALUES else ""
+        yield "logged last", word(", ".join(latest[:MOST_VALUES]) + more)
     if pinned:
         yield "optimizer", code(optimizer.optimizer if optimizer else pinned.optimizer)
         kept = "all workers keep all" if pinned.copies is None else f"{pinned.copies} copies"

@@ -1,6 +1,6 @@
 """Whether two runs are the same run: losses, samples, digests and final tensors, bit for bit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -48,8 +48,9 @@ class PinnedDifference(msgspec.Struct, frozen=True):
 class LedgerDifference(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first step that differs in one respect.
 
-    ``what`` is ``loss``, ``norm`` (of the gradient), ``skipped``, ``samples``, ``digest`` (only one run has
-    one), ``parameters`` or ``optimizer``. ``block`` is the first differing block of a digest.
+    ``what`` is ``loss``, ``norm`` (of the gradient), ``skipped``, ``samples``, ``logged``, ``artifacts``,
+    ``digest`` (only one run has one), ``parameters`` or ``optimizer``. ``block`` is the first differing block
+    of a digest.
     """
 
     what: str
@@ -238,7 +239,13 @@ def ledger_differences(
         found["digest"] = one_sided[0]
     # Whether norms are measured is the script's choice, which decides no bits.
     measured = all(any(line.grad_norm is not None for line in ledger) for ledger in (first, second))
+    names = names_of(first) & names_of(second)
     for a, b in zip(first, second, strict=False):
+        for difference in (
+            *recorded_differences(a, b, names),
+            *digest_differences(a.step, a.digest, b.digest),
+        ):
+            found.setdefault(difference.what, difference)
         if a.step != b.step:
             found.setdefault("step", LedgerDifference("step", a.step, str(a.step), str(b.step)))
         if (a.loss, a.loss_hex) != (b.loss, b.loss_hex):
@@ -253,13 +260,35 @@ def ledger_differences(
         if a.samples != b.samples:
             texts = (str(msgspec.structs.asdict(a.samples)), str(msgspec.structs.asdict(b.samples)))
             found.setdefault("samples", LedgerDifference("samples", a.step, *texts))
-        if a.digest is not None and b.digest is not None:
-            for difference in digest_differences(a.step, a.digest, b.digest):
-                found.setdefault(difference.what, difference)
     return tuple(sorted(found.values(), key=lambda difference: difference.step))
 
 
-def digest_differences(step: int, a: Digest, b: Digest) -> list[LedgerDifference]:
+def names_of(ledger: Iterable[LedgerLine]) -> frozenset[str]:
+    """Return the names that a script has logged; what it logs is its choice, which decides no bits."""
+    return frozenset(name for line in ledger for name in line.logged)
+
+
+def recorded_differences(a: LedgerLine, b: LedgerLine, names: frozenset[str]) -> Iterable[LedgerDifference]:
+    """Find the values of one step that differ, and the artifacts.
+
+    Args:
+        a: line of the first run.
+        b: of the second.
+        names: that both runs have logged anywhere.
+    """
+    for name in sorted(names & (a.logged.keys() | b.logged.keys())):
+        if a.logged.get(name) != b.logged.get(name):
+            texts = (f"{name} {a.logged.get(name)}", f"{name} {b.logged.get(name)}")
+            yield LedgerDifference("logged", a.step, *texts)
+    for name in sorted(a.artifacts.keys() & b.artifacts.keys()):
+        if a.artifacts[name] != b.artifacts[name]:
+            texts = (f"{name} {a.artifacts[name].checksum}", f"{name} {b.artifacts[name].checksum}")
+            yield LedgerDifference("artifacts", a.step, *texts)
+
+
+def digest_differences(step: int, a: Digest | None, b: Digest | None) -> list[LedgerDifference]:
+    if a is None or b is None:
+        return []
     parts = (
         ("parameters", a.parameters, b.parameters, a.parameter_blocks, b.parameter_blocks),
         ("optimizer", a.optimizer, b.optimizer, a.optimizer_blocks, b.optimizer_blocks),

@@ -19,6 +19,7 @@ from elastane.observability.drawing import (
     robust_range,
     with_margin,
 )
+from elastane.observability.evaluations import means_of
 from elastane.observability.facts import step_ms_of
 from elastane.observability.series import smoothed, step_of, thinned
 
@@ -26,8 +27,6 @@ MOST_CURVES = 60
 MOST_POINTS = 300
 MOST_LINES = 6
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 372, 176, 54, 18, 34, 150
-COUNTS = ("seen", "tokens", "count")
-"""Names under which scripts sum what they have evaluated; see docs/script.md."""
 
 Points = tuple[tuple[int, float], ...]
 
@@ -123,20 +122,10 @@ def evaluation_means(
     for event in events:
         if event.kind == "evaluation":
             step = step_of(event, ledger)
-            for name, mean in means_in(event).items():
-                found.setdefault(name, []).append((step, mean))
+            for name, mean in means_of(event).items():
+                if mean is not None and abs(mean) <= LARGEST:
+                    found.setdefault(name, []).append((step, mean))
     return found
-
-
-def means_in(event: EventLine) -> dict[str, float]:
-    """Return the means of one evaluation; without a count, its totals.
-
-    A script that sums a loss over tokens sums their number as well; otherwise the samples are counted.
-    """
-    sums = {name: float(value) for name, value in event.detail.items() if isinstance(value, int | float)}
-    counted = next((name for name in COUNTS if sums.get(name, 0.0) > 0), None)
-    count = sums[counted] if counted is not None else float(event.samples or 1)
-    return {name: total / count for name, total in sums.items() if name != counted and abs(total) <= LARGEST}
 
 
 def finite(points: Iterable[tuple[int, float | None]]) -> Points:

@@ -12,7 +12,9 @@ from elastane.observability.run_files import Recorded
 
 OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
 
-NO_CHANGES = frozenset({"evaluation", "message", "digest", "checkpoint.saved", "checkpoint.restored"})
+NO_CHANGES = frozenset(
+    {"evaluation", "message", "warning", "digest", "checkpoint.saved", "checkpoint.restored"}
+)
 """What goes on as it should: checkpoints, and the script's own words; `message` is a line of ``run.print``,
 `digest` that of its end."""
 

@@ -6,17 +6,27 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.evaluations import KIND, count_in, means_of
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.lives import Life, lives_of
+from elastane.observability.logged import latest_values
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import sizes_of, step_of
 
 
 class Score(msgspec.Struct, frozen=True):
-    """One evaluation: the totals it recorded after ``step``; None where one was not finite."""
+    """One evaluation: the totals it recorded after ``step``; None where one was not finite.
+
+    ``samples`` is how many it was over, None of a run of an earlier version; ``means`` are the totals over
+    ``count``, the number of what ``counted`` names: samples, or what the script has summed itself.
+    """
 
     step: int
     sums: Mapping[str, float | int | str | None]
+    samples: int | None = None
+    means: Mapping[str, float | None] = {}
+    counted: str = "samples"
+    count: float = 0.0
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -55,6 +65,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             healthy workers wait, over the time from the first word to the last. None without steps.
         workers: ``[first step, workers]`` wherever their number changed.
         evaluations: in order.
+        logged: the latest value of each name that the script has logged.
         pauses: of every generation that followed another.
         events: how many of each kind.
         checkpoints: written and used, in order.
@@ -67,6 +78,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     goodput: float | None
     workers: tuple[tuple[int, int], ...]
     evaluations: tuple[Score, ...]
+    logged: dict[str, float]
     pauses: tuple[Pause, ...]
     events: dict[str, int]
     checkpoints: tuple[Checkpoint, ...]
@@ -84,6 +96,7 @@ def metrics_of(run: Recorded) -> Metrics:
         goodput=goodput_of(stepping_s, pauses, facts.wall_s),
         workers=tuple(sizes_of(run.ledger)),
         evaluations=tuple(scores_of(run.events, run.ledger)),
+        logged=latest_values(run.ledger),
         pauses=pauses,
         events=dict(sorted(Counter(event.kind for event in run.events).items())),
         checkpoints=tuple(checkpoints_of(run.events)),
@@ -100,7 +113,11 @@ def goodput_of(stepping_s: float, pauses: Sequence[Pause], wall_s: float) -> flo
 
 
 def scores_of(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> list[Score]:
-    return [Score(step_of(event, ledger), event.detail) for event in events if event.kind == "evaluation"]
+    return [
+        Score(step_of(event, ledger), event.detail, event.samples, means_of(event), *count_in(event))
+        for event in events
+        if event.kind == KIND
+    ]
 
 
 def pauses_of(events: Sequence[EventLine]) -> list[Pause]:

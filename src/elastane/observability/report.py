@@ -15,6 +15,7 @@ from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
 from elastane.observability.chart import KINDS, Chart, Kind, chart_of
 from elastane.observability.curves import curve_cards, series_of
 from elastane.observability.drawing import number
+from elastane.observability.evaluations import KIND, evaluation_text, means_of
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.quantities import duration, ms_text
 from elastane.observability.report_lives import checkpoint_table, kept_tile, lives_table
@@ -263,6 +264,8 @@ def who_of(event: EventLine) -> str:
 def why_of(event: EventLine) -> str:
     if event.kind.startswith(TOLD_IN_WORDS):
         return event.why
+    if event.kind == KIND:
+        return evaluation_text(event)
     pairs = ((name, value) for name, value in event.detail.items() if name != "traceback")
     detail = ", ".join(f"{name} {value_text(value)}" for name, value in pairs)
     return "; ".join(words for words in (event.why, detail) if words)
@@ -288,17 +291,17 @@ def evaluation_table(run: Recorded) -> Iterable[str]:
     evaluations = [event for event in run.events if event.kind == "evaluation"][:MOST_ROWS]
     if not evaluations:
         return
-    names = list(dict.fromkeys(name for event in evaluations for name in event.detail))
+    means = [means_of(event) for event in evaluations]
+    names = list(dict.fromkeys(name for found in means for name in found))
     head = "".join(f'<th class="n">{escape(name)}</th>' for name in names)
     yield '<h2>Evaluations</h2><div class="card scroll"><table><thead><tr><th class="n">step</th>'
-    yield f"{head}</tr></thead><tbody>"
-    for event in evaluations:
+    yield f'<th class="n">samples</th>{head}</tr></thead><tbody>'
+    for event, found in zip(evaluations, means, strict=True):
         cells = "".join(
-            f'<td class="n">{escape(value_text(event.detail[name])) if name in event.detail else ""}</td>'
-            for name in names
+            f'<td class="n">{escape(value_text(found[name])) if name in found else ""}</td>' for name in names
         )
-        step = step_of(event, run.ledger)
-        yield f'<tr><td class="n">{step:,}</td>{cells}</tr>'
+        step, samples = step_of(event, run.ledger), "" if event.samples is None else f"{event.samples:,}"
+        yield f'<tr><td class="n">{step:,}</td><td class="n">{samples}</td>{cells}</tr>'
     yield "</tbody></table></div>"
 
 

@@ -98,7 +98,7 @@ def lanes_of(ledger: Sequence[LedgerLine]) -> list[Lane]:
 
 
 OWN_STEP = frozenset(
-    {"generation.started", "evaluation", "message", "digest", "run.resumed", "checkpoint.restored"}
+    {"generation.started", "evaluation", "message", "warning", "digest", "run.resumed", "checkpoint.restored"}
 )
 """Kinds of events that are written later than the step they are about."""
 

@@ -1,7 +1,7 @@
 """Votes of all members into the outcome of a round; independent of who computed what."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from elastane.protocol.layout import REST_BLOCK
@@ -28,8 +28,8 @@ def tally(
         cursors: where streams stood before; a leaf that names none leaves them there.
     """
     trained = [leaf for leaf in leaves.values() if leaf.weight]
-    weight = math.fsum(leaf.weight for leaf in trained)
-    loss = math.fsum(leaf.loss * leaf.weight for leaf in trained) / weight if weight else 0.0
+    weight = total(leaf.weight for leaf in trained)
+    loss = total(leaf.loss * leaf.weight for leaf in trained) / weight if weight else 0.0
     untouched = (
         frozenset.intersection(*(frozenset(leaf.untouched) for leaf in trained)) if trained else frozenset()
     )
@@ -44,7 +44,7 @@ def tally(
         samples=sum(leaf.samples for leaf in leaves.values()),
         checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
         untouched=tuple(sorted(untouched)),
-        sums={name: math.fsum(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
+        sums={name: total(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
         norm_squared=_sum_of_squares(norms) if norms else None,
         digests=_digests(votes),
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
@@ -63,6 +63,17 @@ def tally(
         },
         refused=tuple(sorted(worker for worker, vote in votes.items() if vote.refused)),
     )
+
+
+def total(values: Iterable[float]) -> float:
+    """The sum, rounded once, whatever the order; not a number if there is none that is finite.
+
+    `math.fsum` raises for sums that overflow and for opposite infinities, and a script may add up anything.
+    """
+    try:
+        return math.fsum(sorted(values))
+    except (OverflowError, ValueError):
+        return math.nan
 
 
 def _digests(votes: Mapping[int, Vote]) -> dict[int, tuple[str, str]]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from elastane.api.checkpoints import Deletion, Retention, Summary
+from elastane.api.checkpoints import EVALUATION, Deletion, Retention, Summary
 
 
 def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
@@ -45,8 +45,14 @@ def best_of(complete: Sequence[Summary], rules: Retention) -> Summary | None:
         return None
     metric, direction = rules.best
     sign = 1 if direction == "max" else -1
-    measured = [s for s in complete if math.isfinite(s.metrics.get(metric, math.nan))]
-    return max(measured, key=lambda s: (sign * s.metrics[metric], s.age), default=None)
+    measured = [s for s in complete if math.isfinite(_figure(s, metric))]
+    return max(measured, key=lambda s: (sign * _figure(s, metric), s.age), default=None)
+
+
+def _figure(summary: Summary, metric: str) -> float:
+    """The metric of that name, else an evaluation's total; not a number if there is neither."""
+    metrics = summary.metrics
+    return metrics.get(metric, metrics.get(EVALUATION + metric, math.nan))
 
 
 def _kept(complete: Sequence[Summary], rules: Retention) -> list[Summary]:

@@ -9,9 +9,11 @@ import msgspec
 import torch
 
 from elastane.api.errors import BadInput
+from elastane.runtime.losses import left_out, no_microbatch
 from elastane.runtime.state.attributes import Attributes
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.state import TrainingState, inside_step_error
+from elastane.runtime.step_record import check_new, first_difference
 
 
 class _Pass(msgspec.Struct, frozen=True):
@@ -22,12 +24,14 @@ class _Pass(msgspec.Struct, frozen=True):
         gradients: digest of each parameter's.
         attributes: of the modules, after it.
         caches: non-persistent buffers and others that are not averaged, after it.
+        logged: what the script has logged of it.
     """
 
     loss: str
     gradients: tuple[str, ...]
     attributes: Attributes
     caches: dict[str, torch.Tensor]
+    logged: dict[str, float]
 
 
 class Rehearsal:
@@ -47,16 +51,33 @@ class Rehearsal:
         self._versions = state.versions()
         self._passes: list[_Pass] = []
         self._loss = ""
+        self._logged: dict[str, float] = {}
+        self._found: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """Begin a pass."""
         self._gradients.forget()
         self._loss = ""
+        self._logged = {}
+
+    def log(self, values: dict[str, float]) -> None:
+        """Values of the microbatch, which the ledger does not get.
+
+        Raises:
+            BadInput: a name has a value already.
+        """
+        check_new(self._logged, values)
+        self._logged |= values
 
     def backward(self, loss: torch.Tensor) -> None:
         """The backward pass of the microbatch; its gradients are not summed."""
+        if self._loss:
+            raise no_microbatch()
         self._loss = float(loss.detach()).hex()
         self._gradients.backward(loss)
+        self._found = self._gradients.fingerprints() if self._compared else ()
+        # As in a step: the script must not change them, and zero_grad does no harm.
+        self._gradients.refuse()
 
     def end(self) -> None:
         """End a pass.
@@ -64,6 +85,8 @@ class Rehearsal:
         Raises:
             BadInput: it has changed something that is not changed inside a step.
         """
+        if not self._loss:
+            raise left_out()
         state = self._state
         changed = state.rest.untrained.find_changed(caches=False)
         content = state.content() if self._compared else {}
@@ -72,9 +95,17 @@ class Rehearsal:
             raise inside_step_error(changed[0])
         state.check_versions(self._versions)
         state.rest.restore_flags()
-        found = self._gradients.fingerprints() if self._compared else ()
+        found, self._found = self._found, ()
         self._gradients.forget()
-        self._passes.append(_Pass(self._loss, found, Attributes(state.model), state.rest.untrained.copies()))
+        if self._compared and not any(found):
+            raise BadInput(
+                "the loss depends on no parameter that the optimizer trains",
+                means="the first microbatch gave no gradient to any of them, so nothing would be trained",
+                do="compute the loss with the model that went to run.prepare, and give the optimizer "
+                "model.parameters()",
+            )
+        caches = state.rest.untrained.copies()
+        self._passes.append(_Pass(self._loss, found, Attributes(state.model), caches, self._logged))
         state.restore_buffers()
 
     def leave_no_trace(self) -> None:
@@ -102,6 +133,12 @@ class Rehearsal:
                 "generator of its own, so the result would depend on which microbatches a worker computes",
                 do="start each microbatch from its data and the model alone; draw from torch's, Python's or "
                 "NumPy's global generator; keep what lasts longer in buffers or, between steps, in run.keep",
+            )
+        if (name := first_difference(first.logged, last.logged)) is not None:
+            raise BadInput(
+                f"the same microbatch, computed twice, logged different values of {name}",
+                means="the ledger would depend on which worker computed it, and when",
+                do="log what follows from microbatch and model; the ledger has the times of each step",
             )
         names = [".".join(filter(None, key)) for key in last.attributes.changed(since=first.attributes)]
         caches = first.caches

@@ -5,14 +5,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from statistics import median
+from types import MappingProxyType
 
 import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
+from elastane.api.checkpoints import Written
 from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
@@ -53,7 +55,9 @@ class Reporter:
         self._pinned: Pinned | None = None
         self._ready = False
         self._compute: deque[float] = deque(maxlen=10)
+        # Reports of steps whose digest is not known yet, or whose script may still record something.
         self._held_back: list[control.StepReport] = []
+        self._awaits_digest = self._awaits_script = False
         self.state: TrainingState | None = None
         self.taker: Taker | None = None
         self.complete = self.finished = False
@@ -118,6 +122,10 @@ class Reporter:
         stamped = msgspec.structs.replace(event, time=time.time())
         self.tell(control.Happened(worker=self.worker, key=key, event=stamped))
 
+    def warn(self, key: str, text: str, *, step: int) -> None:
+        """Say once per run what the script has probably not meant; all workers say it alike."""
+        self.happened(key, EventLine(time=0.0, kind="warning", who="script", why=text, step=step))
+
     def committed(
         self,
         round_: Round,
@@ -127,8 +135,9 @@ class Reporter:
         digest_due: bool,
         skipped: bool = False,
         learning_rates: tuple[float, ...] = (),
+        logged: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """Report a committed training step; with a digest due, once the digest is known."""
+        """Report a committed step, once the script has gone on from it and a due digest is known."""
         if self._control is None or round_.commit is None:
             return
         outcome = round_.outcome
@@ -148,13 +157,25 @@ class Reporter:
             grad_norm=norm,
             skipped=skipped,
             learning_rates=learning_rates,
+            logged=logged,
         )
         report = control.StepReport(
             worker=self.worker, line=line, step_s=step_s, healthy=round_.commit.healthy
         )
         self._held_back.append(report)
-        if not digest_due:
-            self._release()
+        self._awaits_digest, self._awaits_script = digest_due, True
+
+    def recorded(self, values: Mapping[str, float], files: Mapping[str, Written]) -> None:
+        """The script has recorded something of the step just made: all of it so far."""
+        if self._held_back:
+            newest = self._held_back[-1]
+            line = msgspec.structs.replace(newest.line, logged=dict(values), artifacts=dict(files))
+            self._held_back[-1] = msgspec.structs.replace(newest, line=line)
+
+    def script_went_on(self) -> None:
+        """The script can record nothing more of the step just made."""
+        self._awaits_script = False
+        self._release()
 
     def digested(self, step: int, digest: Digest) -> None:
         """The digest of the state after ``step`` is known."""
@@ -162,14 +183,22 @@ class Reporter:
             if report.line.step == step:
                 line = msgspec.structs.replace(report.line, digest=digest)
                 self._held_back[i] = msgspec.structs.replace(report, line=line)
+        self._awaits_digest = False
         self._release()
 
     def settled(self) -> None:
         """The last step is made by all, and no digest is awaited any more."""
         self.complete = True
+        self.release_all()
+
+    def release_all(self) -> None:
+        """Report all steps that have been made, whatever is still awaited."""
+        self._awaits_digest = self._awaits_script = False
         self._release()
 
     def _release(self) -> None:
+        if self._awaits_digest or self._awaits_script:
+            return
         held, self._held_back = self._held_back, []
         for report in held:
             if self._control is not None:

@@ -1,7 +1,8 @@
 """What a training script meets: `join`, `prepare`, `steps`, `evaluate`, `keep`, `stop`."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -14,12 +15,16 @@ from torch.utils.data import IterableDataset
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
-from elastane.runtime import settings
+from elastane.api.spec import CheckpointPolicy
+from elastane.runtime import reporting, settings
+from elastane.runtime.artifacts import check_name, writing
+from elastane.runtime.data.accepted import batch_rows, check_collate, check_count, check_dataset
 from elastane.runtime.data.decks import (
     Collate,
     Deck,
     MapDataset,
     MapDeck,
+    Plan,
     length_of,
     make_plan,
     seed_everything,
@@ -33,6 +38,10 @@ from elastane.runtime.state import devices
 from elastane.runtime.state.keep import Keep
 from elastane.runtime.step import Step
 from elastane.runtime.training import Training
+from elastane.runtime.values import checked_values
+
+STEP_LOSS = "loss"
+"""Among the metrics of a checkpoint, the loss of its step."""
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
@@ -45,6 +54,12 @@ def join() -> "Run":
     the same values everywhere.
     """
     here = settings.current()
+    if reporting.here() is not None:
+        raise BadInput(
+            "elastane.join() was called twice",
+            means="a worker takes part in its run once",
+            do="call it once, and pass the run that it returns to whatever needs it",
+        )
     torch.set_num_threads(here.spec.threads)
     devices.pin_libraries()
     # This one also reaches accelerators that are not in use yet.
@@ -146,6 +161,10 @@ class Run:
             BadInput: numbers that do not fit together.
         """
         training, spec = self._prepared(), self._here.spec
+        check_dataset(dataset, "run.steps")
+        check_collate("run.steps", collate)
+        check_count("run.steps", "loaders", loaders, least=0)
+        check_count("run.steps", "prefetch", prefetch)
         if self._begun:
             raise BadInput(
                 "steps was called twice", means="a run has one sequence of steps", do="use one loop"
@@ -172,6 +191,7 @@ class Run:
             mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
             deck = MapDeck(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
             digest = dataset_digest(mapped, plan.seed)
+            self._warn_of_batches(mapped, plan)
         else:
             deck = StreamDeck(source, plan, collate, loaders=loaders)
             digest = check_stream(source, plan, dataset)
@@ -194,6 +214,7 @@ class Run:
                     raise
                 if not (self._ending and not step.begun):
                     step.finish()
+                self._reporter.script_went_on()
                 self._heartbeat.beat(Phase.USER)
                 self._finished = step.last or bool(self._ending)
                 if step.ended_epoch and not self._finished and training.keeps_epochs:
@@ -253,7 +274,11 @@ class Run:
             self._reporter.happened("digest", line)
 
     def evaluate(self, dataset: MapDataset, *, microbatch: int, collate: Collate | None = None) -> Evaluation:
-        """One pass over a dataset, spread over the workers; iterate it and `Evaluation.add` to it."""
+        """One pass over a dataset, spread over the workers; iterate it and `Evaluation.add` to it.
+
+        Raises:
+            BadInput: no model is prepared, or the dataset cannot be read by position.
+        """
         return Evaluation(self._prepared(), dataset, microbatch, collate)
 
     def checkpoint(self, **metrics: float) -> None:
@@ -264,8 +289,87 @@ class Run:
 
         Args:
             **metrics: what the checkpoint is told apart by, ``eval_loss=2.1``; see ``--keep-best``.
+
+        Raises:
+            BadInput: a metric is not a finite number, or is called as the step's own.
         """
-        self._prepared().checkpoint(metrics)
+        training = self._prepared()
+        checked = checked_values(metrics, "run.checkpoint")
+        if STEP_LOSS in checked:
+            raise BadInput(
+                f"run.checkpoint({STEP_LOSS}=...)",
+                means="a checkpoint has the loss of its step under that name already",
+                do="use another name, such as run.checkpoint(val_loss=...)",
+            )
+        training.checkpoint(checked)
+        policy = self._here.spec.checkpoints
+        if checked and (policy is None or policy.keep_best is None):
+            self._reporter.warn("keep-best", _keeps_no_best(next(iter(checked)), policy), step=training.step)
+
+    def log(self, **values: float | torch.Tensor) -> None:
+        """Record values of a step: each step of the run has them once, over kills, joins and resumes.
+
+        In the loop over a step, the values are those of the microbatch at hand, and the step has their mean
+        over its samples. After that loop, the values are those of the step, alike on all workers. They are in
+        the step's line of ``ledger.jsonl``, under ``logged``. Alone, nothing is recorded.
+
+        Args:
+            **values: finite numbers, or tensors of one element.
+
+        Raises:
+            BadInput: a value cannot be recorded, or there is no step that it belongs to.
+        """
+        checked = checked_values(values, "run.log")
+        if self._step is not None and self._step.under_way:
+            self._step.log(checked)
+        else:
+            self._between_steps("run.log").log(checked)
+
+    @contextmanager
+    def artifact(self, name: str) -> Iterator[Path]:
+        """Write a file of the step just made: once per run, over kills, joins and resumes.
+
+        Gives the path to write to. Every worker writes the file, alike, and one of them stays as
+        ``artifacts/step-N/NAME`` in the run directory; alone, in the working directory.
+
+        Args:
+            name: of the file: letters, digits, dots, underscores and hyphens.
+
+        Raises:
+            BadInput: the name cannot be used, nothing was written, or there is no step that it belongs to.
+        """
+        training = self._between_steps("run.artifact")
+        checked = check_name(name)
+        run_dir = self._here.run_dir
+        folder = run_dir.artifacts if run_dir is not None else Path("artifacts")
+        with writing(folder, training.step, checked, self._here.worker) as (path, found):
+            yield path
+        training.add_artifact(checked, found[0])
+
+    def _warn_of_batches(self, dataset: MapDataset, plan: Plan) -> None:
+        if (rows := batch_rows(dataset)) > 1:
+            self._reporter.warn("batches", _looks_batched(rows, plan), step=self.step)
+
+    def _between_steps(self, function: str) -> Training:
+        """The training, between two steps.
+
+        Raises:
+            BadInput: it is before the first step of this process, inside one, or after the last.
+        """
+        training = self._prepared()
+        do = "call it after the loop over the microbatches of the step, in the loop over run.steps"
+        if self._finished:
+            means = "the line of the last step is in the ledger already"
+            raise BadInput(
+                f"{function} was called after the last step", means=means, do=f"{do}: if step.last: ..."
+            )
+        if training.iterating:
+            means = "each worker iterates other microbatches, and what is recorded is the same for all"
+            raise BadInput(f"{function} was called inside {training.iterating}", means=means, do=do)
+        if self._step is None or not self._step.ended:
+            means = "what is recorded belongs to the step just made, which a worker that joins has not seen"
+            raise BadInput(f"{function} was called before the step was made", means=means, do=do)
+        return training
 
     def print(self, *values: object) -> None:
         """Print once per run, not once per worker; each worker's own log has it too."""
@@ -292,3 +396,21 @@ class Run:
                 do="call run.prepare(model, optimizer)",
             )
         return self._training
+
+
+def _looks_batched(rows: int, plan: Plan) -> str:
+    return (
+        f"the dataset is a list whose items look like batches of {rows}: an item counts as one sample, so a "
+        f"step has {plan.global_batch} of them. Pass the samples, such as loader.dataset, if they are batches"
+    )
+
+
+def _keeps_no_best(metric: str, policy: CheckpointPolicy | None) -> str:
+    if policy is None:
+        return (
+            f"run.checkpoint({metric}=...) keeps nothing: the run was started with --checkpoint-every never"
+        )
+    return (
+        f"run.checkpoint({metric}=...) keeps the checkpoint among the last {policy.keep_last}, whatever "
+        f"{metric} is. To keep the best one, start the run with --keep-best {metric}:min, or :max"
+    )

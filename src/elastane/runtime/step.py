@@ -12,11 +12,14 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.mesh import Leaf
+from elastane.runtime.arguments import check_scalers, used_scalers
 from elastane.runtime.data.decks import Deck, Plan
+from elastane.runtime.losses import check_loss, check_weight, left_out, no_microbatch, second_pass
 from elastane.runtime.rehearsal import Rehearsal
 from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.rounds import Round
 from elastane.runtime.state.keep import do_nothing
+from elastane.runtime.step_record import check_new, leaf_sums, means_of
 from elastane.runtime.training import Training
 
 
@@ -48,6 +51,7 @@ class Step:
         self._number_read = False
         self._round: Round | None = None
         self._put_back: Callable[[], None] = do_nothing
+        self._logged: dict[str, float] = {}
         if not training.rehearsed and not training.initial:
             training.keep.before_read = self._learn_number
         self.loss = math.nan
@@ -69,6 +73,11 @@ class Step:
     def begun(self) -> bool:
         """Its iteration has begun."""
         return self._begun
+
+    @property
+    def ended(self) -> bool:
+        """It has been made."""
+        return self._ended
 
     @property
     def under_way(self) -> bool:
@@ -107,6 +116,17 @@ class Step:
         return round_
 
     def __iter__(self) -> Iterator[Any]:
+        if self._begun:
+            raise BadInput(
+                f"step {self._number} was iterated twice",
+                means="a step computes each of its microbatches once",
+                do="loop over the step once; compute several losses in the same iteration",
+            )
+        with self._training.iterated("a step"):
+            yield from self._microbatches()
+        self._apply()
+
+    def _microbatches(self) -> Iterator[Any]:
         training = self._training
         training.keep.before_read = do_nothing
         newcomer = not training.rehearsed
@@ -118,7 +138,7 @@ class Step:
             self._begun = training.keep.locked = True
             yield from self._rehearse()
         self._begun = training.keep.locked = True
-        round_ = self._round or self._enter(newcomer=newcomer)
+        round_ = self._round = self._round or self._enter(newcomer=newcomer)
         versions: list[int] | None = None
         for rank in round_:
             self._check_number(round_.step)
@@ -145,16 +165,18 @@ class Step:
                 changes = training.state.no_changes()
             else:
                 self._awaited = leaf
+                self._logged = {}
                 training.state.guard.place = ("step", self._number, rank, begun)
                 yield batch.inputs
                 leaf = self._after_backward()
+                if self._logged:
+                    leaf = msgspec.structs.replace(leaf, sums=leaf_sums(self._logged, leaf.samples))
                 training.state.check_versions(versions)
                 training.state.rest.restore_flags()
                 changes = training.state.buffer_changes()
             untouched = training.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - begun
             round_.done(msgspec.structs.replace(leaf, untouched=untouched))
-        self._apply(round_)
 
     def _check_number(self, number: int) -> None:
         """Check the number that the script has read ahead of its inner loop against that of the round."""
@@ -171,18 +193,26 @@ class Step:
             weight: what the sum is to be divided by over the whole step, such as a number of tokens.
 
         Raises:
+            BadInput: the loss or the weight is not what a backward pass needs.
             RunFailed: the loss is not finite.
         """
+        loss = check_loss(loss)
+        given = None if weight is None else check_weight(weight)
+        try:
+            self._backward(loss, given)
+        except RuntimeError as error:
+            refusal = second_pass(error)
+            if refusal is not None:
+                raise refusal from None
+            raise
+
+    def _backward(self, loss: torch.Tensor, weight: float | None) -> None:
         if self._rehearsal is not None:
             self._rehearsal.backward(loss)
             return
         leaf, self._awaited = self._awaited, None
         if leaf is None:
-            raise BadInput(
-                "step.backward was called without a microbatch",
-                means="each microbatch has one backward pass",
-                do="call it once inside the loop over the step",
-            )
+            raise no_microbatch()
         value = float(loss.detach())
         if not math.isfinite(value):
             raise RunFailed(
@@ -202,10 +232,27 @@ class Step:
             self._training.gradients.backward(scaled, torch.full_like(scaled, share))
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
-            total = float(weight)
             self._training.gradients.backward(scaled)
-            mean = value / total if total else 0.0
-            self._computed = msgspec.structs.replace(leaf, loss=mean, weight=total, weighted=True)
+            mean = value / weight if weight else 0.0
+            self._computed = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
+
+    def log(self, values: dict[str, float]) -> None:
+        """Log values of the microbatch at hand; the step gets their mean over its samples.
+
+        Raises:
+            BadInput: there is no microbatch at hand, or it has such a value already.
+        """
+        if self._rehearsal is not None:
+            self._rehearsal.log(values)
+            return
+        if self._awaited is None and self._computed is None:
+            raise BadInput(
+                "run.log was called in a step, but outside of the loop over its microbatches",
+                means="each worker computes other microbatches",
+                do="log in the loop over the step, or after it",
+            )
+        check_new(self._logged, values)
+        self._logged.update(values)
 
     def finish(self) -> None:
         """Called between steps: the iteration must have run to its end."""
@@ -219,11 +266,7 @@ class Step:
     def _after_backward(self) -> Leaf:
         leaf, self._computed = self._computed, None
         if leaf is None:
-            raise BadInput(
-                f"step {self._number}: a microbatch was taken without step.backward(loss)",
-                means="its samples would be lost",
-                do="call step.backward once for every microbatch",
-            )
+            raise left_out(f"step {self._number}: ")
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
@@ -231,6 +274,7 @@ class Step:
         rehearsal = self._rehearsal = Rehearsal(
             training.state, training.gradients, compared=training.compares
         )
+        scalers = used_scalers() if training.initial else []
         for repeated in range(2 if training.compares else 1):
             # Loaded anew: a dataset too must give the same, and a script may change its batch in place.
             inputs = self._first_batch()
@@ -241,6 +285,8 @@ class Step:
             rehearsal.end()
             training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
         self._rehearsal = None
+        if training.initial:
+            check_scalers(scalers)
         rehearsal.leave_no_trace()
         training.ready()
 
@@ -259,7 +305,9 @@ class Step:
     def _announce(self, round_: Round) -> "_Announce":
         return _Announce(self._training, round_.assignment)
 
-    def _apply(self, round_: Round) -> None:
+    def _apply(self) -> None:
+        round_ = self._round
+        assert round_ is not None, "its microbatches are computed"  # noqa: S101
         begin = round_.begin
         assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
         assert begin is not None, "and has begun before"  # noqa: S101
@@ -276,6 +324,8 @@ class Step:
         self.ended_epoch = self._deck.ended_epoch(outcome)
         self._ended = True
         self._training.keep.locked = False
+        means = means_of(outcome.sums)
+        self._training.record.begin(means)
         due = outcome.step % self._training.spec.digest_every == 0 or self.last
         self._training.reporter.committed(
             round_,
@@ -284,6 +334,7 @@ class Step:
             digest_due=due,
             skipped=taken.skipped,
             learning_rates=taken.learning_rates,
+            logged=means,
         )
 
 

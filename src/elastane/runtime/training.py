@@ -5,7 +5,8 @@ import json
 import math
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import elastane
-from elastane.api.checkpoints import Retention
+from elastane.api.checkpoints import EVALUATION, Retention, Written
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.membership import Generation, Member
@@ -27,6 +28,7 @@ from elastane.protocol import member as core
 from elastane.protocol.layout import REST_BLOCK, Layout
 from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import random_key
+from elastane.runtime.arguments import check_arguments, check_not_wrapped, check_process_group
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
 from elastane.runtime.checkpoints.taking import Described, Taker
@@ -45,6 +47,7 @@ from elastane.runtime.state.optimizers import is_of_torch
 from elastane.runtime.state.placement import placed
 from elastane.runtime.state.scaling import Scaling
 from elastane.runtime.state.state import TrainingState, digest_of
+from elastane.runtime.step_record import StepRecord
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -88,6 +91,8 @@ class Training:
         rehearsed: this worker has everything loaded and warm.
         initial: the run begins with this worker.
         compares: it computes a microbatch twice before it begins, to compare.
+        record: what the script records of the step just made.
+        iterating: what the script is iterating, such as a step, and must iterate to its end; empty: nothing.
         digest: of the state, when last computed.
     """
 
@@ -104,6 +109,7 @@ class Training:
         clip_grad_norm: float | None,
         keep: Keep,
     ) -> None:
+        check_arguments(model, optimizer, scheduler=scheduler, scaler=scaler, clip_grad_norm=clip_grad_norm)
         self._here = here
         self.worker, self.spec = here.worker, here.spec
         self.heartbeat, self.reporter = heartbeat, reporter
@@ -138,6 +144,8 @@ class Training:
         self.rehearsed = False
         self.initial = reporter.alone or (here.resumed is None and here.worker < here.spec.start)
         self.compares = self.initial and exact
+        self.record = StepRecord()
+        self.iterating = ""
         self._evaluations = 0
         self._stepped = False
         self.digest: Digest | None = None
@@ -204,6 +212,9 @@ class Training:
         Raises:
             BadInput: it has changed what a run cannot change.
         """
+        if self.initial and not self._stepped:
+            check_not_wrapped(self.state.model)
+            check_process_group()
         self.state.take_changes(first=not self._stepped, begins=self.initial)
         self._stepped = True
 
@@ -216,7 +227,23 @@ class Training:
         self.state.open_to_script()
         self._evaluations = 0
         self.state.guard.place = ("after step", step)
+        self.state.rest.recorded = ""
+        self.gradients.refuse()
         self.seed_between()
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Record values of the step just made, the same on every worker."""
+        self.record.log(values)
+        self._recorded()
+
+    def add_artifact(self, name: str, written: Written) -> None:
+        """Record a file of the step just made, the same on every worker."""
+        self.record.add_file(name, written)
+        self._recorded()
+
+    def _recorded(self) -> None:
+        self.state.rest.recorded = self.record.digest
+        self.reporter.recorded(self.record.values, self.record.files)
 
     def seed_ahead(self, step: int) -> None:
         """Seed what the script draws ahead of the microbatches of a step."""
@@ -235,6 +262,26 @@ class Training:
         """An evaluation is over."""
         self._evaluations += 1
         self.seed_between()
+
+    @contextmanager
+    def iterated(self, what: str) -> Iterator[None]:
+        """Around what the script iterates together with the scripts of all workers.
+
+        Args:
+            what: it iterates, such as ``step 3``; left early, it stays in `iterating`.
+
+        Raises:
+            BadInput: the script is inside another one, or has left it before its end.
+        """
+        if self.iterating:
+            raise BadInput(
+                f"{what} was begun inside {self.iterating}, or after that had been left before its end",
+                means="all workers iterate each of them together, so the others would wait for ever",
+                do="iterate each to its end, without break or return, and begin the next one after that",
+            )
+        self.iterating = what
+        yield
+        self.iterating = ""
 
     def round(self, kind: events.Kind, size: int, *, checkpoint: bool = False) -> Round:
         """The next round, not yet entered; with ``checkpoint``, the state after it is to be kept."""
@@ -257,12 +304,13 @@ class Training:
 
     def checkpoint(self, metrics: Mapping[str, float]) -> None:
         """Keep the state as it is now: a round of its own, in which nobody computes anything."""
-        self.measured(metrics)
-        self.before_step()
-        round_ = self.round("evaluate", 0, checkpoint=True)
-        for _ in round_:
-            raise AssertionError("a checkpoint has no virtual ranks")
-        self.committed(round_.outcome)
+        with self.iterated("a checkpoint"):
+            self.measured(metrics)
+            self.before_step()
+            round_ = self.round("evaluate", 0, checkpoint=True)
+            for _ in round_:
+                raise AssertionError("a checkpoint has no virtual ranks")
+            self.committed(round_.outcome)
         self.heartbeat.beat(Phase.USER)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
@@ -270,6 +318,10 @@ class Training:
         self.state.rest.metrics.update(
             (name, value) for name, value in metrics.items() if math.isfinite(value)
         )
+
+    def evaluated(self, sums: Mapping[str, float]) -> None:
+        """Totals of an evaluation: apart from the step's loss and from what `checkpoint` was given."""
+        self.measured({EVALUATION + name: value for name, value in sums.items()})
 
     def apply(self, commit: actions.Commit) -> Taken:
         """Take a committed training step."""
@@ -301,12 +353,14 @@ class Training:
 
     def settle(self) -> None:
         """A last round, in which all agree on the digest of the finished state."""
-        self.before_step()
-        round_ = self.round("settle", 0)
-        for _ in round_:
-            raise AssertionError("settling has no virtual ranks")
-        self.committed(round_.outcome)
+        with self.iterated("the end of the run"):
+            self.before_step()
+            round_ = self.round("settle", 0)
+            for _ in round_:
+                raise AssertionError("settling has no virtual ranks")
+            self.committed(round_.outcome)
         self.state.guard.remove()
+        self.gradients.forget()
         self.reporter.settled()
         self.heartbeat.beat(Phase.FINISHED)
 

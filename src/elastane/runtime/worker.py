@@ -12,13 +12,15 @@ import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
-from elastane.api.errors import ElastaneError, StateLost
+from elastane.api.errors import ElastaneError, RunFailed, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.lives.modules import root_of
 from elastane.runtime import reporting, settings
+from elastane.runtime.artifacts import remove_unfinished
 from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
 from elastane.runtime.finished.write import write_finished
+from elastane.runtime.hints import hint_of
 from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.rounds import Left
 from elastane.runtime.state import devices
@@ -72,7 +74,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
         return _failed(_own_traceback(error), lost=isinstance(error, StateLost))
     reporter = reporting.here()
     if reporter is None or reporter.state is None:
-        return _failed("the script ended without training: it never entered the loop over run.steps(...)\n")
+        return _failed(f"{_never_trained(spec, joined=reporter is not None)}\n")
     if not reporter.complete:
         return _failed(
             "the script ended before the run did: it left the loop over run.steps(...) inside a step\n"
@@ -80,6 +82,24 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
             "  do:    leave the loop between two steps, or end the run with run.stop(reason)\n"
         )
     return _wait_for_dismissal(files, spec)
+
+
+def _never_trained(spec: RunSpec, *, joined: bool) -> RunFailed:
+    """The error for a script that has ended without a step of the run."""
+    script = spec.module or Path(spec.script).name
+    if not joined:
+        return RunFailed(
+            f"{script} ended without taking part in the run: it never called elastane.join()",
+            means="whatever it has trained, each worker has trained by itself; nothing is shared or recorded",
+            do="write run = elastane.join() at its beginning, run.prepare(model, optimizer) "
+            "before the training, and for step in run.steps(dataset, ...) as its loop; see docs/script.md",
+        )
+    return RunFailed(
+        f"{script} ended without training: it never entered the loop over run.steps(...)",
+        means="a run consists of the steps that this loop makes",
+        do="write for step in run.steps(dataset, ...): for batch in step: step.backward(loss); "
+        "run.steps alone does nothing until it is iterated",
+    )
 
 
 def _beside(spec: RunSpec) -> Path:
@@ -114,6 +134,7 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     reporter.written.get()
     assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
     try:
+        remove_unfinished(files.artifacts)
         answer = _write_model(reporter.worker, reporter.state, files, spec)
     except ElastaneError as error:
         return _failed(f"{error}\n")
@@ -151,13 +172,15 @@ def _own_traceback(error: BaseException) -> str:
     ):
         frames.stack.pop(0)
     text = "".join(frames.format())
-    return f"{error}\n" if isinstance(error, ElastaneError) and not error.__cause__ else text
+    return f"{error}\n" if isinstance(error, ElastaneError) and not error.__cause__ else text + hint_of(error)
 
 
 def _failed(text: str, *, lost: bool = False) -> int:
     sys.stderr.write(text)
     # A script may fail before it has joined, at its imports as a rule: that must be said all the same.
     reporter = reporting.here() or reporting.Reporter(settings.current())
+    # What it has made and recorded before stays made.
+    reporter.release_all()
     reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
     reporter.flush(SAY_S)
     return 1

@@ -162,7 +162,7 @@ def stream_without_state(run: Run) -> None:
 
 @refused(
     "A `DataLoader`",
-    "neither a dataset",
+    "loader.dataset",
     instead="Pass the dataset; `run.steps` shuffles, batches and loads ahead (`loaders=`).",
 )
 def data_loader(run: Run) -> None:
@@ -173,6 +173,42 @@ def data_loader(run: Run) -> None:
     for step in run.steps(loader, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
             step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@refused(
+    "Other things than a dataset",
+    "run.steps was given",
+    instead="Pass a dataset with `__len__` and `__getitem__`: the split, the samples, a `TensorDataset`.",
+    variants=("iterator", "generator", "splits", "path", "columns"),
+)
+def no_dataset(run: Run, kind: str) -> None:
+    """The script passes an iterator, a generator, all splits, a path or the columns."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    data = {
+        "iterator": iter(DataLoader(VECTORS)),
+        "generator": (sample for sample in VECTORS),
+        "splits": {"train": VECTORS, "test": VECTORS},
+        "path": "train.csv",
+        "columns": VECTORS.tensors,
+    }
+    for step in run.steps(data[kind], global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+
+
+@exact("Values logged with `run.log`", note="Each step of the ledger has them once.", shown=True)
+def logged_values(run: Run) -> None:
+    """The script logs the accuracy of each microbatch, and between steps the size of the weights."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            outputs = model(inputs)
+            step.backward(functional.cross_entropy(outputs, targets))
+            run.log(accuracy=(outputs.argmax(1) == targets).float().mean())
+        run.log(weights=sum(parameter.detach().norm() for parameter in model.parameters()))
 
 
 @refused(

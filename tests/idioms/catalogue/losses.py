@@ -301,6 +301,69 @@ def clipped_by_hand(run: Run) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
 
+@refused(
+    "Gradients clipped by hand between two steps",
+    "clip_grad_norm",
+    instead="Pass `clip_grad_norm` to `prepare`.",
+)
+def clipped_between(run: Run) -> None:
+    """The script calls `clip_grad_value_` after the inner loop, where `optimizer.step()` would follow."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(model(inputs), targets))
+        nn.utils.clip_grad_value_(model.parameters(), 0.1)
+
+
+@exact("`optimizer.zero_grad()`", note="It does nothing: the run keeps the gradients. Leave it out.")
+def zero_grad(run: Run) -> None:
+    """The script sets gradients to zero before each microbatch, after it and between steps."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    model, optimizer = run.prepare(model, optimizer)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            optimizer.zero_grad()
+            step.backward(functional.cross_entropy(model(inputs), targets))
+            model.zero_grad()
+        optimizer.zero_grad()
+
+
+@refused(
+    "A loss that is no tensor of one element",
+    "step.backward was given",
+    instead="Pass the mean, or the sum with `weight=`, as the tensor that was computed.",
+    variants=("vector", "number", "detached", "none"),
+)
+def other_losses(run: Run, kind: str) -> None:
+    """The script passes a loss for each sample, a number, a detached tensor or nothing."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+            mean = losses.mean()
+            passed = {"vector": losses, "number": mean.item(), "detached": mean.detach(), "none": None}
+            step.backward(passed[kind])
+
+
+@refused(
+    "A `GradScaler` by hand",
+    "scaler",
+    instead="Pass `scaler=` to `prepare` and call `step.backward(loss)`.",
+)
+def scaler_by_hand(run: Run) -> None:
+    """The script scales the loss with a scaler of its own."""
+    model = nn.Linear(6, CLASSES)
+    model, _ = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    scaler = torch.amp.GradScaler("cpu")
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(scaler.scale(functional.cross_entropy(model(inputs), targets)))
+        scaler.update()
+
+
 @exact("Sharpness-aware minimisation (SAM)", note="Each microbatch has an ascent of its own (m-sharpness).")
 def sharpness_aware(run: Run) -> None:
     """The loss is taken at weights that were moved along its own gradient, without changing the model."""

@@ -465,6 +465,25 @@ def parameter_outside(run: Run) -> None:
 
 
 @refused(
+    "`DistributedDataParallel` or `DataParallel`",
+    "the model is wrapped",
+    instead="Pass the model itself: the workers of a run share each step.",
+    variants=("before", "after"),
+)
+def wrapped_model(run: Run, place: str) -> None:
+    """The script wraps the model, before `prepare` or after it."""
+    model = nn.Linear(6, CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if place == "before":
+        run.prepare(nn.DataParallel(model), optimizer)
+    run.prepare(model, optimizer)
+    wrapped = nn.DataParallel(model)
+    for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
+        for inputs, targets in step:
+            step.backward(functional.cross_entropy(wrapped(inputs), targets))
+
+
+@refused(
     "Two models, prepared one after the other",
     "prepare was called twice",
     instead="Put both into one `nn.ModuleDict` with one optimizer.",

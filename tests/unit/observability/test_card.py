@@ -26,7 +26,7 @@ EVENTS = (
         pause_steps={0: 0.06},
     ),
     EventLine(time=1004.1, kind="coordinator.died", why="signal 9", detail={"pid": 77}),
-    EventLine(time=1004.5, kind="evaluation", step=4, detail={"right": 7.0, "seen": 8}),
+    EventLine(time=1004.5, kind="evaluation", step=4, detail={"right": 7.0, "seen": 8}, samples=8),
     EventLine(
         time=1005.0, kind="worker.died", who="worker 1", why="worker 0 lost its connection to it", step=5
     ),
@@ -46,7 +46,7 @@ CARD = f"""# trial
 | steps | 6 of 6, 8 samples each in 4 virtual ranks of 2 |
 | samples | 40, 2 epochs of 20 |
 | final loss | 0.3333 |
-| last evaluation | right 7, seen 8 (totals, after step 4) |
+| last evaluation | right 0.875 (8 samples) after step 4 |
 | optimizer | `AdamW(lr=0.001)` |
 | its state | all workers keep all |
 | seed | 7 |

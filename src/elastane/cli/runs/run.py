@@ -386,6 +386,7 @@ def _printer(console: "Console") -> Callable[[str], None]:
 def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the report and say how it ended; returns the exit code."""
     from elastane.lives.conclusion import concluded  # noqa: PLC0415 - only a run that is over is drawn
+    from elastane.observability.logged import latest_values  # noqa: PLC0415 - likewise
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     if over.traceback:
@@ -403,6 +404,7 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
             "model": str(model) if model else None,
             "report": str(report) if report else None,
             "card": str(run_dir.card) if run_dir.card.exists() else None,
+            "logged": latest_values(recorded.ledger) if recorded else {},
         }
         numbers = msgspec.to_builtins(facts) if facts else {}
         print_json(answer | {key: value for key, value in numbers.items() if key != "why"})

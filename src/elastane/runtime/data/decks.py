@@ -25,11 +25,21 @@ from elastane.protocol.sampling import (
     step_samples,
     steps_per_epoch,
 )
+from elastane.runtime.data.accepted import batched, check_count
 from elastane.runtime.data.loaders import Loaders, Request
 from elastane.runtime.exhaustion import runs_script
 
 Collate = Callable[[list[Any]], Any]
 MASK = (1 << 64) - 1
+
+
+def default_batch(samples: list[Any]) -> Any:  # noqa: ANN401 - a sample is the user's
+    """Make a batch as PyTorch's own loader does.
+
+    Raises:
+        BadInput: it cannot be made.
+    """
+    return batched(default_collate, samples)
 
 
 class MapDataset(Protocol):
@@ -147,12 +157,8 @@ def make_plan(
     Raises:
         BadInput: numbers that do not fit together.
     """
-    if global_batch < 1 or microbatch < 1:
-        raise BadInput(
-            f"global_batch={global_batch}, microbatch={microbatch}",
-            means="a batch has at least one sample",
-            do="pass positive numbers",
-        )
+    check_count("run.steps", "global_batch", global_batch)
+    check_count("run.steps", "microbatch", microbatch)
     if virtual_ranks is not None:
         if global_batch % virtual_ranks:
             raise BadInput(
@@ -183,7 +189,7 @@ def make_plan(
 
 def _end(until: str | int) -> tuple[int, int]:
     """``(steps, epochs)``, one of them 0."""
-    if isinstance(until, int) and until > 0:
+    if isinstance(until, int) and not isinstance(until, bool) and until > 0:
         return until, 0
     match = re.fullmatch(r"\s*(\d+)\s*(steps?|epochs?)\s*", str(until))
     if match is None or int(match[1]) < 1:
@@ -257,7 +263,7 @@ class MapDeck(Deck):
         super().__init__(plan.seed)
         self._dataset = dataset
         self._plan = plan
-        self._collate = collate or default_collate
+        self._collate = collate or default_batch
         self._step = 0
         self._mine: set[int] = set()
         self._mine_in_order: list[int] = []
@@ -348,5 +354,5 @@ def fetch(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
 @runs_script
 def deal_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
     """A batch of an evaluation: samples as they stand in the dataset."""
-    inputs = (collate or default_collate)(fetch(dataset, positions))
+    inputs = (collate or default_batch)(fetch(dataset, positions))
     return Batch(inputs, len(positions), sum(map(sample_hash, positions)) & MASK)

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias, cast
 
 import msgspec
-from torch.utils.data import IterableDataset, _utils, default_collate
+from torch.utils.data import IterableDataset, _utils
 
 from elastane.api.errors import BadInput
 from elastane.api.records import Samples
@@ -21,7 +21,16 @@ from elastane.protocol.actions import Begin
 from elastane.protocol.cursors import Cursor, Place, stream_hash, stream_key
 from elastane.protocol.mesh import Outcome
 from elastane.protocol.sampling import loading_key
-from elastane.runtime.data.decks import MASK, Batch, Collate, Deck, Plan, one_thread, seed_everything
+from elastane.runtime.data.decks import (
+    MASK,
+    Batch,
+    Collate,
+    Deck,
+    Plan,
+    default_batch,
+    one_thread,
+    seed_everything,
+)
 from elastane.runtime.data.fingerprint import stream_digest
 from elastane.runtime.exhaustion import runs_script
 
@@ -135,7 +144,7 @@ class StreamDeck(Deck):
         super().__init__(plan.seed)
         self._source = source
         self._plan = plan
-        self._collate = collate or default_collate
+        self._collate = collate or default_batch
         self._step = 0
         self._cursors: dict[int, str] = {}
         self._places: tuple[Place, ...] = (Place(),) * plan.virtual_ranks

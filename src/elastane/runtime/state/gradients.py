@@ -16,9 +16,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import xxhash
+from torch._guards import CompileContext
 
 from elastane.api.errors import BadInput
 from elastane.protocol.mesh import Part
@@ -30,12 +32,22 @@ from elastane.runtime.state.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
 
+CONVERSIONS = frozenset(
+    {
+        *("to", "cpu", "cuda", "float", "double", "half", "bfloat16", "share_memory_"),
+        *("is_floating_point", "is_complex", "dim", "_has_compatible_shallow_copy_type"),
+    }
+)
+"""What ``Module.to`` and its kin do to each gradient."""
+
+SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
 PORTION = 1 << 22
 """Elements; larger gradients are added in portions."""
 
 
 class ConsumedGradient(torch.Tensor):
-    """Stands in ``.grad`` for a gradient on its way into a slot; refuses whatever a script does with it."""
+    """Stands in ``.grad`` for a gradient that the run has taken; refuses whatever a script does with it."""
 
     @classmethod
     def of(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -50,15 +62,26 @@ class ConsumedGradient(torch.Tensor):
 
     @classmethod
     def __torch_function__(
-        cls, func: object, _types: object, _args: object = (), _kwargs: object = None
-    ) -> torch.Tensor:
-        name = getattr(func, "__name__", str(func)).removesuffix("__get__").strip("_") or "its memory"
+        cls,
+        func: Callable[..., Any],
+        _types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever torch asks for
+        name = getattr(func, "__name__", str(func))
+        # The compiler looks at the .grad of what it compiles for, and Module.to converts it too.
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as torch's own subclasses do
+            if name in CONVERSIONS or CompileContext.try_get() is not None:
+                return func(*args, **(kwargs or {}))
+            if func == SET_DATA and not args[1].any():
+                return None  # what Module.to has converted it to
         raise BadInput(
-            f".grad of a trained parameter was used in the loop over a step ({name}), as by clip_grad_norm_",
-            means="step.backward has handed the gradient over to be summed with those of all virtual ranks, "
-            "so changing it here would do nothing",
-            do="clip with run.prepare(clip_grad_norm=...); change a microbatch's gradient as it is computed "
-            "with parameter.register_hook(function)",
+            f".grad of a trained parameter was used by the script ({name.strip('_')}), as clip_grad_norm_, "
+            "clip_grad_value_, zero_grad and GradScaler.unscale_ do",
+            means="the run takes the gradient of each microbatch, sums those of all workers and steps the "
+            "optimizer; in .grad there is nothing left, so changing it would do nothing",
+            do="to clip, write run.prepare(model, optimizer, clip_grad_norm=1.0); leave zero_grad out; "
+            "change a microbatch's gradient as it is computed with parameter.register_hook(function)",
         )
 
 
@@ -102,6 +125,7 @@ class Gradients:
         self._taken = ConsumedGradient.of(layout.parameters)
         self.as_gradients = self._parameter_views(0)
         for number, parameter in enumerate(layout.parameters):
+            parameter.register_hook(partial(self._make_way, number))  # type: ignore[no-untyped-call]
             parameter.register_post_accumulate_grad_hook(self._hook(number))  # type: ignore[no-untyped-call]
 
     @runs_script
@@ -135,6 +159,11 @@ class Gradients:
         self._complete = False
         for parameter in self.layout.parameters:
             parameter.grad = None
+
+    def refuse(self) -> None:
+        """Have the script find in ``.grad`` what refuses to be used, once a step is made of the gradients."""
+        for parameter, taken in zip(self.layout.parameters, self._taken, strict=True):
+            parameter.grad = taken
 
     @property
     def sums(self) -> tuple[torch.Tensor, ...]:
@@ -200,15 +229,13 @@ class Gradients:
         self._leaf = _Leaf(self, slot, self._merged(node, slot), announce, add=add, kept=kept)
 
     def fingerprints(self) -> tuple[str, ...]:
-        """Digest the gradients that a rehearsal has left, and drop them."""
-        found = tuple(
+        """Digest the gradients that the backward pass of a rehearsal has left."""
+        return tuple(
             xxhash.xxh3_64_hexdigest(raw_bytes(parameter.grad.to_dense()))
             if parameter.grad is not None
             else ""
             for parameter in self.layout.parameters
         )
-        self.forget()
-        return found
 
     def _merged(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
         """Merges of slots that ``node``, about to lie in ``slot``, makes possible; taken note of."""
@@ -245,6 +272,12 @@ class Gradients:
         leaf.finish(list(buffers))
         self._leaf = None
         return untouched
+
+    def _make_way(self, number: int, _gradient: torch.Tensor) -> None:
+        """Let a backward pass of the script's own begin with an empty ``.grad``."""
+        parameter = self.layout.parameters[number]
+        if parameter.grad is self._taken[number]:
+            parameter.grad = None
 
     def _hook(self, number: int) -> Callable[[torch.Tensor], None]:
         def accumulated(_parameter: torch.Tensor) -> None:

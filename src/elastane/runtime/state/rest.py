@@ -37,6 +37,7 @@ class Rest:
 
     Attributes:
         metrics: what checkpoints are told apart by: the loss, and whatever was measured last.
+        recorded: digest of what the script has recorded of the last step; empty: nothing.
         untrained: tensors of the model that no block holds.
     """
 
@@ -56,6 +57,7 @@ class Rest:
         self._shared = SharedState(optimizer)
         self.untrained = Untrained(model, layout)
         self.metrics: dict[str, float] = {}
+        self.recorded = ""
         self._schedule_place = ""
         self._flags = self._current_flags()
         self._groups_before = ""
@@ -76,6 +78,7 @@ class Rest:
         rest = self._plain() | {
             # A copy: it is taken down in one thread and added to in another.
             "metrics": self.metrics.copy(),
+            "recorded": self.recorded,
             "attributes": [
                 [*key, split(value, f"attributes.{key[0]}.{key[1]}", tensors)]
                 for key, value in self._changed_attributes().items()
@@ -144,6 +147,8 @@ class Rest:
         kept = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         self._keep.take(rest["keep"], kept)
         self.metrics = dict(rest["metrics"])
+        # Checkpoints of earlier versions have none.
+        self.recorded = rest.get("recorded", "")
 
     # -- what all workers must have alike --------------------------------------------------------------------
 
@@ -153,7 +158,8 @@ class Rest:
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
         found = {name: digest_of_text(text(plain[key])) for key, name in names.items()}
-        return found | {"run.keep": self._keep.digest()}
+        recorded = {"what run.log or run.artifact was given": self.recorded} if self.recorded else {}
+        return found | {"run.keep": self._keep.digest()} | recorded
 
     def digest(self) -> tuple[str, str]:
         """Digests of the tensors that no block holds, and of state that all parameters share."""

@@ -4,11 +4,22 @@ Every virtual rank's gradient is that of its loss times the scale, and so is the
 of the whole sums, so that all workers know alike whether one of them overflowed.
 """
 
+from functools import partial
+from typing import NoReturn
+
 import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from elastane.api.errors import RunFailed
+from elastane.api.errors import BadInput, RunFailed
+
+
+def _refuse(method: str, *_args: object, **_options: object) -> NoReturn:
+    raise BadInput(
+        f"scaler.{method}() was called by the script",
+        means="the run scales the loss, takes the scale out of the sum of gradients, and moves it",
+        do="write step.backward(loss) alone, without scaler.scale, unscale_, step and update",
+    )
 
 
 class Scaling:
@@ -27,9 +38,12 @@ class Scaling:
         # the others all the same.
         self._found = torch.zeros((), dtype=torch.float32, device=device)
         scaler.scale(self._found)
+        # Of this object only: the run itself calls the methods of its class.
+        for name in ("scale", "unscale_", "step", "update"):
+            setattr(scaler, name, partial(_refuse, name))
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        return self.scaler.scale(loss)
+        return type(self.scaler).scale(self.scaler, loss)
 
     @property
     def inverse(self) -> float:
@@ -52,7 +66,7 @@ class Scaling:
         # Where GradScaler.unscale_ leaves what it has found; here the gradients lie with all workers.
         found = self.scaler._per_optimizer_states[id(self._optimizer)]  # noqa: SLF001 - torch has no other way in
         found["found_inf_per_device"] = {self._found.device: self._found.clone()}
-        self.scaler.update()
+        type(self.scaler).update(self.scaler)
         if not self.scaler.get_scale():
             raise RunFailed(
                 "the gradient scale has fallen to zero",

@@ -1,0 +1,34 @@
+"""Warns of a script that runs without taking part: it would train to its end, and then the run fails."""
+
+from dataclasses import replace
+from pathlib import PurePath
+
+from elastane.api.records import EventLine
+from elastane.coordinator.actions import Record
+from elastane.coordinator.turn import Turn
+
+PATIENCE_S = 10.0
+"""A script imports packages and reads data before it joins; many do so within this time."""
+
+KEY = "unjoined"
+"""Of the event, which is written once per life of the run."""
+
+
+def warn_of_unjoined(turn: Turn) -> None:
+    """Warn once if workers run and none of them has called ``elastane.join()`` for some time."""
+    roster = turn.roster
+    if roster.reports or roster.joined or KEY in roster.keys or not roster.started:
+        return
+    if roster.unjoined_since is None:
+        turn.roster = replace(roster, unjoined_since=turn.now)
+        return
+    if turn.now - roster.unjoined_since < PATIENCE_S:
+        return
+    script = roster.spec.module or PurePath(roster.spec.script).name
+    why = (
+        f"{script} has run for {PATIENCE_S:.0f} s and has not called elastane.join(). It may still be "
+        "importing or loading. If it trains already, each worker does so by itself, and nothing is shared or "
+        "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...)"
+    )
+    turn.roster = replace(roster, keys={**roster.keys, KEY: None})
+    turn.actions.append(Record(EventLine(time=turn.now, kind="warning", who=script, why=why, key=KEY)))

@@ -1,0 +1,26 @@
+"""Whether the files that a script wrote through ``run.artifact`` are still what it wrote."""
+
+from elastane.observability.coverage import Problem
+from elastane.observability.model_files import ModelFiles, is_plain, measure
+from elastane.observability.run_files import Recorded
+
+
+def check_artifacts(run: Recorded) -> ModelFiles:
+    """Compare each artifact with the checksum in its step's line.
+
+    One that is gone is a remark: artifacts may be moved elsewhere, and nothing depends on them.
+
+    Raises:
+        BadInput: a file is there and cannot be read.
+    """
+    intact, missing, problems = 0, 0, []
+    for line in run.ledger:
+        folder = run.run_dir.artifacts / f"step-{line.step}"
+        for name, written in line.artifacts.items():
+            found = measure(folder / name) if is_plain(name) else None
+            intact += found == written
+            missing += found is None
+            if found is not None and found != written:
+                problems.append(Problem("artifact", f"{name} is not what the script wrote", line.step))
+    remarks = (f"{missing} of the artifacts are not there any more",) if missing else ()
+    return ModelFiles(intact, tuple(problems), remarks)

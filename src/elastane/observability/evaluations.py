@@ -1,0 +1,53 @@
+"""What an evaluation found: means, where the run has recorded totals."""
+
+import math
+from collections.abc import Mapping
+
+from elastane.api.records import EventLine
+
+KIND = "evaluation"
+COUNTS = ("seen", "tokens", "count")
+"""Names under which scripts sum what they have evaluated; see docs/script.md."""
+
+
+def count_in(event: EventLine) -> tuple[str, float]:
+    """Return what the totals of an evaluation are divided by, and its name; 0 if nothing was counted.
+
+    A script that sums a loss over tokens sums their number as well; otherwise the samples are counted.
+    """
+    for name in COUNTS:
+        value = _finite(event.detail.get(name))
+        if value is not None and value > 0:
+            return ("samples" if value == event.samples else name), value
+    return "samples", float(event.samples or 0)
+
+
+def means_of(event: EventLine) -> dict[str, float | None]:
+    """Return the mean of each total, None where it is not finite; without a count the totals themselves."""
+    _, count = count_in(event)
+    counted = next((name for name in COUNTS if (_finite(event.detail.get(name)) or 0) > 0), None)
+    found = {name: _finite(total) for name, total in event.detail.items() if name != counted}
+    return {name: None if total is None else total / (count or 1.0) for name, total in found.items()}
+
+
+def _finite(total: float | str | None) -> float | None:
+    return float(total) if isinstance(total, int | float) and math.isfinite(total) else None
+
+
+def evaluation_text(event: EventLine) -> str:
+    """Return one line: ``correct 0.8531, loss 3.452 (160 samples)``."""
+    return means_text(means_of(event), *count_in(event))
+
+
+def means_text(means: Mapping[str, float | None], counted: str, count: float) -> str:
+    """Return means, or totals where nothing was counted, in one line."""
+    words = ", ".join(f"{name} {value_text(value)}" for name, value in means.items())
+    if not count:
+        return f"{words} (totals)" if words else ""
+    over = f"{count:,.0f} {counted}"
+    return f"{words} ({over})" if words else over
+
+
+def value_text(value: float | None) -> str:
+    """Return a number in four digits, or that it is not finite."""
+    return "not finite" if value is None else f"{value:.4g}"

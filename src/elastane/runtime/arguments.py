@@ -1,0 +1,190 @@
+"""Check what a script gives to ``run.prepare``, before anything is laid out or moved."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from elastane.api.errors import BadInput
+from elastane.runtime.state.live_objects import live_objects
+from elastane.runtime.state.plain import Stateful
+from elastane.runtime.values import describe, number_of
+
+FRAMEWORKS = frozenset(
+    {"accelerate", "deepspeed", "fairscale", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"}
+)
+"""Packages that wrap models and optimizers to share the work among processes of their own."""
+WRAPPERS = frozenset(
+    {
+        "DataParallel",
+        "DistributedDataParallel",
+        "FullyShardedDataParallel",
+        "FSDPModule",
+        "DeepSpeedEngine",
+        "PipelineEngine",
+        "_FabricModule",
+    }
+)
+"""Classes of modules that do, by name: most of them are not installed, or slow to import."""
+
+
+def check_arguments(
+    model: object, optimizer: object, *, scheduler: object, scaler: object, clip_grad_norm: object
+) -> None:
+    """Refuse what cannot be prepared.
+
+    Raises:
+        BadInput: an argument is of another kind, wrapped for other workers, or does not fit the others.
+    """
+    _check_model(model)
+    _check_optimizer(optimizer)
+    _check_scheduler(scheduler, optimizer)
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise BadInput(
+            f"run.prepare(scaler={describe(scaler)})",
+            means="the run scales losses with a scaler of PyTorch's",
+            do="pass scaler=torch.amp.GradScaler(), or leave it out",
+        )
+    if clip_grad_norm is not None:
+        norm = None if isinstance(clip_grad_norm, bool) else number_of(clip_grad_norm)
+        if norm is None or math.isnan(norm) or norm <= 0:
+            raise BadInput(
+                f"run.prepare(clip_grad_norm={describe(clip_grad_norm)})",
+                means="it is the largest norm that the gradient of a step may have",
+                do="pass a number above 0, such as clip_grad_norm=1.0, or leave it out",
+            )
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        several = isinstance(model, list | tuple | dict)
+        raise BadInput(
+            f"run.prepare was given {describe(model)} as its model",
+            means="a run trains one torch.nn.Module",
+            do="put all of them into one nn.ModuleDict or nn.ModuleList"
+            if several
+            else "pass the module first",
+        )
+    wrapper = find_wrapper(model.modules())
+    if wrapper is not None:
+        raise refused_wrapper(wrapper)
+    check_process_group()
+
+
+def _check_optimizer(optimizer: object) -> None:
+    if not isinstance(optimizer, Optimizer):
+        if isinstance(optimizer, type):
+            do = f"pass an object of it: {optimizer.__name__}(model.parameters(), lr=...)"
+        elif isinstance(optimizer, list | tuple | dict):
+            do = "build one optimizer with a group of parameters for each"
+        else:
+            do = "pass such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
+        raise BadInput(
+            f"run.prepare was given {describe(optimizer)} as its optimizer",
+            means="a run trains with one torch.optim.Optimizer",
+            do=do,
+        )
+    if not isinstance(getattr(optimizer, "param_groups", None), list) or not hasattr(optimizer, "state"):
+        raise BadInput(
+            f"the optimizer ({type(optimizer).__name__}) has no param_groups",
+            means="it was not built to its end",
+            do="have its __init__ call super().__init__(params, defaults)",
+        )
+    package = type(optimizer).__module__.partition(".")[0]
+    if package in FRAMEWORKS:
+        raise BadInput(
+            f"the optimizer is wrapped by {package} ({type(optimizer).__name__})",
+            means=f"{package} shares the work among processes of its own, and Elastane does that here",
+            do=f"leave {package} out: pass the optimizer that it wraps, and the model likewise",
+        )
+
+
+def _check_scheduler(scheduler: object, optimizer: object) -> None:
+    if scheduler is None:
+        return
+    if isinstance(scheduler, type) or not hasattr(scheduler, "step") or not isinstance(scheduler, Stateful):
+        raise BadInput(
+            f"run.prepare(scheduler={describe(scheduler)})",
+            means="a schedule has step, state_dict and load_state_dict",
+            do="pass such as torch.optim.lr_scheduler.LambdaLR(optimizer, function)",
+        )
+    other = getattr(scheduler, "optimizer", None)
+    if isinstance(other, Optimizer) and other is not optimizer:
+        raise BadInput(
+            f"the schedule ({type(scheduler).__name__}) is of another optimizer",
+            means="it would never change the learning rate of the one that trains",
+            do="build it with the optimizer that goes to run.prepare",
+        )
+
+
+def find_wrapper(modules: Iterable[nn.Module]) -> nn.Module | None:
+    """Return the first module that shares its work among devices or processes; None: there is none."""
+    return next((m for m in modules if any(kind.__name__ in WRAPPERS for kind in type(m).__mro__)), None)
+
+
+def refused_wrapper(wrapper: nn.Module) -> BadInput:
+    """The error for a model that is wrapped for other workers."""
+    # A module under fully_shard has a class made of its own and of FSDPModule.
+    name = next(kind.__name__ for kind in type(wrapper).__mro__ if kind.__name__ in WRAPPERS)
+    return BadInput(
+        f"the model is wrapped in {name}",
+        means=f"Elastane's workers share each step themselves; {name} would share it once more",
+        do=f"leave {name} out: pass the model itself (model.module of a wrapper) to run.prepare, and start "
+        "several workers with elastane run --workers N",
+    )
+
+
+def check_not_wrapped(model: nn.Module) -> None:
+    """Find a wrapper that the script has put around the model after ``run.prepare``.
+
+    Raises:
+        BadInput: there is one.
+    """
+    mine = {id(module) for module in model.modules()}
+    for module in live_objects(nn.Module):
+        if find_wrapper([module]) is not None and any(id(part) in mine for part in module.children()):
+            raise refused_wrapper(module)
+
+
+def check_process_group() -> None:
+    """Refuse a process group of several processes.
+
+    Raises:
+        BadInput: the script has made one.
+    """
+    there = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if there and torch.distributed.get_world_size() > 1:
+        raise BadInput(
+            f"the script has made a process group of {torch.distributed.get_world_size()} processes, as by "
+            "torch.distributed.init_process_group",
+            means="workers of a run come and go, which a process group cannot follow",
+            do="leave init_process_group out; the run sums gradients, and run.evaluate sums anything else",
+        )
+
+
+def used_scalers() -> list[GradScaler]:
+    """Return the scalers that have scaled something."""
+    # Its scale is made at its first use.
+    return [s for s in live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
+
+
+def check_scalers(before: list[GradScaler]) -> None:
+    """Find a scaler that the script uses by itself in its inner loop.
+
+    Args:
+        before: `used_scalers` before the first microbatch; that of ``run.prepare`` is among them.
+
+    Raises:
+        BadInput: there is one.
+    """
+    for scaler in used_scalers():
+        if all(scaler is not other for other in before):
+            raise BadInput(
+                "the script scales losses with a GradScaler that the run does not know",
+                means="the scale would stay in the gradients, and a worker that joins would have another one",
+                do="pass it: run.prepare(model, optimizer, scaler=scaler); then write step.backward(loss), "
+                "without scaler.scale, unscale_, step and update",
+            )

@@ -1,0 +1,195 @@
+"""Which data a script may give to ``run.steps`` and ``run.evaluate``; what to write instead of other data."""
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from elastane.api.errors import BadInput
+from elastane.runtime.values import describe
+
+FEW = 4
+"""Tensors in a tuple that is more likely inputs and targets than a dataset of so few samples."""
+
+
+def check_dataset(dataset: object, function: str) -> None:
+    """Refuse what is neither a map-style dataset nor a stream.
+
+    Args:
+        dataset: as the script has passed it.
+        function: it was passed to, for the message.
+
+    Raises:
+        BadInput: it is something else; says what to pass instead.
+    """
+    refusal = _refusal(dataset)
+    if refusal is not None:
+        what, means, do = refusal
+        raise BadInput(f"{function} was given {what}", means=means, do=do)
+
+
+def check_positions(dataset: object, function: str) -> None:
+    """Refuse what has no samples by position.
+
+    Raises:
+        BadInput: likewise.
+    """
+    check_dataset(dataset, function)
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise BadInput(
+            f"{function} was given a {type(dataset).__name__}, which has no samples by position",
+            means="the workers share the samples by their positions",
+            do="pass a dataset with __len__ and __getitem__, such as a list of the samples",
+        )
+
+
+def check_count(function: str, name: str, value: object, least: int = 1) -> None:
+    """Refuse what is not a whole number, or too small.
+
+    Raises:
+        BadInput: likewise.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise BadInput(
+            f"{function}({name}={describe(value)})",
+            means=f"{name} is a whole number, {least} or more",
+            do=f"pass such as {name}={max(least, 8)}",
+        )
+
+
+def check_collate(function: str, collate: object) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        BadInput: likewise.
+    """
+    if collate is not None and not callable(collate):
+        raise BadInput(
+            f"{function}(collate={describe(collate)})",
+            means="collate is a function that makes a batch of a list of samples",
+            do="pass such a function, or leave it out for PyTorch's default",
+        )
+
+
+def _refusal(dataset: object) -> tuple[str, str, str] | None:
+    """What was passed, why that will not do, and what to write; None: it may do."""
+    name = describe(dataset)
+    shares = "the run deals samples to workers whose number changes, so it reads them by position"
+    if isinstance(dataset, DataLoader):
+        means = (
+            "the run itself shuffles, batches and loads ahead, so that any number of workers can share that"
+        )
+        do = (
+            "pass loader.dataset, and what the loader was given: global_batch and microbatch for batch_size, "
+            "collate= for collate_fn, loaders= for num_workers"
+        )
+        return name, means, do
+    if isinstance(dataset, str | bytes | os.PathLike):
+        do = "read it first, such as datasets.load_dataset('csv', data_files=path)['train'], and pass that"
+        return f"{describe(dataset)}, not the data in it", shares, do
+    if isinstance(dataset, Mapping):
+        keys = ", ".join(repr(key) for key in list(dataset)[:FEW] if isinstance(key, str))
+        do = f"pass one of them ({keys}): dataset['train'] of a DatasetDict; of columns, TensorDataset(x, y)"
+        return f"{name}, which has its parts by name", shares, do
+    if isinstance(dataset, Sampler):
+        return f"{name}, a sampler", "the run shuffles by itself", "pass the dataset that it samples from"
+    if isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
+        do = (
+            "pass the dataset itself, or list(...) of its samples; for a stream pass a function "
+            "(shard, shards) that returns an iterable over that shard"
+        )
+        return f"{name}, which can be read only once", "a step that is computed again reads it again", do
+    if (
+        isinstance(dataset, type)
+        and issubclass(dataset, Dataset)
+        and not issubclass(dataset, IterableDataset)
+    ):
+        return f"the class {dataset.__name__}", shares, f"pass an object of it: {dataset.__name__}(...)"
+    if isinstance(dataset, tuple | list) and _is_columns(dataset):
+        do = "pass torch.utils.data.TensorDataset(inputs, targets)"
+        return f"{name} of {len(dataset)} tensors of equal length", "each would count as one sample", do
+    return _refused_function(dataset) if _is_factory(dataset) else _refused_rest(dataset)
+
+
+def _is_factory(dataset: object) -> bool:
+    is_class = isinstance(dataset, type)
+    return is_class or (
+        callable(dataset) and not any(hasattr(dataset, m) for m in ("__iter__", "__getitem__"))
+    )
+
+
+def _refused_function(dataset: Any) -> tuple[str, str, str] | None:  # noqa: ANN401 - whatever can be called
+    try:
+        inspect.signature(dataset).bind(0, 1)
+    except TypeError:
+        name = getattr(dataset, "__name__", type(dataset).__name__)
+        return (
+            f"the function {name}, which does not take (shard, shards)",
+            "it is called once for each shard of a stream, with the shard's number and how many there are",
+            f"write def {name}(shard, shards): ..., or pass list({name}()) if that fits into memory",
+        )
+    except ValueError:  # written in C, without a signature
+        return None
+    return None
+
+
+def _refused_rest(dataset: object) -> tuple[str, str, str] | None:
+    if hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):
+        is_unordered = isinstance(dataset, set | frozenset)
+        do = "pass sorted(...) or list(...) of it"
+        return ("a set", "its order differs from process to process", do) if is_unordered else None
+    return (
+        describe(dataset),
+        "it is neither a dataset nor a function that opens the shards of a stream",
+        "pass a dataset with __len__ and __getitem__, an IterableDataset, or a function (shard, shards)",
+    )
+
+
+def _is_columns(parts: tuple[Any, ...] | list[Any]) -> bool:
+    """Whether these are rather the columns of a dataset than samples, which would be alike."""
+    if not 1 < len(parts) <= FEW or not all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
+        return False
+    kinds = {(tuple(part.shape), str(part.dtype)) for part in parts}
+    lengths = {part.shape[0] if part.ndim else 0 for part in parts}
+    return len(kinds) > 1 and len(lengths) == 1 and lengths != {0} and max(lengths) > len(parts)
+
+
+def batch_rows(dataset: object) -> int:
+    """Return how many rows each item of a list has that looks like a list of batches; 0 if it does not.
+
+    The first items of such a list are tuples or dicts whose tensors all begin with the same dimension.
+    """
+    if not isinstance(dataset, list | tuple) or len(dataset) < 2:  # noqa: PLR2004 - one cannot be compared
+        return 0
+    rows = {_rows(item) for item in dataset[:2]}
+    return rows.pop() if len(rows) == 1 else 0
+
+
+def _rows(item: object) -> int:
+    if not isinstance(item, Mapping | list | tuple) or len(item) < 2:  # noqa: PLR2004 - nothing to compare
+        return 0
+    parts = item.values() if isinstance(item, Mapping) else item
+    first = {part.shape[0] if isinstance(part, torch.Tensor) and part.ndim else 0 for part in parts}
+    return first.pop() if len(first) == 1 else 0
+
+
+def batched(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:  # noqa: ANN401 - the user's
+    """Return a batch made by PyTorch's default collate function.
+
+    Raises:
+        BadInput: it cannot make one of such samples.
+    """
+    try:
+        return collate(samples)
+    except (TypeError, RuntimeError, KeyError, ValueError) as error:
+        kind = type(samples[0]).__name__
+        raise BadInput(
+            f"samples of the dataset cannot be put into one batch: the first is a {kind}",
+            means=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
+            do="return tensors or numbers of equal shapes from the dataset, or pass collate=, a function "
+            "that makes a batch of a list of samples",
+        ) from error

@@ -1,0 +1,99 @@
+"""What a script records of a step: the values it logs and the files it writes.
+
+Values logged in the inner loop are those of microbatches; their mean over the samples of the step is part of
+the outcome that all workers agree on. Values logged between two steps are the same on every worker: each vote
+carries their digest. Both are in the ledger's line of the step, so each step has them exactly once, however
+often it was computed.
+"""
+
+import math
+from collections.abc import Mapping
+
+from elastane.api.checkpoints import Written
+from elastane.api.errors import BadInput
+from elastane.runtime.state.plain import digest_of_text, text
+from elastane.runtime.values import MOST_NAMES
+
+WEIGHT = "weight of "
+"""Names of values are identifiers, so no value is called like the weight of another one."""
+
+
+def leaf_sums(values: Mapping[str, float], samples: int) -> dict[str, float]:
+    """Return what a microbatch of so many samples adds to the sums of its step."""
+    sums = {name: value * samples for name, value in values.items()}
+    return sums | {WEIGHT + name: float(samples) for name in values}
+
+
+def means_of(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean over samples of each value that microbatches have logged."""
+    means = {
+        name: sums[name] / weight
+        for name in sums
+        if not name.startswith(WEIGHT) and (weight := sums.get(WEIGHT + name, 0.0))
+    }
+    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+
+class StepRecord:
+    """Values and files of the step just made.
+
+    Attributes:
+        values: by name.
+        files: written through `run.artifact`, by name.
+        digest: of what was recorded between the steps, the same on every worker; empty: nothing was.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+        self.files: dict[str, Written] = {}
+        self.digest = ""
+
+    def begin(self, values: Mapping[str, float]) -> None:
+        """A step has been made, whose microbatches have logged these means."""
+        self.values, self.files, self.digest = dict(values), {}, ""
+
+    def log(self, values: Mapping[str, float]) -> None:
+        """Add values of the step.
+
+        Raises:
+            BadInput: a name has a value already, or there are too many.
+        """
+        check_new(self.values, values)
+        if len(self.values) + len(values) > MOST_NAMES:
+            raise BadInput(
+                f"run.log was given more than {MOST_NAMES} values for one step",
+                means="all of them would stand in one line of the ledger",
+                do="log fewer, for example their mean; write tables with run.artifact",
+            )
+        self.values.update(values)
+        self._update()
+
+    def add_file(self, name: str, written: Written) -> None:
+        """Add a file of the step."""
+        self.files[name] = written
+        self._update()
+
+    def _update(self) -> None:
+        files = {name: written.checksum for name, written in self.files.items()}
+        values = {name: value.hex() for name, value in self.values.items()}
+        self.digest = digest_of_text(text([values, files]))
+
+
+def first_difference(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
+    """Return the first name whose value differs, or that only one of them has; None: they are the same."""
+    return next((name for name in sorted({*one, *other}) if one.get(name) != other.get(name)), None)
+
+
+def check_new(known: Mapping[str, float], values: Mapping[str, float]) -> None:
+    """Refuse a second value of a name.
+
+    Raises:
+        BadInput: a name has a value already.
+    """
+    twice = next((name for name in values if name in known), None)
+    if twice is not None:
+        raise BadInput(
+            f"run.log was given {twice} twice for the same step",
+            means="a step has one value of each name; one of them would be lost",
+            do="use two names, or log their mean",
+        )

@@ -1,0 +1,111 @@
+"""Check the named numbers that a script hands over: what it logs, measures and adds up."""
+
+import math
+import numbers
+import os
+from collections.abc import Mapping
+
+import torch
+
+from elastane.api.errors import BadInput
+from elastane.api.printable import one_line
+
+LONGEST_NAME = 64
+MOST_NAMES = 200
+"""Values of one step; each is in the ledger's line of the step."""
+LARGEST = 1e100
+"""Sums over all samples of a step must not overflow."""
+SHOWN = 40
+
+
+def number_of(value: object) -> float | None:
+    """Return a number or a tensor of one element in fp64; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1 or value.is_complex():
+            return None
+        return float(value.detach())
+    if isinstance(value, numbers.Real):
+        try:
+            return float(value)
+        except (OverflowError, ValueError):
+            return math.inf
+    return None
+
+
+def sum_of(value: object) -> float | None:
+    """Return a number, or the sum of a tensor, in fp64; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        return None if value.is_complex() else value.detach().double().sum().item()
+    return number_of(value)
+
+
+def describe(value: object) -> str:
+    """Return what a value is, in a few words that are safe to print."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is None:
+        return "None"
+    if isinstance(value, bool | int | float | str | bytes | os.PathLike):
+        shown = os.fspath(value) if isinstance(value, os.PathLike) else value
+        # Of a text only its beginning: it may be a whole file.
+        text = repr(shown[:SHOWN] if isinstance(shown, str | bytes) else shown)
+        return f"{one_line(text, SHOWN)} ({type(value).__name__})"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def checked_names(names: Mapping[str, object], function: str) -> None:
+    """Refuse names that the ledger cannot carry.
+
+    Args:
+        names: of the values.
+        function: that the script has called, for the message.
+
+    Raises:
+        BadInput: one is not an identifier or too long, or there are too many.
+    """
+    if len(names) > MOST_NAMES:
+        raise BadInput(
+            f"{function} was given {len(names)} values; {MOST_NAMES} are allowed",
+            means="all of them would stand in one line of the ledger",
+            do="pass fewer, for example their mean; write tables with run.artifact",
+        )
+    for name in names:
+        if not name.isidentifier() or len(name) > LONGEST_NAME:
+            raise BadInput(
+                f"{function}: {one_line(name, SHOWN)!r} is not a name that can be recorded",
+                means=f"a name is an identifier of at most {LONGEST_NAME} characters",
+                do="use letters, digits and underscores: val_loss instead of val/loss",
+            )
+
+
+def checked_values(values: Mapping[str, object], function: str) -> dict[str, float]:
+    """Return the values as finite numbers.
+
+    Args:
+        values: by name.
+        function: that the script has called, for the message.
+
+    Raises:
+        BadInput: a name or a value cannot be recorded.
+    """
+    checked_names(values, function)
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        number = number_of(value)
+        if number is None:
+            raise BadInput(
+                f"{function}({name}=...) was given {describe(value)}",
+                means="only numbers and tensors of one element are recorded",
+                do=f"reduce it first: {name}=values.mean(); write texts, tables and images with run.artifact",
+            )
+        if not math.isfinite(number) or abs(number) > LARGEST:
+            raise BadInput(
+                f"{function}({name}=...) was given {number}",
+                means=f"a recorded value is finite and at most {LARGEST:g}",
+                do=f"leave it out where it is not: if math.isfinite({name}): {function}({name}={name})",
+            )
+        found[name] = number
+    return found

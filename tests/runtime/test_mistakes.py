@@ -1,0 +1,481 @@
+"""What people write out of habit, or by mistake, is answered with what to write instead."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+import elastane
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.runtime.hints import hint_of
+
+from .lessons import CLASSES, FEATURES, samples
+
+
+def linear():
+    return nn.Sequential(nn.Linear(FEATURES, CLASSES))
+
+
+def loss_of(model, batch):
+    inputs, targets = batch
+    return functional.cross_entropy(model(inputs), targets)
+
+
+class Script:
+    """A plain training whose parts a test replaces by mistakes."""
+
+    def __init__(self, model=linear, optimizer=torch.optim.AdamW, data=None, **prepared):
+        self.model, self.data, self.prepared = model(), samples() if data is None else data, prepared
+        self.optimizer = optimizer(self.model.parameters())
+        self.run = elastane.join()
+
+    def prepare(self):
+        self.run.prepare(self.model, self.optimizer, **self.prepared)
+
+    def backward(self, step, batch):
+        step.backward(loss_of(self.model, batch))
+
+    def between(self, step):
+        pass
+
+    def train(self, **wishes):
+        self.prepare()
+        for step in self.run.steps(self.data, **({"global_batch": 8, "microbatch": 2, "until": 3} | wishes)):
+            for batch in step:
+                self.backward(step, batch)
+            self.between(step)
+        return self
+
+
+def refusal_of(script, **wishes):
+    """What the script is told; all of it says what happened, what that means and what to do."""
+    with pytest.raises(ElastaneError) as refused:
+        script.train(**wishes)
+    error = refused.value
+    assert error.what
+    assert error.means
+    assert error.do
+    return error
+
+
+# -- gradients and optimizers by hand ------------------------------------------------------------------------
+
+CLIPS = {
+    "clip_grad_norm_": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "clip_grad_value_": lambda model: nn.utils.clip_grad_value_(model.parameters(), 1.0),
+    "by hand": lambda model: [parameter.grad.mul_(0.5) for parameter in model.parameters()],
+    "its norm": lambda model: [parameter.grad.norm() for parameter in model.parameters()],
+    "zeroed in place": lambda model: model.zero_grad(set_to_none=False),
+}
+
+
+@pytest.mark.parametrize("clip", CLIPS.values(), ids=CLIPS)
+@pytest.mark.parametrize("place", ["inside", "between"])
+def test_gradients_are_not_changed_by_hand(clip, place):
+    script = Script()
+
+    def inside(step, batch):
+        step.backward(loss_of(script.model, batch))
+        clip(script.model)
+
+    if place == "inside":
+        script.backward = inside
+    else:
+        script.between = lambda _step: clip(script.model)
+    assert "clip_grad_norm=" in refusal_of(script).do
+
+
+@pytest.mark.parametrize("place", ["before", "after", "between"])
+def test_zero_grad_changes_nothing(place):
+    script, plain = Script(), Script()
+
+    def backward(step, batch):
+        if place == "before":
+            script.optimizer.zero_grad()
+        step.backward(loss_of(script.model, batch))
+        if place == "after":
+            script.optimizer.zero_grad()
+
+    script.backward = backward
+    if place == "between":
+        script.between = lambda _step: script.model.zero_grad()
+    plain.model.load_state_dict(script.model.state_dict())
+    assert script.train().run.digest == plain.train().run.digest
+
+
+def test_a_backward_pass_of_the_scripts_own_between_steps_has_its_gradients():
+    script, found = Script(), []
+
+    def between(_step):
+        sum(parameter.square().sum() for parameter in script.model.parameters()).backward()
+        found.append([torch.equal(p.grad, 2 * p.detach()) for p in script.model.parameters()])
+
+    script.between = between
+    script.train()
+    assert found == [[True, True]] * 3
+
+
+def test_the_model_may_be_compiled_and_moved_between_steps():
+    script = Script()
+
+    def between(_step):
+        script.model.to("cpu")
+        with torch.no_grad():
+            torch.compile(script.model, backend="eager")(torch.zeros(1, FEATURES))
+
+    script.between = between
+    script.train()
+
+
+@pytest.mark.parametrize("place", ["inside", "between"])
+def test_the_optimizer_is_not_stepped_by_hand(place):
+    script = Script()
+
+    def inside(step, batch):
+        step.backward(loss_of(script.model, batch))
+        script.optimizer.step()
+
+    if place == "inside":
+        script.backward = inside
+    else:
+        script.between = lambda _step: script.optimizer.step()
+    assert "optimizer.step()" in refusal_of(script).do
+
+
+@pytest.mark.parametrize("method", ["scale", "unscale_", "step", "update"])
+def test_a_scaler_of_the_run_is_left_to_the_run(method):
+    scaler = torch.amp.GradScaler("cpu")
+    script = Script(scaler=scaler)
+    argument = {"scale": torch.zeros(()), "update": None}.get(method, script.optimizer)
+    script.between = lambda _step: getattr(scaler, method)(*([] if argument is None else [argument]))
+    assert f"scaler.{method}()" in refusal_of(script).what
+
+
+def test_a_scaler_that_the_run_does_not_know_is_found():
+    scaler, script = torch.amp.GradScaler("cpu"), Script()
+    script.backward = lambda step, batch: step.backward(scaler.scale(loss_of(script.model, batch)))
+    assert "scaler=scaler" in refusal_of(script).do
+
+
+# -- the loss ------------------------------------------------------------------------------------------------
+
+LOSSES = {
+    "vector": (lambda loss: torch.stack([loss, loss]), "mean()"),
+    "empty": (lambda loss: loss.reshape(1)[:0], "mean()"),
+    "number": (lambda loss: loss.item(), "without loss.item()"),
+    "integer": (lambda _loss: 3, "tensor itself"),
+    "detached": (lambda loss: loss.detach(), ".detach()"),
+    "made anew": (lambda loss: torch.tensor(loss.item()), "torch.tensor"),
+    "of integers": (lambda loss: loss.long(), "floating point"),
+    "complex": (lambda loss: loss.to(torch.complex64), ".real"),
+    "none": (lambda _loss: None, "return the loss"),
+    "dict": (lambda loss: {"loss": loss}, "outputs['loss']"),
+    "tuple": (lambda loss: (loss, loss), "losses[0]"),
+    "text": (lambda _loss: "loss", "tensor of one element"),
+    "not finite": (lambda loss: loss * float("nan"), "learning rate"),
+    "of nothing that is trained": (lambda _loss: torch.zeros((), requires_grad=True) * 2, "run.prepare"),
+}
+
+
+@pytest.mark.parametrize(("change", "instead"), LOSSES.values(), ids=LOSSES)
+def test_a_loss_that_has_no_backward_pass(change, instead):
+    script = Script()
+    script.backward = lambda step, batch: step.backward(change(loss_of(script.model, batch)))
+    assert instead in refusal_of(script).do
+
+
+@pytest.mark.parametrize("change", [lambda loss: loss.double(), lambda loss: loss.reshape(1)])
+def test_a_loss_of_another_type_or_of_one_element_will_do(change):
+    script = Script()
+    script.backward = lambda step, batch: step.backward(change(loss_of(script.model, batch)))
+    script.train()
+
+
+@pytest.mark.parametrize("weight", ["2", -1, float("nan"), torch.ones(2), True, [1]])
+def test_a_weight_is_a_number(weight):
+    script = Script()
+    script.backward = lambda step, batch: step.backward(loss_of(script.model, batch), weight=weight)
+    assert "weight" in refusal_of(script).what
+
+
+def test_plain_backward_passes_are_answered():
+    script = Script()
+    script.backward = lambda _step, batch: loss_of(script.model, batch).backward()
+    assert "step.backward(loss)" in refusal_of(script).do
+
+    def both(step, batch):
+        loss = loss_of(script.model, batch)
+        loss.backward()
+        step.backward(loss)
+
+    script = Script()
+    script.backward = both
+    assert "leave loss.backward() out" in refusal_of(script).do
+
+
+# -- what is prepared ----------------------------------------------------------------------------------------
+
+
+def process_group():
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+
+
+@pytest.fixture
+def group():
+    process_group()
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, nn.parallel.DistributedDataParallel])
+@pytest.mark.parametrize("place", ["before", "after"])
+@pytest.mark.usefixtures("group")
+def test_a_model_is_not_wrapped_for_other_workers(wrap, place):
+    script = Script()
+    if place == "before":
+        script.model = wrap(script.model)
+    else:
+        script.prepare()
+        script.prepare = lambda: setattr(script, "model", wrap(script.model))
+    error = refusal_of(script)
+    assert wrap.__name__ in error.what
+    assert "model.module" in error.do
+
+
+def test_a_process_group_of_one_does_no_harm(group):
+    Script().train()
+
+
+PREPARED = {
+    "no model": ({"model": None}, "module"),
+    "several models": ({"model": [linear()]}, "nn.ModuleDict"),
+    "an optimizer's class": ({"optimizer": torch.optim.SGD}, "SGD(model.parameters()"),
+    "several optimizers": ({"optimizer": []}, "one optimizer"),
+    "no optimizer": ({"optimizer": None}, "AdamW"),
+    "half an optimizer": ({"optimizer": torch.optim.SGD.__new__(torch.optim.SGD)}, "super().__init__"),
+    "a schedule's class": ({"scheduler": torch.optim.lr_scheduler.StepLR}, "LambdaLR"),
+    "a function as a schedule": ({"scheduler": lambda epoch: epoch}, "LambdaLR"),
+    "another optimizer's schedule": (
+        {"scheduler": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(linear().parameters()), 1)},
+        "the optimizer that goes to run.prepare",
+    ),
+    "no scaler": ({"scaler": True}, "GradScaler"),
+    "a negative norm": ({"clip_grad_norm": -1.0}, "clip_grad_norm=1.0"),
+    "no norm": ({"clip_grad_norm": "1"}, "clip_grad_norm=1.0"),
+    "a norm that is not a number": ({"clip_grad_norm": float("nan")}, "clip_grad_norm=1.0"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "instead"), PREPARED.values(), ids=PREPARED)
+def test_what_is_prepared_fits_together(wrong, instead):
+    script = Script()
+    script.model, script.optimizer = (
+        wrong.get("model", script.model),
+        wrong.get("optimizer", script.optimizer),
+    )
+    script.prepared = {key: value for key, value in wrong.items() if key not in ("model", "optimizer")}
+    assert instead in refusal_of(script).do
+
+
+# -- data ----------------------------------------------------------------------------------------------------
+
+
+def numbers():
+    yield from samples()
+
+
+X, Y = samples().tensors
+DATA = {
+    "loader": (DataLoader(samples(), batch_size=8), "loader.dataset"),
+    "loader of samples": (DataLoader(samples(), batch_size=None), "loader.dataset"),
+    "iterator of a loader": (iter(DataLoader(samples())), "the dataset itself"),
+    "generator": (numbers(), "list(...)"),
+    "zip": (zip(X, Y, strict=True), "list(...)"),
+    "generator function": (numbers, "(shard, shards)"),
+    "splits": ({"train": samples(), "test": samples()}, "dataset['train']"),
+    "path": ("/data/train.csv", "load_dataset"),
+    "path object": (Path("/data/train.csv"), "load_dataset"),
+    "columns": ((X, Y), "TensorDataset"),
+    "class": (TensorDataset, "TensorDataset(...)"),
+    "sampler": (RandomSampler(samples()), "the dataset that it samples from"),
+    "set": ({1, 2, 3}, "sorted"),
+    "number": (48, "__getitem__"),
+}
+
+
+@pytest.mark.parametrize(("data", "instead"), DATA.values(), ids=DATA)
+def test_what_is_no_dataset(data, instead):
+    assert instead in refusal_of(Script(data=data)).do
+
+
+def test_a_class_that_opens_shards_is_a_stream():
+    class Shards(IterableDataset):
+        def __init__(self, shard, shards):
+            self.place = 0
+
+        def __iter__(self):
+            while self.place < 20:
+                self.place += 1
+                yield samples()[self.place - 1]
+            self.place = 0
+
+        def state_dict(self):
+            return {"place": self.place}
+
+        def load_state_dict(self, state):
+            self.place = state["place"]
+
+    Script(data=Shards).train()
+
+
+@pytest.mark.parametrize("item", [object(), None, {"a": object()}])
+def test_samples_that_make_no_batch_are_told_of_collate(item):
+    assert "collate=" in refusal_of(Script(data=[item] * 20)).do
+
+
+def test_samples_of_different_lengths_are_told_of_collate():
+    assert "collate=" in refusal_of(Script(data=[torch.zeros(n % 3 + 1) for n in range(20)])).do
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"global_batch": 8.0},
+        {"global_batch": "8"},
+        {"microbatch": True},
+        {"microbatch": None},
+        {"until": True},
+        {"loaders": -1},
+        {"loaders": "2"},
+        {"prefetch": 0},
+        {"collate": 3},
+    ],
+)
+def test_numbers_of_another_kind_are_named(wishes):
+    (name,) = wishes
+    assert name in refusal_of(Script(), **wishes).what
+
+
+# -- order ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", ["evaluate", "checkpoint"])
+def test_a_step_is_not_interrupted(inner):
+    script = Script()
+
+    def backward(step, batch):
+        step.backward(loss_of(script.model, batch))
+        if inner == "evaluate":
+            list(script.run.evaluate(samples(), microbatch=4))
+        else:
+            script.run.checkpoint()
+
+    script.backward = backward
+    assert "inside a step" in refusal_of(script).what
+
+
+def test_an_evaluation_that_is_left_early_is_told():
+    script = Script()
+
+    def between(_step):
+        for _ in script.run.evaluate(samples(), microbatch=4):
+            break
+
+    script.between = between
+    assert "to its end" in refusal_of(script).do
+
+
+def test_a_step_is_iterated_once():
+    script = Script()
+    script.between = list
+    assert "iterated twice" in refusal_of(script).what
+
+
+EVALUATIONS = {
+    "loader": (lambda run: run.evaluate(DataLoader(samples()), microbatch=4), "loader.dataset"),
+    "generator": (lambda run: run.evaluate(numbers(), microbatch=4), "list(...)"),
+    "path": (lambda run: run.evaluate("test.csv", microbatch=4), "load_dataset"),
+    "no microbatch": (lambda run: run.evaluate(samples(), microbatch=0), "microbatch="),
+    "added outside": (lambda run: run.evaluate(samples(), microbatch=4).add(right=1), "in the loop"),
+}
+
+
+@pytest.mark.parametrize(("evaluate", "instead"), EVALUATIONS.values(), ids=EVALUATIONS)
+def test_what_is_no_evaluation(evaluate, instead):
+    script = Script()
+    script.between = lambda _step: evaluate(script.run)
+    assert instead in refusal_of(script).do
+
+
+@pytest.mark.parametrize("value", ["1", None, [1, 2], torch.zeros(1, dtype=torch.complex64)])
+def test_an_evaluation_adds_up_numbers(value):
+    script = Script()
+
+    def between(_step):
+        score = script.run.evaluate(samples(), microbatch=4)
+        for _ in score:
+            score.add(right=value)
+
+    script.between = between
+    assert "add(right=...)" in refusal_of(script).what
+
+
+@pytest.mark.parametrize("value", ["1", None, torch.zeros(2), float("nan")])
+def test_a_checkpoint_is_told_apart_by_numbers(value):
+    script = Script()
+    script.between = lambda _step: script.run.checkpoint(val_loss=value)
+    assert "val_loss" in refusal_of(script).what
+
+
+def test_the_loss_of_a_checkpoint_is_that_of_its_step():
+    script = Script()
+    script.between = lambda _step: script.run.checkpoint(loss=1.0)
+    assert "val_loss" in refusal_of(script).do
+
+
+def test_totals_of_an_evaluation_are_apart_from_the_loss_of_the_step():
+    script = Script()
+
+    def between(step):
+        score = script.run.evaluate(samples(), microbatch=4)
+        for _ in score:
+            score.add(loss=100.0)
+        metrics = script.run._training.state.rest.metrics
+        assert metrics["loss"] == step.loss
+        assert metrics["evaluation.loss"] == 500.0
+
+    script.between = between
+    script.train()
+
+
+# -- errors of PyTorch's -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "instead"),
+    [
+        ("Default process group has not been initialized, please make sure to", "leave out"),
+        ("Error initializing torch.distributed using env:// rendezvous: RANK expected", "leave out"),
+        ("No inf checks were recorded for this optimizer.", "scaler=scaler"),
+        ("CUDA out of memory. Tried to allocate 2 GiB", "microbatch="),
+    ],
+)
+def test_errors_of_other_ways_to_train_get_a_hint(text, instead):
+    lines = hint_of(RuntimeError(text)).splitlines()
+    assert lines[0].startswith("  means:")
+    assert lines[1].startswith("  do:")
+    assert instead in lines[1]
+
+
+def test_other_errors_get_no_hint():
+    assert hint_of(ValueError("mat1 and mat2 shapes cannot be multiplied")) == ""
+
+
+def test_a_refusal_is_bad_input():
+    with pytest.raises(BadInput):
+        Script(data=48).train()

@@ -1,0 +1,250 @@
+"""What a script records of a step, in one process; tests/processes/test_recording.py has several."""
+
+import math
+
+import pytest
+import torch
+
+from elastane.api.errors import BadInput, RunFailed
+from elastane.runtime.artifacts import remove_unfinished, writing
+from elastane.runtime.step_record import StepRecord, leaf_sums, means_of
+
+from .lessons import samples
+from .test_mistakes import Script, loss_of, refusal_of
+
+
+@pytest.fixture
+def lines():
+    """Of each step, its values and files as the reporter last got them."""
+    return {}
+
+
+@pytest.fixture
+def script(lines, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    script = Script()
+    reporter = script.run._reporter
+    committed = reporter.committed
+
+    def observed(round_, *args, logged, **options):
+        lines[round_.outcome.step] = [dict(logged), {}]
+        committed(round_, *args, logged=logged, **options)
+
+    def recorded(values, files):
+        lines[max(lines)] = [dict(values), dict(files)]
+
+    monkeypatch.setattr(reporter, "committed", observed)
+    monkeypatch.setattr(reporter, "recorded", recorded)
+    return script
+
+
+def test_values_of_microbatches_become_their_mean_over_samples(script, lines):
+    seen = {}
+
+    def backward(step, batch):
+        step.backward(loss_of(script.model, batch))
+        value = batch[0].sum().item()
+        script.run.log(sum_of_inputs=batch[0].sum(), mean=value / 2)
+        if step.under_way and step._rehearsal is None:
+            seen.setdefault(step._training.step + 1, []).append((value, len(batch[0])))
+
+    script.backward = backward
+    script.train(microbatch=3, global_batch=9)
+    assert len(lines) == 3
+    for step, batches in seen.items():
+        expected = math.fsum(value * count for value, count in batches) / sum(n for _, n in batches)
+        assert lines[step][0]["sum_of_inputs"] == pytest.approx(expected)
+
+
+def test_values_of_a_step_are_added_to_them(script, lines):
+    def backward(step, batch):
+        step.backward(loss_of(script.model, batch))
+        script.run.log(inside=1.0)
+
+    script.backward = backward
+    script.between = lambda step: (script.run.log(number=step.number), script.run.log(lr=torch.tensor([0.5])))
+    script.train()
+    assert [lines[step][0] for step in (1, 2, 3)] == [
+        {"inside": 1.0, "number": float(step), "lr": 0.5} for step in (1, 2, 3)
+    ]
+
+
+def test_a_microbatch_may_log_or_not():
+    sums = [leaf_sums({"seldom": 4.0, "often": 1.0}, 2), leaf_sums({"often": 3.0}, 6)]
+    totals = {name: math.fsum(some.get(name, 0.0) for some in sums) for name in {*sums[0], *sums[1]}}
+    assert means_of(totals) == {"seldom": 4.0, "often": (2.0 + 18.0) / 8}
+
+
+def test_totals_of_an_evaluation_have_no_weights_and_give_no_means():
+    assert means_of({"loss": 3.0, "right": 2.0}) == {}
+
+
+HOSTILE = {
+    "name with a slash": {"val/loss": 1.0},
+    "empty name": {"": 1.0},
+    "name with a line break": {"a\nb": 1.0},
+    "long name": {"a" * 65: 1.0},
+    "not a number": {"a": float("nan")},
+    "infinite": {"a": -math.inf},
+    "huge": {"a": 10**400},
+    "too large to sum": {"a": 1e200},
+    "text": {"a": "3.4"},
+    "huge text": {"a": "x" * 10_000_000},
+    "nothing": {"a": None},
+    "several": {"a": torch.zeros(3)},
+    "no tensor at all": {"a": torch.zeros(0)},
+    "complex": {"a": 1j},
+    "list": {"a": [1.0]},
+    "10,000 names": {f"name_{n}": 1.0 for n in range(10_000)},
+}
+
+
+@pytest.mark.parametrize("values", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("place", ["inside", "between"])
+def test_what_cannot_be_recorded_is_refused_in_few_words(script, values, place):
+    def backward(step, batch):
+        step.backward(loss_of(script.model, batch))
+        script.run.log(**values)
+
+    if place == "inside":
+        script.backward = backward
+    else:
+        script.between = lambda _step: script.run.log(**values)
+    error = refusal_of(script)
+    assert "run.log" in error.what
+    assert len(str(error)) < 600
+
+
+def test_a_name_has_one_value_in_a_step(script):
+    def backward(step, batch):
+        step.backward(loss_of(script.model, batch))
+        script.run.log(right=1.0)
+
+    script.backward = backward
+    script.between = lambda _step: script.run.log(right=2.0)
+    assert "two names" in refusal_of(script).do
+
+
+def test_many_calls_do_not_make_a_line_of_any_length(script):
+    script.between = lambda _step: [script.run.log(**{f"name_{n}": 1.0}) for n in range(1000)]
+    assert "run.artifact" in refusal_of(script).do
+
+
+def test_a_value_that_differs_each_time_the_microbatch_is_computed_is_found(script):
+    counter = iter(range(1000))
+
+    def backward(step, batch):
+        step.backward(loss_of(script.model, batch))
+        script.run.log(count=next(counter))
+
+    script.backward = backward
+    assert "count" in refusal_of(script).what
+
+
+def calls(script):
+    def log():
+        script.run.log(a=1.0)
+
+    def write():
+        with script.run.artifact("a.txt") as path:
+            path.write_text("a")
+
+    return {"run.log": log, "run.artifact": write}
+
+
+@pytest.mark.parametrize("function", ["run.log", "run.artifact"])
+def test_what_is_recorded_belongs_to_a_step_just_made(script, function):
+    call = calls(script)[function]
+    with pytest.raises(BadInput):
+        call()
+    script.prepare()
+    with pytest.raises(BadInput, match="before the step was made"):
+        call()
+    for step in script.run.steps(script.data, global_batch=8, microbatch=2, until=2):
+        with pytest.raises(BadInput, match="before the step was made"):
+            call()
+        for batch in step:
+            script.backward(step, batch)
+        call()
+        score = script.run.evaluate(samples(), microbatch=4)
+        for _ in score:
+            with pytest.raises(BadInput, match="inside an evaluation"):
+                call()
+    with pytest.raises(BadInput, match=r"after the last step[\s\S]*step\.last"):
+        call()
+
+
+def test_an_artifact_is_a_file_of_its_step(script, lines, tmp_path):
+    def between(step):
+        with script.run.artifact("sample.txt") as path:
+            path.write_text(f"step {step.number}")
+
+    script.between = between
+    script.train()
+    found = {str(p.relative_to(tmp_path)): p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
+    assert found == {f"artifacts/step-{n}/sample.txt": f"step {n}" for n in (1, 2, 3)}
+    assert [lines[n][1]["sample.txt"].bytes for n in (1, 2, 3)] == [6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "/etc/x", ".hidden", "", "a b", "x\n", "a" * 101, None, 3, "\x1b[2J", "é"]
+)
+def test_an_artifact_cannot_leave_its_folder(script, name):
+    def between(_step):
+        with script.run.artifact(name) as path:
+            path.write_text("x")
+
+    script.between = between
+    error = refusal_of(script)
+    assert "samples.png" in error.do
+    assert str(error).isprintable() or "\x1b" not in str(error)
+
+
+@pytest.mark.parametrize("made", ["nothing", "folder", "link"])
+def test_an_artifact_is_one_file(script, made, tmp_path):
+    def between(_step):
+        with script.run.artifact("x.txt") as path:
+            if made == "folder":
+                path.mkdir()
+            elif made == "link":
+                path.symlink_to("/etc/passwd")
+
+    script.between = between
+    assert "write one file to path" in refusal_of(script).do
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_what_was_half_written_does_not_appear(script, tmp_path):
+    def between(_step):
+        with script.run.artifact("x.txt") as path:
+            path.write_text("half")
+            raise KeyError("the script's own")
+
+    script.between = between
+    with pytest.raises(KeyError):
+        script.train()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_what_the_dead_were_writing_is_removed(tmp_path):
+    (tmp_path / ".worker-3").mkdir()
+    (tmp_path / ".worker-3" / "x.txt").write_text("half")
+    remove_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
+    (tmp_path / "artifacts").write_text("a file")
+    with pytest.raises(RunFailed) as failed, writing(tmp_path / "artifacts", 3, "x.txt", 0) as (path, _):
+        path.write_text("x")
+    assert "step 3" in failed.value.what
+
+
+def test_the_digest_tells_values_and_files_apart():
+    one, other = StepRecord(), StepRecord()
+    for record in (one, other):
+        record.begin({"inside": 1.0})
+    assert one.digest == other.digest == ""
+    one.log({"a": 1.0})
+    other.log({"a": 1.0000000000000002})
+    assert one.digest != other.digest
