@@ -9,6 +9,7 @@ from websockets.sync.client import connect
 from elastane.api.control import Answer, Ask, decode_answer, encode
 from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.rundir import RunDir
+from elastane.client.owner_rights import rights_of_owner
 from elastane.observability.run_files import is_live
 
 RETRY_S = 0.05
@@ -55,10 +56,12 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
 
 def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
     """A `TimeoutError` is an `OSError` too."""
-    endpoint = msgspec.json.decode(run_dir.endpoint.read_bytes(), type=Endpoint)
+    with rights_of_owner(run_dir.root):
+        endpoint = msgspec.json.decode(run_dir.endpoint.read_bytes(), type=Endpoint)
+        secret = run_dir.secret.read_text().strip()
     with connect(
         f"ws://{endpoint.host}:{endpoint.port}",
-        additional_headers={"Authorization": f"Bearer {run_dir.secret.read_text().strip()}"},
+        additional_headers={"Authorization": f"Bearer {secret}"},
         open_timeout=timeout_s,
         close_timeout=1,
         max_size=LARGEST_ANSWER_BYTES,

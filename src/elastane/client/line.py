@@ -10,6 +10,7 @@ from websockets.exceptions import WebSocketException
 from elastane.api.control import Answer, Ask, decode_answer, encode
 from elastane.api.rundir import RunDir
 from elastane.client.channel import LARGEST_ANSWER_BYTES, Endpoint
+from elastane.client.owner_rights import rights_of_owner
 
 
 class Line:
@@ -54,10 +55,12 @@ class Line:
 
     async def _asked(self, question: Ask) -> Answer:
         if self._connection is None:
-            endpoint = msgspec.json.decode(self._run_dir.endpoint.read_bytes(), type=Endpoint)
+            with rights_of_owner(self._run_dir.root):
+                endpoint = msgspec.json.decode(self._run_dir.endpoint.read_bytes(), type=Endpoint)
+                secret = self._run_dir.secret.read_text().strip()
             self._connection = await connect(
                 f"ws://{endpoint.host}:{endpoint.port}",
-                additional_headers={"Authorization": f"Bearer {self._run_dir.secret.read_text().strip()}"},
+                additional_headers={"Authorization": f"Bearer {secret}"},
                 max_size=LARGEST_ANSWER_BYTES,
                 compression=None,
                 proxy=None,

@@ -16,6 +16,7 @@ import msgspec
 
 from elastane.api.errors import ElastaneError
 from elastane.api.serving import Ready, Serving
+from elastane.client.privacy import narrow_umask
 from elastane.controller.serving import serve
 
 COMPANION_S = 0.5
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int, help="file descriptor that is told when it listens")
     parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
     options = parser.parse_args()
+    narrow_umask()
     if options.companion is not None:
         end_with(options.companion)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")

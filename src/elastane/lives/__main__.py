@@ -21,6 +21,7 @@ from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.client.privacy import narrow_umask
 from elastane.lives.audience import Log
 from elastane.lives.conclusion import concluded
 from elastane.lives.life_file import read_life, write_life
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--limits", required=True, help="fewest and most, MIN:MAX")
     options = parser.parse_args()
     low, _, high = options.limits.partition(":")
+    narrow_umask()
     wish = Wish(options.life, options.workers, (int(low), int(high)))
     audience = Log()
     try:

@@ -63,6 +63,7 @@ def submit(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Respons
     def do(tx: Connection) -> Reply:
         caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
         check(spec, _priorities(tx))
+        caller.controller.check_team(spec.team)
         _claim(tx, spec.name)
         job = jobs.submit(tx, spec, caller.principal.user, caller.now_s)
         message = f"{caller.principal.user} submitted {job.name}"
