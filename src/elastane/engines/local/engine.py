@@ -172,8 +172,9 @@ class LocalEngine:
         if watched is not None and watched.present:
             return "processes of the job exist: another life would find its directory locked"
         run_dir = self._places.run_dir(job)
+        noted = self._places.noted(job)
         with rights_of_owner(run_dir.root):
-            anothers = not self._places.noted(job) and _is_anothers(run_dir, watched, order)
+            anothers = not noted and _is_anothers(run_dir, watched, order)
         if anothers:
             # Its end would be taken for the job's, and its checkpoints for the job's state.
             why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
