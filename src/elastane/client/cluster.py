@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-import httpx
 import msgspec
 
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.extras import needing
 from elastane.api.jobs import JobSpec
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
@@ -57,6 +57,9 @@ from elastane.api.wire import (
     Usage,
     Version,
 )
+
+with needing("client", "to talk to a cluster"):
+    import httpx
 
 T = TypeVar("T")
 Document = Cohort | Team | PriorityClass | Pool | Reservation | Trigger

@@ -107,12 +107,8 @@ def connect(to: Context | None = None) -> "Cluster":
     """
     to = context() if to is None else to
     check_url(to.url)
-    try:
-        from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
-    except ModuleNotFoundError as error:
-        raise BadInput(
-            f"to talk to a cluster, {error.name} must be installed", do="pip install 'elastane[client]'"
-        ) from error
+    from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
+
     if to.certificate and not Path(to.certificate).is_file():
         raise BadInput(
             f"there is no certificate {to.certificate}",

@@ -15,9 +15,9 @@ import time
 import msgspec
 
 from elastane.api.errors import ElastaneError
+from elastane.api.extras import require
 from elastane.api.serving import Ready, Serving
 from elastane.client.privacy import narrow_umask
-from elastane.controller.serving import serve
 
 COMPANION_S = 0.5
 
@@ -41,6 +41,9 @@ def main() -> None:
                 told.write(msgspec.json.encode(what) + b"\n")
 
     try:
+        require("controller", "a controller needs its packages")
+        from elastane.controller.serving import serve  # noqa: PLC0415 - it needs them
+
         serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), ready, time.time)
     except ElastaneError as error:
         # `elastane up` tells its user what comes after "error: ".

@@ -18,6 +18,7 @@ import msgspec
 from elastane.agent import identity
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
+from elastane.api.extras import require
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -92,6 +93,7 @@ def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
 def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
     """Lives to the end. The one place where a failure becomes an outcome."""
     try:
+        require("torch", "a job on this machine needs torch")
         if has_finished(run_dir):
             # The life before ended between its last word and its file.
             over = RunOver(code=0, why="all steps had been made")

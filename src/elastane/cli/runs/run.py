@@ -12,6 +12,7 @@ import typer
 
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
+from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.policy import CheckpointOptions
@@ -35,6 +36,7 @@ from elastane.lives.living import lived
 from elastane.lives.resuming import resume as another_life
 from elastane.lives.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.observability.run_files import read_record
+from elastane.storage.place import open_place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -209,7 +211,7 @@ def run(
     Options of elastane come before SCRIPT; all after it is the script's own.
 
       $ elastane run --workers 1:4 --name demo train.py --lr 3e-4
-      $ elastane run -m recipes.pretrain --lr 3e-4
+      $ elastane run -m mypackage.train --lr 3e-4
 
     The state is kept as it goes. After a power cut, go on from there, with any
     number of workers, to the same trained bytes:
@@ -226,6 +228,7 @@ def run(
     )
     console = talk(as_json=as_json)
     cpus = len(os.sched_getaffinity(0))
+    require("torch", "training needs torch")
     if resume is not None:
         if script is not None:
             raise BadInput(
@@ -291,6 +294,9 @@ def run(
             max_shard_size=max_shard_size,
         )
         spec = spec_of(options, chosen, cpus)
+        if spec.checkpoints is not None and "://" in spec.checkpoints.url:
+            # Before anything is written: the package for this place may be missing.
+            open_place(spec.checkpoints.url)
         with claimed(spec, run_dir) as directory:
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in remarks(spec):
