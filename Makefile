@@ -17,20 +17,31 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pilot test check format bench chaos survive crash clean
+.PHONY: help setup pins demo pilot test check format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 setup: $(STAMP) ## a virtual environment in .venv with everything installed
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than 3.11; name a newer one: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable '.[torch,examples,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,examples,dev]'
 	@touch $@
+
+pins: ## the newest versions that pyproject.toml admits, into constraints.txt; then run make check test
+	rm -rf build/constraints
+	$(PYTHON) -m venv build/constraints
+	build/constraints/bin/python -m pip install --quiet $(TORCH)
+	build/constraints/bin/python -m pip install --quiet --editable '.[torch,examples,dev]'
+	{ sed -n '/^#/p' constraints.txt; \
+	  build/constraints/bin/python -m pip freeze --exclude-editable --exclude torch | sed -E "/^(nvidia|triton|cuda)/d; /==/!d"; \
+	} > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+	rm -rf build/constraints
 
 demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
 	$(BIN)/python examples/demo.py

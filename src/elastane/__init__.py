@@ -15,6 +15,11 @@ __version__ = "0.1.0"
 __all__ = ["EarlyStopping", "Run", "join"]
 
 
+def __dir__() -> list[str]:
+    """Return the names of this module, those that are loaded on first use included."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name asked for
     if name in __all__:
         from elastane.runtime import session, stopping  # noqa: PLC0415 - torch is loaded only for who trains

@@ -16,6 +16,16 @@ def started(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[STARTED])
 
 
+def user_of(pid: int) -> int | None:
+    """Return the id of the user that a process belongs to; None: it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The real id, which nobody but root can change to that of another user.
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("Uid:")), None)
+
+
 def open_process(pid: int, start: int) -> int | None:
     """A pidfd of the process that began at ``start``; None: it has ended. To be closed by the caller."""
     try:

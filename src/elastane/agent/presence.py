@@ -12,10 +12,13 @@ import stat
 import time
 from pathlib import Path
 
+from elastane.agent import identity
 from elastane.api.rundir import RunDir
 
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """No run's directory is there, or none any more."""
+PATIENCE_S = 1.0
+RETRY_S = 0.01
 
 
 def be_present(run_dir: RunDir) -> int:
@@ -25,11 +28,22 @@ def be_present(run_dir: RunDir) -> int:
         The descriptor; to be kept open.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or another process keeps the lock for itself.
     """
     descriptor = _opened(run_dir.presence, os.O_CREAT)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
+    give_up = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            # Whoever asks holds the lock for a moment. A process of the job that holds it alone for longer
+            # must not stop the controller.
+            if not isinstance(error, BlockingIOError) or time.monotonic() > give_up:
+                os.close(descriptor)
+                raise
+            time.sleep(RETRY_S)
+        else:
+            return descriptor
 
 
 def anyone_present(run_dir: RunDir) -> bool:
@@ -71,9 +85,20 @@ def _opened(presence: Path, flags: int = 0) -> int:
     return descriptor
 
 
-def those_present(run_dir: RunDir) -> tuple[int, ...]:
-    """Process ids of all who hold it, found by looking at every process of this user."""
-    return tuple(pid for entry in Path("/proc").glob("[0-9]*") if is_present(run_dir, pid := int(entry.name)))
+def those_present(run_dir: RunDir, user: int | None = None) -> tuple[int, ...]:
+    """Return the ids of all processes that have the file of the lock open.
+
+    The file itself is not resolved: if a job put a link in its place, to ``/dev/null`` say, every process of
+    the machine would be among them.
+
+    Args:
+        run_dir: of the run.
+        user: id of the only user whose processes count; None: any.
+    """
+    pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+    return tuple(
+        pid for pid in pids if (user is None or identity.user_of(pid) == user) and is_present(run_dir, pid)
+    )
 
 
 def is_present(run_dir: RunDir, pid: int) -> bool:

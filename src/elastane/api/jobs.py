@@ -164,8 +164,8 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
         version: of this schema.
         name: unique in the cluster.
         script: a Python training script; a path that is not absolute begins in ``working_dir``.
-        module: instead, the name of a Python module that trains, as ``python -m`` takes it: installed, as
-            recipes are, or in ``working_dir``.
+        module: instead, the name of a Python module that trains, as ``python -m`` takes it: installed,
+            or in ``working_dir``.
         command: instead of either, a program and its arguments, nothing of which reaches a shell.
         args: of the script or the module.
         working_dir: absolute path of the directory in which its processes begin; empty: that of the script's

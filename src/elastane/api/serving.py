@@ -2,6 +2,8 @@
 
 import msgspec
 
+from elastane.api.run_as import RunAs
+
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """How a controller is to run.
@@ -17,6 +19,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         device: their kind.
         user: whom the first token is for.
         new_token: make another operator's token, though there is one: the last may be lost.
+        run_as: the system users that jobs run as.
     """
 
     home: str
@@ -29,6 +32,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     user: str = "operator"
     new_token: bool = False
+    run_as: RunAs = RunAs()
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,6 +44,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         store: its database.
         token: an operator's new one, told only this once; empty: there is one already.
         narrowed: files and folders that others had rights to, which were taken from them.
+        run_as: the system users that jobs run as.
     """
 
     url: str
@@ -47,3 +52,4 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     store: str
     token: str = ""
     narrowed: tuple[str, ...] = ()
+    run_as: RunAs = RunAs()

@@ -42,6 +42,7 @@ from elastane.cli.runs.run import run
 from elastane.cli.runs.stop import stop
 from elastane.cli.runs.verify import verify
 from elastane.cli.verb import verb
+from elastane.client.privacy import narrow_umask
 
 HELP = """
 Elastic training for PyTorch. Workers may join, leave and die while a model
@@ -156,6 +157,7 @@ app.command(rich_help_panel=OPERATE)(verb(audit))
 
 
 def main() -> None:
+    narrow_umask()
     app()
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from elastane.api.errors import BadInput, ElastaneError, RunFailed
 from elastane.api.export import Refused
+from elastane.api.extras import require
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -22,9 +23,11 @@ def said_by(module: str, options: Sequence[str], kind: type[T]) -> T:
         kind: what it says unless it refuses.
 
     Raises:
+        MissingExtra: torch is not installed.
         ElastaneError: it refuses, in these words.
         RunFailed: the process broke; what it printed is on stderr.
     """
+    require("torch", "this needs torch")
     # -P keeps the working directory out of its module path: a user's logging.py is not ours.
     command = [sys.executable, "-P", "-m", module, *options]
     process = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own module
@@ -35,7 +38,7 @@ def said_by(module: str, options: Sequence[str], kind: type[T]) -> T:
         raise RunFailed(
             f"{module} ended with exit code {process.returncode} and without a word",
             means="nothing was done; what it printed is above",
-            do="check that torch and safetensors are installed: pip install 'elastane[torch]'",
+            do=f"check that torch works: {sys.executable} -c 'import torch, safetensors'",
         ) from None
     if isinstance(said, Refused):
         error = BadInput if said.exit_code == BadInput.exit_code else ElastaneError

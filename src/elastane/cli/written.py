@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.api.extras import needing
 
 
 def pyyaml(what: str = "") -> Any:  # noqa: ANN401 - a library without types
@@ -20,12 +21,8 @@ def pyyaml(what: str = "") -> Any:  # noqa: ANN401 - a library without types
     Raises:
         BadInput: it is not there.
     """
-    try:
+    with needing("client", f"{what} needs pyyaml".lstrip()):
         import yaml  # noqa: PLC0415 - few verbs need it
-    except ImportError as error:
-        raise BadInput(
-            f"{what} needs pyyaml, which is not installed".lstrip(), do="pip install 'elastane[client]'"
-        ) from error
     return yaml
 
 

@@ -19,10 +19,10 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-import httpx
 import msgspec
 
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.extras import needing
 from elastane.api.foreign import Decoder, Malformed
 from elastane.api.jobs import JobSpec
 from elastane.api.pools import Pool
@@ -59,6 +59,9 @@ from elastane.api.wire import (
     Usage,
     Version,
 )
+
+with needing("client", "to talk to a cluster"):
+    import httpx
 
 T = TypeVar("T")
 Document = Cohort | Team | PriorityClass | Pool | Reservation | Trigger

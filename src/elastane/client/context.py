@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from elastane.api.errors import BadInput
+from elastane.api.run_as import RunAs
 from elastane.client.addresses import check_url
 from elastane.client.resolve import runs_home
 
@@ -106,12 +107,8 @@ def connect(to: Context | None = None) -> "Cluster":
     """
     to = context() if to is None else to
     check_url(to.url)
-    try:
-        from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
-    except ModuleNotFoundError as error:
-        raise BadInput(
-            f"to talk to a cluster, {error.name} must be installed", do="pip install 'elastane[client]'"
-        ) from error
+    from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
+
     if to.certificate and not Path(to.certificate).is_file():
         raise BadInput(
             f"there is no certificate {to.certificate}",
@@ -151,6 +148,27 @@ def running() -> Running | None:
 
 def keep_running(found: Running) -> None:
     _write(home() / "controller.json", found)
+
+
+def keep_run_as(run_as: RunAs) -> None:
+    """Have the next controller that starts here run jobs as these users too."""
+    _write(home() / "run-as.json", run_as)
+
+
+def kept_run_as() -> RunAs:
+    """Return the system users that jobs ran as when a controller started here last.
+
+    Raises:
+        BadInput: the file is damaged; jobs must not run as root for that.
+    """
+    try:
+        return _read(home() / "run-as.json", RunAs) or RunAs()
+    except BadInput as error:
+        raise BadInput(
+            error.what,
+            means="nobody knows as which users the jobs ran; nothing was started",
+            do="name them again: elastane up --run-as TEAM=USER",
+        ) from error
 
 
 def _read(path: Path, kind: type[T]) -> T | None:

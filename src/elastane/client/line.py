@@ -10,6 +10,7 @@ from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answe
 from elastane.api.endpoint import bearer, read_endpoint, read_secret
 from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
+from elastane.client.owner_rights import rights_of_owner
 
 
 class Line:
@@ -54,9 +55,11 @@ class Line:
 
     async def _asked(self, question: Ask) -> Answer:
         if self._connection is None:
+            with rights_of_owner(self._run_dir.root):
+                endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
             self._connection = await connect(
-                read_endpoint(self._run_dir).url,
-                additional_headers=bearer(read_secret(self._run_dir)),
+                endpoint.url,
+                additional_headers=bearer(secret),
                 max_size=LARGEST_ANSWER_BYTES,
                 compression=None,
                 proxy=None,

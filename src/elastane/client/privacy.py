@@ -1,4 +1,7 @@
-"""What holds secrets is for its owner: rights that others have from before are taken from them."""
+"""What holds secrets is for its owner: rights that others have from before are taken from them.
+
+Nothing that Elastane makes can be written by everybody, whatever the umask.
+"""
 
 import os
 import stat
@@ -9,6 +12,19 @@ from elastane.api.errors import BadInput
 OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 OF_STRANGERS = stat.S_IWGRP | stat.S_IRWXO
 """Of a folder: a group that may look into it was let in on purpose, and its files with secrets are closed."""
+
+
+EVERYBODY_WRITES, OTHERS_WRITE = 0o002, 0o022
+
+
+def narrow_umask() -> None:
+    """Let nobody but the owner write to what this process makes, if its umask lets everybody write.
+
+    Such a umask (000, of many containers and services) is an oversight: whoever may write to a run directory
+    can replace a checkpoint or the log of a worker. Any other umask is somebody's choice, and stays.
+    """
+    mask = os.umask(0o077)
+    os.umask(mask if mask & EVERYBODY_WRITES else mask | OTHERS_WRITE)
 
 
 def narrowed(path: Path, rights: int = OF_OTHERS) -> bool:

@@ -15,9 +15,10 @@ import time
 import msgspec
 
 from elastane.api.errors import ElastaneError
+from elastane.api.extras import require
 from elastane.api.log_lines import log_to
 from elastane.api.serving import Ready, Serving
-from elastane.controller.serving import serve
+from elastane.client.privacy import narrow_umask
 
 COMPANION_S = 0.5
 
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--ready-fd", type=int, help="file descriptor that is told when it listens")
     parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
     options = parser.parse_args()
+    narrow_umask()
     if options.companion is not None:
         end_with(options.companion)
     logging.basicConfig(level=logging.INFO, handlers=[log_to(logging.StreamHandler())])
@@ -40,6 +42,9 @@ def main() -> None:
                 told.write(msgspec.json.encode(what) + b"\n")
 
     try:
+        require("controller", "a controller needs its packages")
+        from elastane.controller.serving import serve  # noqa: PLC0415 - it needs them
+
         serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), ready, time.time)
     except ElastaneError as error:
         # `elastane up` tells its user what comes after "error: ".

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from elastane.api.errors import ElastaneError
+from elastane.api.extras import needing
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources, Training
 from elastane.api.log_lines import log_to
 from elastane.api.pools import Pool
@@ -144,8 +145,9 @@ def explained(run_dir: RunDir) -> Explained | None:
     """
     if not run_dir.controller.exists():
         return None
-    from elastane.controller.store import deciding, jobs  # noqa: PLC0415 - as above
-    from elastane.controller.store.database import Store  # noqa: PLC0415
+    with needing("controller", "to read why a run has its size"):
+        from elastane.controller.store import deciding, jobs  # noqa: PLC0415 - as above
+        from elastane.controller.store.database import Store  # noqa: PLC0415
 
     store = Store(f"sqlite:///{run_dir.controller}", prepared=True)
     try:

@@ -12,6 +12,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -38,7 +39,9 @@ from elastane.controller.store import documents
 from elastane.controller.store.database import Store, files_of
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease
+from elastane.engines.local.accounts import account_of
 from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.isolation import PRIVATE_UMASK, open_home
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
@@ -64,11 +67,16 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
     """Serves until SIGTERM or SIGINT.
 
     Raises:
-        BadInput: it cannot listen there, another controller has the store, or others may read the store and
-            it is not this user's to close.
+        BadInput: it cannot listen there, another controller has the store, others may read the store and
+            it is not this user's to close, or jobs cannot run as the users that are named.
         StoreError: the database cannot be used, or its lease was lost.
     """
     _many_files()
+    if wish.run_as.isolates:
+        open_home(wish.run_as, Path(wish.home))
+        # With them the controller could read, for a job, what a group of root's may read.
+        os.setgroups([])
+        os.umask(PRIVATE_UMASK)
     closed = tuple(str(path) for path in files_of(wish.store) if narrowed(path))
     sys.setswitchinterval(SWITCH_S)
     listener = _listening(wish)
@@ -95,11 +103,17 @@ def _serve(  # noqa: PLR0917 - the parts of a process
 ) -> None:
     node = SeenNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
-    engine = LocalEngine(Path(wish.home), node=node)
+    engine = LocalEngine(Path(wish.home), node=node, run_as=wish.run_as)
     scheduler = Scheduler(plan=plan, words=explain)
     loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
     controller = Controller(
-        store, wake=loop.wake, plan=plan, words=explain, failing=lambda: loop.failing, clock=clock
+        store,
+        wake=loop.wake,
+        plan=plan,
+        words=explain,
+        failing=lambda: loop.failing,
+        check_team=partial(account_of, wish.run_as),
+        clock=clock,
     )
     app = application(controller)
     server = _Server(configured(app, wish))
@@ -136,6 +150,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
                 store=store.where,
                 token=secret or "",
                 narrowed=closed,
+                run_as=wish.run_as,
             )
         )
     thread.start()

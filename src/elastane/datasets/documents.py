@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from elastane.api.errors import BadInput
+from elastane.api.extras import needing
 
 PIECE_CHARACTERS = 1 << 20
 LINES = (".jsonl", ".ndjson")
@@ -64,14 +65,8 @@ def _lines(path: Path, field: str) -> Iterator[Iterator[str]]:
 
 
 def _rows(path: Path, field: str) -> Iterator[Iterator[str]]:
-    try:
+    with needing("text", f"{path} needs pyarrow, which reads parquet files"):
         from pyarrow import parquet  # noqa: PLC0415 - only who has parquet files needs it
-    except ImportError as error:
-        raise BadInput(
-            f"{path} needs pyarrow",
-            means="parquet files are read with it, and it is not installed",
-            do="pip install 'elastane[text]'",
-        ) from error
     with _readable(path), parquet.ParquetFile(path) as file:
         if field not in file.schema_arrow.names:
             raise _no_text(path, field, f"its columns are {', '.join(file.schema_arrow.names)}")

@@ -18,9 +18,11 @@ import msgspec
 from elastane.agent import identity
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
+from elastane.api.extras import require
 from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.client.privacy import narrow_umask
 from elastane.lives.audience import Log
 from elastane.lives.conclusion import concluded
 from elastane.lives.life_file import read_life, write_life
@@ -55,6 +57,7 @@ def main() -> None:
     parser.add_argument("--limits", required=True, help="fewest and most, MIN:MAX")
     options = parser.parse_args()
     low, _, high = options.limits.partition(":")
+    narrow_umask()
     wish = Wish(options.life, options.workers, (int(low), int(high)))
     audience = Log()
     try:
@@ -99,6 +102,7 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
         RunDirectoryLost: the run directory was removed, moved or replaced.
     """
     try:
+        require("torch", "a job on this machine needs torch")
         if has_finished(run_dir):
             # The life before ended between its last word and its file.
             over = RunOver(code=0, why="all steps had been made")

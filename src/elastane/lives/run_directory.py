@@ -22,13 +22,16 @@ SECRET_BYTES = 32
 
 
 @contextmanager
-def claimed(spec: RunSpec, directory: Path | None, typed: tuple[str, ...] | None = None) -> Iterator[RunDir]:
+def claimed(
+    spec: RunSpec, directory: Path | None, typed: tuple[str, ...] | None = None, *, linked: bool = True
+) -> Iterator[RunDir]:
     """A new run directory, locked for as long as the context lasts.
 
     Args:
         spec: of the run; goes into ``run.json``.
         directory: where; None is ``$ELASTANE_HOME/runs/NAME``. Elsewhere, a link there makes the name known.
         typed: see `RunRecord`.
+        linked: make that link.
 
     Raises:
         BadInput: in use, holding another run, not writable, or the disk is full. Nothing was overwritten.
@@ -44,7 +47,7 @@ def claimed(spec: RunSpec, directory: Path | None, typed: tuple[str, ...] | None
         refuse_another_run(run_dir)
         try:
             write_beginnings(run_dir, spec, typed)
-            if directory is not None:
+            if directory is not None and linked:
                 make_known(spec.name, run_dir)
         except OSError as error:
             raise unwritable(run_dir, error) from error

@@ -200,7 +200,7 @@ def submit(
       $ elastane submit job.yaml --workers 2:8
       $ elastane submit train.py --workers 1:8 --team vision -- --lr 3e-4
       $ elastane submit train.py --workers 1:8 --dry-run > job.yaml
-      $ elastane submit -m recipes.pretrain --workers 1:8 -- --lr 3e-4
+      $ elastane submit -m mypackage.train --workers 1:8 -- --lr 3e-4
 
     With --json, the job as the cluster has it, with --wait as it ended.
     With --wait, exit code 0 if it finished, 1 if it failed, 130 if it was

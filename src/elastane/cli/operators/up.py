@@ -5,6 +5,7 @@ import getpass
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 
 from elastane.agent import identity
 from elastane.api.errors import BadInput, RunFailed
+from elastane.api.run_as import RunAs, parse_run_as
 from elastane.api.serving import Ready, Serving
 from elastane.cli.devices import devices_here
 from elastane.cli.verb import AsJson, print_json, talk
@@ -24,9 +26,11 @@ from elastane.client.context import (
     home,
     keep,
     keep_of_store,
+    keep_run_as,
     keep_running,
     kept_context,
     kept_of_store,
+    kept_run_as,
     make_home,
     running,
 )
@@ -51,12 +55,32 @@ def up(
     new_token: Annotated[
         bool, typer.Option("--new-token", help="Make another operator's token; the last one may be lost.")
     ] = False,
+    run_as: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--run-as",
+            metavar="[TEAM=]USER",
+            help="Run the jobs of a team as this system user; without TEAM=, those of all other teams. Needs "
+            "root. Give it once per team. It is kept for the next elastane up.",
+            show_default=False,
+        ),
+    ] = None,
+    no_run_as: Annotated[
+        bool,
+        typer.Option("--no-run-as", help="Run all jobs as the controller's user again.", show_default=False),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Go on in the background.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a controller: scheduler, API, this machine's engine.
 
     Jobs do not need it to go on: it can be ended and started again at any time.
+
+    Without --run-as, jobs run as the user who starts the controller: whoever may submit one can then read
+    the files of that user, the token of the operator among them. Where teams do not trust each other,
+    name system users:
+
+      $ sudo ELASTANE_HOME=/var/lib/elastane elastane up -d --run-as vision=el-vision --run-as el-jobs
     """
     console = talk(as_json=as_json)
     _check_alone()
@@ -73,14 +97,18 @@ def up(
         device=kind,
         user=getpass.getuser(),
         new_token=new_token,
+        run_as=_users(run_as, no_run_as=no_run_as),
     )
     make_home()
     log = home() / "controller.log"
     secrets = (log, *home().glob("cluster*.json"))
-    closed = [str(home())] if narrowed(home(), OF_STRANGERS) else []
+    # Users of jobs pass through the home to their run directories.
+    others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates else OF_STRANGERS
+    closed = [str(home())] if narrowed(home(), others) else []
     closed += [str(path) for path in secrets if narrowed(path)]
     process, ready = _started(wish, log, detach=detach)
     ready = msgspec.structs.replace(ready, narrowed=(*closed, *ready.narrowed))
+    keep_run_as(wish.run_as)
     before, kept = running(), kept_context()
     keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
     if ready.token:
@@ -97,6 +125,7 @@ def up(
     console.print(f"controller  {ready.url}", markup=False)
     console.print(f"store       {ready.store}", markup=False)
     console.print(f"devices     {wish.devices} x {wish.device}, pool local", markup=False)
+    console.print(f"jobs        {_users_text(wish.run_as, wish.user)}", markup=False)
     if ready.token:
         console.print(f"token       {ready.token}", markup=False)
         console.print(
@@ -109,6 +138,28 @@ def up(
         return
     console.print("Ctrl-C ends it; jobs go on without it")
     raise typer.Exit(_waited(process))
+
+
+def _users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
+    """Return the system users that jobs are to run as.
+
+    Raises:
+        BadInput: the options contradict each other, or those of the last time cannot be read.
+    """
+    if words and no_run_as:
+        raise BadInput("--run-as and --no-run-as contradict each other", do="give one of them")
+    if words:
+        return parse_run_as(words)
+    return RunAs() if no_run_as else kept_run_as()
+
+
+def _users_text(run_as: RunAs, own: str) -> str:
+    """``run as el-vision (team vision), el-jobs (other teams)``."""
+    if not run_as.isolates:
+        return f"run as {own}, who starts the controller: they can read its token; see --run-as"
+    users = [f"{user} (team {team})" for team, user in sorted(run_as.teams.items())]
+    users += [f"{run_as.default} (other teams)" if users else run_as.default] if run_as.default else []
+    return f"run as {', '.join(users)}"
 
 
 def down(as_json: AsJson = False) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
+from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.policy import CheckpointOptions
@@ -38,6 +39,7 @@ from elastane.lives.living import lived
 from elastane.lives.resuming import resume as another_life
 from elastane.lives.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.observability.run_files import read_record
+from elastane.storage.place import open_place
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -222,7 +224,7 @@ def run(
     Options of elastane come before SCRIPT; all after it is the script's own.
 
       $ elastane run --workers 1:4 --name demo train.py --lr 3e-4
-      $ elastane run -m recipes.pretrain --lr 3e-4
+      $ elastane run -m mypackage.train --lr 3e-4
 
     The state is kept as it goes. After a power cut, go on from there, with any
     number of workers, to the same trained bytes:
@@ -241,6 +243,7 @@ def run(
     if debug:
         refuse_beside_debug(workers=workers, start=start, as_json=as_json)
     cpus = len(os.sched_getaffinity(0))
+    require("torch", "training needs torch")
     if resume is not None:
         if script is not None:
             raise BadInput(
@@ -311,6 +314,9 @@ def run(
             debug=debug,
         )
         spec = spec_of(options, chosen, cpus)
+        if spec.checkpoints is not None and "://" in spec.checkpoints.url:
+            # Before anything is written: the package for this place may be missing.
+            open_place(spec.checkpoints.url)
         with claimed(spec, run_dir, typed_options(context, left_out=("module",))) as directory:
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in remarks(spec):

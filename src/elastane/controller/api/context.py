@@ -43,6 +43,7 @@ class Controller:
         plan: the scheduler's, for what would be.
         words: a decision's reasons as sentences, given the team of each job.
         failing: why the loop's turns fail; empty: they do not.
+        check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
         settings: limits.
         clock: seconds since 1970.
     """
@@ -55,6 +56,7 @@ class Controller:
         plan: Callable[[Snapshot], Plan],
         words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
         failing: Callable[[], str] = str,
+        check_team: Callable[[str], object] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -63,6 +65,7 @@ class Controller:
         self.plan = plan
         self.words = words
         self.failing = failing
+        self.check_team = check_team
         self.settings = settings
         self.clock = clock
         self.by_token = Rates(settings.per_token)

@@ -67,6 +67,7 @@ def submit(caller: Changing, spec: Annotated[JobSpec, body(JobSpec)]) -> Respons
         caller.must("job.submit", Target(name=f"team {spec.team}", team=spec.team))
         check(spec, _priorities(tx))
         caps.check_jobs(tx, spec, caller.principal.user)
+        caller.controller.check_team(spec.team)
         _claim(tx, spec.name)
         job = jobs.submit(tx, spec, caller.principal.user, caller.now_s)
         message = f"{caller.principal.user} submitted {job.name}"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.client.owner_rights import rights_of_owner
+
 PROCESS = r"^(agent|coordinator|spares|worker-\d{1,9})$"
 MOST_BYTES = 1 << 20
 DEFAULT_BYTES = 1 << 16
@@ -28,7 +30,10 @@ def processes(run_dir: str) -> tuple[str, ...]:
     if not run_dir:
         return ()
     try:
-        logs = os.open(Path(run_dir) / "logs", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with rights_of_owner(Path(run_dir)):
+            logs = os.open(
+                Path(run_dir) / "logs", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            )
     except OSError:
         return ()
     try:
@@ -63,9 +68,10 @@ def read(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
         return None
     try:
         # Not blocking: a pipe in the place of the log would never be opened.
-        fd = os.open(
-            f"{process}.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=logs
-        )
+        with rights_of_owner(Path(run_dir)):
+            fd = os.open(
+                f"{process}.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=logs
+            )
     except OSError:
         return None
     finally:

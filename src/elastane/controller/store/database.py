@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from elastane.api.errors import BadInput
+from elastane.api.extras import MissingExtra
 from elastane.controller.store.failures import busy, translated
 from elastane.controller.store.migrating import migrate
 from elastane.controller.store.tables import turns
@@ -206,9 +207,7 @@ def connected(url: URL) -> Engine:
             connect_args=POSTGRES,
         )
     except (ImportError, NoSuchModuleError) as error:
-        raise BadInput(
-            f"no driver for PostgreSQL is installed ({error})", do="pip install 'elastane[postgres]'"
-        ) from error
+        raise MissingExtra("postgres", "a store in PostgreSQL needs its driver", str(error)) from error
     event.listen(engine, "begin", _begun_in_postgres)
     return engine
 

@@ -5,9 +5,8 @@ import contextlib
 import errno
 import os
 import signal
-import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -18,11 +17,15 @@ from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.lives import Outcome
 from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.run_as import GPU_CLAIMS, RunAs
 from elastane.api.rundir import RunDir
+from elastane.client.owner_rights import rights_of_owner
+from elastane.engines.local.accounts import Account, account_of
 from elastane.engines.local.counted import counted
 from elastane.engines.local.environment import environment_of
-from elastane.engines.local.job import run_spec_of
+from elastane.engines.local.isolation import CannotBegin, claims_of, start_agent_as
 from elastane.engines.local.places import Places
+from elastane.engines.local.preparing import environment_too_large, prepare_run
 from elastane.engines.local.starting import Impossible, Starting, start_agent
 from elastane.engines.local.watched import Watched
 from elastane.lives.run_directory import claimed
@@ -31,8 +34,6 @@ ANSWER_S = 1.0
 ASKED_AT_ONCE = 64
 """A thousand at once would not all be heard within a second, however soon they answer."""
 NOT_FOR_THIS_ENGINE = 2
-NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
-"""What is asked of a path fails so until somebody mends it, not until later."""
 AGENT = (sys.executable, "-P", "-m", "elastane.lives")
 
 
@@ -44,6 +45,7 @@ class LocalEngine:
         own: environment, of which jobs get what a process needs.
         agent: command that lives a life, up to its options.
         node: this machine; None: pools say themselves how many devices they have.
+        run_as: the system users that jobs run as; only root can start processes of other users.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class LocalEngine:
         own: Mapping[str, str] = os.environ,
         agent: Sequence[str] = AGENT,
         node: SeenNode | None = None,
+        run_as: RunAs = RunAs(),  # noqa: B008 - frozen
     ) -> None:
         self._places = Places(home.absolute())
         self._own = own
         self._agent = agent
         self._node = node
+        self._run_as = run_as
         self._watched: dict[str, Watched] = {}
         self._started: dict[str, Starting | Impossible] = {}
 
@@ -84,11 +88,12 @@ class LocalEngine:
         if watched is None:
             run_dir = self._places.run_dir(job)
             # What cannot be looked at may be there.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError), rights_of_owner(run_dir.root):
                 if not run_dir.presence.exists():
                     return
-            watched = self._watched[job] = Watched(run_dir)
-        watched.look()
+            watched = self._watched[job] = Watched(run_dir, isolated=self._run_as.isolates)
+        with rights_of_owner(watched.run_dir.root):
+            watched.look()
 
     def _observation(self, job: str, answer: Answer | None) -> Observation:
         watched, started = self._watched.get(job), self._started.get(job)
@@ -102,6 +107,8 @@ class LocalEngine:
         if watched is None:
             return Observation(job=job)
         count = counted(answer)
+        with rights_of_owner(watched.run_dir.root):
+            progress = watched.progress()
         return Observation(
             job=job,
             life=number,
@@ -113,7 +120,7 @@ class LocalEngine:
             target=count.target,
             fixed=count.ending,
             lingering_s=watched.lingering_s,
-            progress=watched.progress(),
+            progress=progress,
             run_dir=str(watched.run_dir.root),
         )
 
@@ -138,7 +145,7 @@ class LocalEngine:
     async def _carry_out(self, order: Order) -> str:
         match order:
             case Start():
-                return self._start(order)
+                return await self._start(order)
             case Resize(workers=workers, limits=limits):
                 return await self._tell(order, AskResize(workers=workers, limits=limits))
             case Drain(worker=worker):
@@ -156,7 +163,7 @@ class LocalEngine:
             case _:
                 assert_never(order)
 
-    def _start(self, order: Start) -> str:
+    async def _start(self, order: Start) -> str:
         job, before = order.job, self._started.get(order.job)
         if before is not None and before.life >= order.life and before.under_way:
             return ""
@@ -164,33 +171,49 @@ class LocalEngine:
         if watched is not None and watched.present:
             return "processes of the job exist: another life would find its directory locked"
         run_dir = self._places.run_dir(job)
-        if not self._places.noted(job) and _is_anothers(run_dir, watched, order):
+        noted = self._places.noted(job)
+        with rights_of_owner(run_dir.root):
+            anothers = not noted and _is_anothers(run_dir, watched, order)
+        if anothers:
             # Its end would be taken for the job's, and its checkpoints for the job's state.
             why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
             return self._impossible(order, why)
         if watched is not None and watched.life is not None and watched.life.number >= order.life:
             return ""
         try:
-            spec = run_spec_of(job, order.spec, sys.executable)
-            script = Path(spec.script)
-            working_dir = Path(order.spec.working_dir or script.parent)
-            _check_there(job, script, working_dir)
-        except BadInput as error:
+            account = account_of(self._run_as, order.spec.team)
+            if account is None:
+                self._started[job] = self._start_as_ourselves(order, run_dir)
+            else:
+                self._started[job] = await self._start_as(account, order, run_dir)
+        except CannotBegin as error:
             return self._impossible(order, str(error))
-        try:
-            self._places.note(job)
-            if not run_dir.run.exists():
-                with claimed(spec, run_dir.root):
-                    pass
-            environment = environment_of(order.spec.env, self._own)
-            self._started[job] = start_agent(run_dir, order, self._agent, environment, working_dir)
         except ElastaneError as error:
             return str(error)
         except OSError as error:
             if error.errno == errno.E2BIG:
-                return self._impossible(order, str(_too_large(job)))
+                return self._impossible(order, str(environment_too_large(job)))
             raise
         return ""
+
+    def _start_as_ourselves(self, order: Start, run_dir: RunDir) -> Starting:
+        self._places.check_ours(order.job)
+        try:
+            run, working_dir = prepare_run(order.job, order.spec)
+        except BadInput as error:
+            raise CannotBegin(error.what, means=error.means, do=error.do) from error
+        self._places.note(order.job)
+        if not run_dir.run.exists():
+            with claimed(run, run_dir.root):
+                pass
+        environment = environment_of(order.spec.env, self._own)
+        return start_agent(run_dir, order, self._agent, environment, working_dir)
+
+    async def _start_as(self, account: Account, order: Start, run_dir: RunDir) -> Starting:
+        self._places.note(order.job)
+        environment = environment_of(order.spec.env, self._own, account)
+        environment.setdefault(GPU_CLAIMS, str(claims_of(self._places.home)))
+        return await asyncio.to_thread(start_agent_as, account, run_dir, order, self._agent, environment)
 
     def _impossible(self, order: Start, why: str) -> str:
         self._started[order.job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
@@ -214,7 +237,7 @@ class LocalEngine:
             # Those it has started end when it does.
             _kill_agent(watched.life.pid, watched.life.started)
         else:
-            _kill_present(watched.run_dir)
+            _kill_present(watched.run_dir, watched.user)
         return ""
 
     def _seen(self, job: str) -> Watched | None:
@@ -240,52 +263,6 @@ def _is_anothers(run_dir: RunDir, watched: Watched | None, order: Start) -> bool
     return not run_dir.life.exists() or (life is not None and life.began_s < order.submitted_s)
 
 
-def _check_there(job: str, script: Path, working_dir: Path) -> None:
-    """Goes on if a worker could read its script and work in its directory.
-
-    Raises:
-        BadInput: it could not, nor could any other life.
-        OSError: nobody can tell now.
-    """
-    wrong = _wrong(script, "script", stat.S_ISREG, "a file", os.R_OK, "be read")
-    wrong = wrong or _wrong(
-        working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, "be entered"
-    )
-    if wrong:
-        raise BadInput(
-            f"job {job} cannot begin: {wrong}",
-            means="another try would end alike, so there is none; what the job has saved stays where it is",
-            do="mend that on the machine of its engine, and submit the job again under another name",
-        )
-
-
-def _too_large(job: str) -> BadInput:
-    return BadInput(
-        f"job {job} cannot begin: its env is more than the kernel gives to a process",
-        means="another try would end alike, so there is none",
-        do="keep each variable below 128 KiB, all together below 1 MiB, and put the rest into a file",
-    )
-
-
-def _wrong(  # noqa: PLR0917 - one row of a table
-    path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
-) -> str:
-    """What is wrong with a path of the job's; empty: nothing.
-
-    It is not opened for that: whoever opens a pipe waits for ever.
-    """
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        if error.errno not in NEVER:
-            raise
-        missing = error.errno in {errno.ENOENT, errno.ENOTDIR}
-        return f"there is no {what} {path}" if missing else f"its {what} {path}: {error.strerror}"
-    if not is_one(mode):
-        return f"its {what} {path} is not {noun}"
-    return "" if os.access(path, right) else f"its {what} {path} may not {use} by the user of its engine"
-
-
 def _kill_agent(pid: int, start: int) -> None:
     process = identity.open_process(pid, start)
     if process is not None:
@@ -296,9 +273,10 @@ def _kill_agent(pid: int, start: int) -> None:
             os.close(process)
 
 
-def _kill_present(run_dir: RunDir) -> None:
-    for pid in those_present(run_dir):
-        if pid != os.getpid():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    set_aside(run_dir)
+def _kill_present(run_dir: RunDir, user: int | None) -> None:
+    with rights_of_owner(run_dir.root):
+        for pid in those_present(run_dir, user):
+            if pid != os.getpid():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        set_aside(run_dir)

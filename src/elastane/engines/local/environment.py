@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from elastane.engines.local.accounts import Account
+
 NEEDED = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
@@ -9,11 +11,27 @@ NEEDED = (
 """Where programs, libraries, devices, certificates and files are, and how text is written. Nothing secret."""
 
 
-def environment_of(wishes: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a job.
+PERSONAL = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
+"""Of these, the ones of one user. Another user's folder of temporary files is closed."""
+
+
+def environment_of(
+    wishes: Mapping[str, str], own: Mapping[str, str], account: Account | None = None
+) -> dict[str, str]:
+    """Return the environment of a job.
 
     Args:
         wishes: variables the job names; they win.
         own: this process's environment, of which only `NEEDED` is passed on.
+        account: the system user that the job runs as; None: the one of this process.
     """
-    return {name: own[name] for name in NEEDED if name in own} | dict(wishes)
+    passed = {name: own[name] for name in NEEDED if name in own}
+    if account is None:
+        return passed | dict(wishes)
+    others = {name: value for name, value in passed.items() if name not in PERSONAL}
+    return others | _variables_of(account) | dict(wishes)
+
+
+def _variables_of(account: Account) -> dict[str, str]:
+    """Return what a login would set for this user."""
+    return {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}

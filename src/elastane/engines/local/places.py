@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 
 
@@ -34,6 +35,25 @@ class Places(msgspec.Struct, frozen=True):
         note = self.home / "unsettled" / job
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
+
+    def check_ours(self, job: str) -> None:
+        """Check that the run directory, if it is there, belongs to the user of this engine.
+
+        Raises:
+            BadInput: it belongs to another user, as which the job ran before.
+        """
+        root = self.run_dir(job).root
+        try:
+            owner, ours = root.stat().st_uid, root.parent.stat().st_uid
+        except OSError:
+            return
+        if owner != ours:
+            raise BadInput(
+                f"the run directory {root} belongs to user {owner}, and the job would run as user {ours}",
+                means="it ran as another user before, who could have put anything there; it waits",
+                do="start the controller with that user again (elastane up --run-as), "
+                "or cancel the job and submit it under another name",
+            )
 
     def settle(self, job: str) -> None:
         with suppress(FileNotFoundError):

@@ -15,11 +15,11 @@ from elastane.api.foreign import Malformed, open_regular
 from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.orders import Start
 from elastane.api.rundir import RunDir
+from elastane.client.owner_rights import rights_of_owner
+from elastane.engines.local.preparing import check_room
 
 AGENT = "agent"
 LAST_WORDS_BYTES = 2000
-ROOM_BYTES = 1 << 16
-"""More than a life writes down of itself when it begins."""
 
 
 class Starting:
@@ -47,7 +47,11 @@ class Starting:
             return None
         last = ""
         # Its directory may have been removed meanwhile, or the log replaced by something else.
-        with suppress(OSError, Malformed), open_regular(self._log, follow_links=False) as file:
+        with (
+            suppress(OSError, Malformed),
+            rights_of_owner(self._log.parents[1]),
+            open_regular(self._log, follow_links=False) as file,
+        ):
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
             last = file.read(LAST_WORDS_BYTES).decode(errors="replace").strip()
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
@@ -78,20 +82,13 @@ def start_agent(
         OSError: it cannot be started.
     """
     log = run_dir.log(AGENT)
-    low, high = order.spec.elastic_policy.limits
-    options = (
-        str(run_dir.root),
-        f"--life={order.life}",
-        f"--workers={order.workers}",
-        f"--limits={low}:{high}",
-    )
-    _check_room(run_dir)
+    check_room(run_dir)
     # The process is present from its first moment on, whoever dies between here and its first line.
     presence = be_present(run_dir)
     try:
-        with _log_of(run_dir, log.name) as stream:
+        with open_log(run_dir, log.name) as stream:
             process = subprocess.Popen(  # noqa: S603 - our own module; the job's words are arguments of nobody
-                (*command, *options),
+                (*command, *options_of(run_dir, order)),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -105,7 +102,7 @@ def start_agent(
     return Starting(order.life, process, log)
 
 
-def _log_of(run_dir: RunDir, name: str) -> BinaryIO:
+def open_log(run_dir: RunDir, name: str) -> BinaryIO:
     """Open a log to append to it. Lives before may have left links or pipes in its place, or in its folder's.
 
     Raises:
@@ -124,19 +121,12 @@ def _log_of(run_dir: RunDir, name: str) -> BinaryIO:
     return os.fdopen(descriptor, "ab")
 
 
-def _check_room(run_dir: RunDir) -> None:
-    """Goes on if a life could write down that it has begun; else it would end, and count as a crash.
-
-    Raises:
-        OSError: it could not, because the disk is full for example.
-    """
-    beside = run_dir.root / ".room"
-    try:
-        # Never what is there: it may be a link to somebody's file.
-        beside.unlink(missing_ok=True)
-        with beside.open("xb") as file:
-            file.write(bytes(ROOM_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        beside.unlink(missing_ok=True)
+def options_of(run_dir: RunDir, order: Start) -> tuple[str, ...]:
+    """Return the options of the agent that lives this life."""
+    low, high = order.spec.elastic_policy.limits
+    return (
+        str(run_dir.root),
+        f"--life={order.life}",
+        f"--workers={order.workers}",
+        f"--limits={low}:{high}",
+    )

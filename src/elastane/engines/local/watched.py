@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import suppress
 
 from elastane.agent import identity
 from elastane.agent.presence import NO_DIRECTORY, anyone_present, is_present
@@ -25,11 +26,19 @@ logger = logging.getLogger(__name__)
 
 
 class Watched:
-    """One job's files, looked at again and again."""
+    """One job's files, looked at again and again.
 
-    def __init__(self, run_dir: RunDir) -> None:
+    Args:
+        run_dir: of the job.
+        isolated: jobs run as other users than the engine; processes count only if they belong to the user
+            whose run directory it is.
+    """
+
+    def __init__(self, run_dir: RunDir, *, isolated: bool = False) -> None:
         self.run_dir = run_dir
         self.line = Line(run_dir)
+        self._isolated = isolated
+        self.user: int | None = None
         self.present = False
         self.agent = False
         self.life: Life | None = None
@@ -45,6 +54,10 @@ class Watched:
 
     def look(self) -> None:
         """Who is there, and which life it is."""
+        if self._isolated:
+            # Whoever removes the directory of a run ends none of its processes.
+            with suppress(OSError):
+                self.user = self.run_dir.root.stat().st_uid
         try:
             # In this order: once nobody is present, nobody is left to write how the life ended.
             present = anyone_present(self.run_dir)
@@ -116,7 +129,10 @@ class Watched:
             # Once is enough: an agent holds the lock to its end.
             self._agents = {life.pid: life.started}
         # A job may write any process into life.json: one of another job, or the controller itself.
-        return self._agents.get(life.pid) == life.started
+        if self._agents.get(life.pid) != life.started:
+            return False
+        # The controller has the file open too, for a moment at a time.
+        return not self._isolated or (self.user is not None and identity.user_of(life.pid) == self.user)
 
     def _tell(self, about: str, error: Exception) -> None:
         """Log what is wrong with one of the job's files, once for each.

@@ -234,7 +234,7 @@ def _adapter_on(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Sh
     """Return the tensors that an adapter has, and those of its base model, without any values."""
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict  # noqa: PLC0415 - only where it is installed
 
-    adapter = PeftConfig.from_pretrained(folder)
+    adapter = PeftConfig.from_pretrained(str(folder))
     if hasattr(adapter, "init_lora_weights"):
         # Others compute it from the values of the base model.
         adapter.init_lora_weights = True

@@ -1,0 +1,77 @@
+"""As which system users the jobs of a cluster run, chosen by root at ``elastane up --run-as``."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from elastane.api.errors import BadInput
+
+GPU_CLAIMS = "ELASTANE_GPU_CLAIMS"
+"""Variable of jobs that run as different users: the folder in which their workers claim GPUs together."""
+
+
+class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """System users by team.
+
+    Args:
+        default: user of teams that ``teams`` does not name; empty: those teams cannot run jobs, unless
+            ``teams`` is empty too.
+        teams: the user of each team that has its own.
+    """
+
+    default: str = ""
+    teams: Mapping[str, str] = {}
+
+    @property
+    def isolates(self) -> bool:
+        """Jobs run as other users than the controller. False: all jobs run as the controller's user."""
+        return bool(self.default or self.teams)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Every user once, sorted."""
+        return tuple(sorted({*self.teams.values(), *filter(None, (self.default,))}))
+
+    def user_of(self, team: str) -> str:
+        """Return the system user that runs the jobs of a team; empty: the controller's own.
+
+        Raises:
+            BadInput: other teams have system users, and this one has none.
+        """
+        user = self.teams.get(team, self.default)
+        if self.isolates and not user:
+            raise BadInput(
+                f"team {team} has no system user, and jobs of this cluster run as their team's",
+                means="its jobs would run as the user of the controller and could read every token",
+                do=f"ask whoever runs the controller for: elastane up --run-as {team}=USER",
+            )
+        return user
+
+
+def parse_run_as(words: Iterable[str]) -> RunAs:
+    """Return what ``--run-as`` says: each word is ``TEAM=USER``, or ``USER`` for all other teams.
+
+    Raises:
+        BadInput: a word is neither, or two words contradict each other.
+    """
+    teams: dict[str, str] = {}
+    default = ""
+    for word in words:
+        team, equals, user = word.rpartition("=")
+        if not user or (equals and not team):
+            raise BadInput(
+                f"--run-as {word!r} names no team or no user",
+                do="write TEAM=USER, or USER for the teams that have no user of their own",
+            )
+        before = teams.get(team, user) if equals else default or user
+        if before != user:
+            raise BadInput(
+                f"--run-as names two users for {f'team {team}' if equals else 'all other teams'}: "
+                f"{before} and {user}",
+                do="name one",
+            )
+        if equals:
+            teams[team] = user
+        else:
+            default = user
+    return RunAs(default=default, teams=teams)

@@ -1,0 +1,55 @@
+"""Access the files of another user with no more rights than that user has.
+
+A controller that runs as root reads run directories that belong to the users of its jobs. A job may put a
+link there that leads to a file of root's: to the operator's token, say. With the rights of the directory's
+owner the kernel refuses to follow it, whatever the path is made of.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_libc = ctypes.CDLL(None)
+_NO_ID = -1
+"""The kernel rejects this id, and answers with the one that is set."""
+
+
+@contextmanager
+def rights_of_owner(directory: Path) -> Iterator[None]:
+    """Let this thread access files as the owner of a directory would, while the context lasts.
+
+    Nothing changes unless this process is root and another user owns the directory. The ids are those of one
+    thread (``setfsuid(2)``): never await, fork or start a thread inside the context.
+
+    Args:
+        directory: that exists; if it does not, nothing changes.
+
+    Raises:
+        PermissionError: the kernel did not change the ids.
+    """
+    owner = _other_owner(directory)
+    if owner is None:
+        yield
+        return
+    uid, gid = owner
+    gid_before = _libc.setfsgid(gid)
+    uid_before = _libc.setfsuid(uid)
+    try:
+        if (_libc.setfsuid(_NO_ID), _libc.setfsgid(_NO_ID)) != (uid, gid):
+            raise PermissionError(f"cannot take the rights of user {uid}, who owns {directory}")
+        yield
+    finally:
+        _libc.setfsuid(uid_before)
+        _libc.setfsgid(gid_before)
+
+
+def _other_owner(directory: Path) -> tuple[int, int] | None:
+    if os.geteuid() != 0:
+        return None
+    try:
+        found = directory.stat()
+    except OSError:
+        return None
+    return None if found.st_uid == 0 else (found.st_uid, found.st_gid)

@@ -1,0 +1,71 @@
+"""System users that jobs run as."""
+
+import os
+import pwd
+
+import msgspec
+
+from elastane.api.errors import BadInput
+from elastane.api.run_as import RunAs
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A system user, as the kernel and a login shell know it.
+
+    Args:
+        name: of the user.
+        uid: never 0.
+        gid: of its primary group.
+        groups: ids of all its groups.
+        home: its home directory, which need not exist.
+        shell: its login shell.
+    """
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+
+def find_account(name: str) -> Account:
+    """Return the system user of this name, as it is now.
+
+    Raises:
+        BadInput: there is none, or it is root.
+    """
+    try:
+        found = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise BadInput(
+            f"this machine has no user {name}",
+            means="jobs that are to run as that user cannot be started; others are not affected",
+            do=f"useradd --system --create-home {name}, or name another user: elastane up --run-as",
+        ) from None
+    if found.pw_uid == 0:
+        raise BadInput(
+            f"user {name} is root (uid 0)",
+            means="its jobs could read every file of this machine",
+            do="name a user without privileges: elastane up --run-as TEAM=USER",
+        )
+    groups = os.getgrouplist(name, found.pw_gid)
+    return Account(name, found.pw_uid, found.pw_gid, tuple(groups), found.pw_dir, found.pw_shell)
+
+
+def account_of(run_as: RunAs, team: str) -> Account | None:
+    """Return the system user that runs the jobs of a team; None: the one that runs the controller.
+
+    Raises:
+        BadInput: the team has none, or the machine has no such user.
+    """
+    name = run_as.user_of(team)
+    if not name:
+        return None
+    if os.geteuid() != 0:
+        raise BadInput(
+            f"jobs of team {team} run as {name}, and this controller is not root",
+            means="only root may start processes of another user",
+            do="sudo elastane up",
+        )
+    return find_account(name)

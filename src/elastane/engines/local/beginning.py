@@ -1,0 +1,121 @@
+"""``python -m elastane.engines.local.beginning``: the first moments of a life that runs as another user.
+
+The controller starts this program as that user, so that nothing in a run directory that belongs to the user
+is ever opened with the rights of root. It prepares the run directory, and then becomes the agent of the life.
+What keeps it from doing so is written to a pipe, which is closed once the agent runs.
+"""
+
+import argparse
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.foreign import Decoder
+from elastane.api.orders import Start
+from elastane.api.rundir import RunDir
+from elastane.engines.local.preparing import (
+    blocking_directory,
+    check_room,
+    environment_too_large,
+    prepare_run,
+)
+from elastane.engines.local.starting import AGENT, open_log
+from elastane.lives.run_directory import claimed
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """What this program is to become.
+
+    Args:
+        order: that begins the life.
+        root: the run directory, which exists and belongs to the user.
+        command: the agent's, with its options.
+        uid: of the user, as the controller means it.
+        user: name of that user.
+    """
+
+    order: Start
+    root: str
+    command: tuple[str, ...]
+    uid: int
+    user: str
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """Why the agent does not run.
+
+    Args:
+        why: in words.
+        permanent: another try would end alike.
+    """
+
+    why: str
+    permanent: bool = False
+
+
+decode_beginning = Decoder[Beginning](Beginning)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", type=int, help="descriptor of the pipe")
+    parser.add_argument("--reach", type=Path, help="only check that the user can pass through this directory")
+    options = parser.parse_args()
+    if options.reach is not None:
+        sys.exit(0 if os.access(options.reach, os.X_OK) else blocking_directory(options.reach / "."))
+    os.set_inheritable(options.report, False)
+    obstacle = _obstacle(decode_beginning(sys.stdin.buffer.read()))
+    os.write(options.report, msgspec.json.encode(obstacle) + b"\n")
+    sys.exit(1)
+
+
+def _obstacle(task: Beginning) -> Obstacle:
+    """Become the agent, or return why not: the one place where that failure becomes a value."""
+    job = task.order.job
+    try:
+        become_agent(task)
+    except BadInput as error:
+        return Obstacle(str(error), permanent=True)
+    except ElastaneError as error:
+        return Obstacle(str(error))
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            return Obstacle(str(environment_too_large(job)), permanent=True)
+        return Obstacle(str(error))
+
+
+def become_agent(task: Beginning) -> NoReturn:
+    """Replace this process by the agent of a life.
+
+    Raises:
+        BadInput: the job cannot begin, now or later.
+        ElastaneError: the run directory cannot be had now.
+        OSError: something cannot be done now.
+    """
+    # Whatever the controller got wrong, no job runs as root.
+    if task.uid == 0 or os.getresuid() != (task.uid, task.uid, task.uid) or 0 in os.getresgid():
+        raise PermissionError(f"this process was to be user {task.uid} and is {os.getresuid()}")
+    run_dir = RunDir(Path(task.root))
+    run, working_dir = prepare_run(task.order.job, task.order.spec, task.user)
+    if not run_dir.run.exists():
+        try:
+            with claimed(run, run_dir.root, linked=False):
+                pass
+        except BadInput as error:
+            raise ElastaneError(error.what, means=error.means, do=error.do) from error
+    check_room(run_dir)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.chdir(working_dir)
+    with open_log(run_dir, run_dir.log(AGENT).name) as log:
+        for source, target in ((nothing, 0), (log.fileno(), 1), (log.fileno(), 2)):
+            os.dup2(source, target)
+    os.execvp(task.command[0], task.command)  # noqa: S606 - the agent of this engine
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""Starting agents as the system users of their teams, and checking that this can work.
+
+Only a controller that runs as root can do so. The users can pass through the controller's home, to run
+directories of their own, and can list nothing in it.
+"""
+
+import contextlib
+import os
+import select
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from elastane.agent.environment import process_environment
+from elastane.agent.presence import be_present
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.foreign import Decoder, Malformed
+from elastane.api.orders import Start
+from elastane.api.printable import one_line
+from elastane.api.run_as import RunAs
+from elastane.api.rundir import RunDir
+from elastane.client.owner_rights import rights_of_owner
+from elastane.client.privacy import OF_OTHERS, narrowed
+from elastane.engines.local.accounts import Account, find_account
+from elastane.engines.local.beginning import Beginning, Obstacle
+from elastane.engines.local.environment import environment_of
+from elastane.engines.local.starting import AGENT, Starting, options_of
+
+BEGINNING = (sys.executable, "-P", "-m", "elastane.engines.local.beginning")
+PRIVATE_UMASK = 0o077
+PASSAGE = 0o711
+"""Mode of directories that users pass through and cannot list."""
+CLAIMS_MODE = 0o1777
+"""Mode of the folder in which the workers of all users claim GPUs."""
+ENDING_S = 5.0
+PATIENCE_S = 60.0
+"""Longer than a process takes to start on a busy machine."""
+REPORT_BYTES = 1 << 16
+decode_obstacle = Decoder[Obstacle](Obstacle, at_most_bytes=REPORT_BYTES)
+
+
+class CannotBegin(BadInput):
+    """A job that its user cannot run, now or later."""
+
+
+# -- before jobs are started ---------------------------------------------------------------------------------
+
+
+def check_users(run_as: RunAs) -> None:
+    """Check that this process may start processes of every user that is named.
+
+    Raises:
+        BadInput: it is not root, or a user does not exist or is root.
+    """
+    if not run_as.isolates:
+        return
+    if os.geteuid() != 0:
+        raise BadInput(
+            f"--run-as needs root, and this is user {os.geteuid()}",
+            means="only root may start processes of another user; nothing was started",
+            do="sudo elastane up --run-as ..., or leave --run-as out: then jobs run as you",
+        )
+    for name in run_as.users:
+        find_account(name)
+
+
+def open_home(run_as: RunAs, home: Path) -> None:
+    """Let the users pass through the controller's home to their run directories, and nowhere else.
+
+    Raises:
+        BadInput: a user could replace the home, or cannot reach the run directories or this program.
+        OSError: the home cannot be changed.
+    """
+    check_users(run_as)
+    _check_only_root_changes(home)
+    runs = home / "runs"
+    runs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for private in (home / "unsettled", *(entry for entry in runs.iterdir() if not entry.is_symlink())):
+        # What ran as root before is not for the users that run jobs now.
+        if private.is_dir() and private.stat().st_uid == os.geteuid():
+            narrowed(private, OF_OTHERS)
+    claims = claims_of(home)
+    claims.mkdir(exist_ok=True)
+    claims.chmod(CLAIMS_MODE)
+    for passage in (home, runs):
+        passage.chmod(PASSAGE)
+    for name in run_as.users:
+        _check_reach(find_account(name), runs)
+
+
+def claims_of(home: Path) -> Path:
+    """Return the folder in which the workers of all users claim GPUs."""
+    return home / "gpus"
+
+
+def _check_only_root_changes(home: Path) -> None:
+    """Check that nobody but root can put another directory in the place of the home.
+
+    Raises:
+        BadInput: somebody can.
+    """
+    place = home.resolve()
+    for directory in (place, *place.parents):
+        found = directory.stat()
+        writable = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        if found.st_uid != 0 or writable:
+            mode = stat.S_IMODE(found.st_mode)
+            raise BadInput(
+                f"{directory} is not root's alone (owner {found.st_uid}, mode {mode:o})",
+                means=f"with --run-as nobody but root may be able to replace what is in {home}; "
+                "nothing was started",
+                do="use a home of root's own: ELASTANE_HOME=/var/lib/elastane elastane up --run-as ...",
+            )
+
+
+def _check_reach(account: Account, runs: Path) -> None:
+    """Check that a user can run this program and reach the run directories.
+
+    Raises:
+        BadInput: it cannot.
+    """
+    command = [*BEGINNING, "--reach", str(runs)]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+            cwd="/",
+            env=environment_of({}, os.environ, account),
+            user=account.uid,
+            group=account.gid,
+            extra_groups=account.groups,
+            umask=PRIVATE_UMASK,
+        )
+    except PermissionError as error:
+        raise BadInput(
+            f"user {account.name} cannot run {sys.executable}",
+            means=f"no job of that user could start ({error.strerror}); nothing was started",
+            do="install Python and Elastane where every user can read them, such as /opt/elastane",
+        ) from error
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise BadInput(
+            f"jobs cannot run as user {account.name}: {one_line(last) or f'exit code {done.returncode}'}",
+            means=f"that user must import elastane and pass through {runs}; nothing was started",
+            do="use a home that others can pass through: ELASTANE_HOME=/var/lib/elastane elastane up ...; "
+            "and install Elastane where every user can read it",
+        )
+
+
+# -- starting a life -----------------------------------------------------------------------------------------
+
+
+def start_agent_as(
+    account: Account,
+    run_dir: RunDir,
+    order: Start,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> Starting:
+    """Start the process of a life as another user, once that user has prepared its run directory.
+
+    It may take seconds: call it from a thread.
+
+    Raises:
+        CannotBegin: the job cannot begin, now or later.
+        ElastaneError: it cannot begin now.
+        OSError: likewise.
+    """
+    make_run_directory(run_dir.root, account)
+    whole = (*command, *options_of(run_dir, order))
+    task = Beginning(order, str(run_dir.root), whole, account.uid, account.name)
+    with rights_of_owner(run_dir.root):
+        presence = be_present(run_dir)
+    told, telling = os.pipe()
+    try:
+        # In memory: the environment of a job is nobody else's to read.
+        with os.fdopen(os.memfd_create("elastane-beginning"), "w+b") as asked:
+            asked.write(msgspec.json.encode(task))
+            asked.seek(0)
+            process = subprocess.Popen(  # noqa: S603 - our own module
+                [*BEGINNING, f"--report={telling}"],
+                stdin=asked,
+                stdout=telling,
+                stderr=telling,
+                start_new_session=True,
+                pass_fds=(presence, telling),
+                cwd="/",
+                env=process_environment(environment),
+                user=account.uid,
+                group=account.gid,
+                extra_groups=account.groups,
+                umask=PRIVATE_UMASK,
+            )
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(presence)
+        os.close(telling)
+    try:
+        words = _read_report(told)
+    finally:
+        os.close(told)
+    if words is None:
+        process.kill()
+        process.wait()
+        raise ElastaneError(f"the first process of {order.job} was not ready within {PATIENCE_S:g} s")
+    if words.strip() and _ends(process):
+        raise _refusal(words, account)
+    return Starting(order.life, process, run_dir.log(AGENT))
+
+
+def _ends(process: "subprocess.Popen[bytes]") -> bool:
+    """Whether a process that has closed its pipe ends; else it printed a warning, and is the agent now."""
+    try:
+        return process.wait(ENDING_S) != 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def make_run_directory(root: Path, account: Account) -> None:
+    """Make a run directory that belongs to a user, or check that it does.
+
+    Raises:
+        ElastaneError: what is there belongs to somebody else.
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    found = root.lstat()
+    # One that was made and not yet given away, by a controller that was killed.
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not os.listdir(root):  # noqa: PTH208 - names only
+        os.chown(root, account.uid, account.gid, follow_symlinks=False)
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.uid:
+        raise ElastaneError(
+            f"the run directory {root} belongs to user {found.st_uid}, and the job runs as {account.name}",
+            means="with another user's files it could be made to train something else; it waits",
+            do="start the controller with the user that it ran as before (elastane up --run-as), "
+            "or cancel the job and submit it under another name",
+        )
+
+
+def _refusal(words: bytes, account: Account) -> ElastaneError:
+    last = words.strip().rpartition(b"\n")[2]
+    try:
+        obstacle = decode_obstacle(last)
+    except Malformed:
+        return ElastaneError(
+            f"no process of the job could start as {account.name}: {one_line(last.decode(errors='replace'))}",
+            do=f"check that user {account.name} can run {sys.executable} and import elastane",
+        )
+    return CannotBegin(obstacle.why) if obstacle.permanent else ElastaneError(obstacle.why)
+
+
+def _read_report(pipe: int) -> bytes | None:
+    """Return what the process wrote until it closed its pipe; None: it has not closed it in time."""
+    deadline, words = time.monotonic() + PATIENCE_S, b""
+    poller = select.poll()
+    poller.register(pipe, select.POLLIN)
+    while (left_s := deadline - time.monotonic()) > 0 and len(words) < REPORT_BYTES:
+        if poller.poll(left_s * 1000):
+            read = os.read(pipe, REPORT_BYTES)
+            if not read:
+                return words
+            words += read
+    return words or None

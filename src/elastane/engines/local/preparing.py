@@ -1,0 +1,105 @@
+"""Check what a job's processes need before one of them starts: a script, a directory, room on the disk."""
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from elastane.api.errors import BadInput
+from elastane.api.jobs import JobSpec
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunSpec
+from elastane.engines.local.job import run_spec_of
+
+NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
+"""Errors of a path that last until somebody changes the path or its rights."""
+ROOM_BYTES = 1 << 16
+"""More than a life writes about itself when it begins."""
+
+
+def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
+    """Return the run of a job and the directory that its workers begin in, with the rights of this process.
+
+    Args:
+        job: its name.
+        spec: of the job.
+        user: whose rights these are, for people; empty: those of the engine's own user.
+
+    Raises:
+        BadInput: this engine cannot run it, now or later.
+        OSError: nobody can tell now.
+    """
+    run = run_spec_of(job, spec, sys.executable)
+    script = Path(run.script)
+    working_dir = Path(spec.working_dir or script.parent)
+    who = f"user {user}" if user else "the user of its engine"
+    wrong = _wrong(script, "script", stat.S_ISREG, "a file", os.R_OK, f"be read by {who}")
+    wrong = wrong or _wrong(
+        working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, f"be entered by {who}"
+    )
+    if wrong:
+        raise BadInput(
+            f"job {job} cannot begin: {wrong}",
+            means="another try would end alike, so there is none; what the job has saved stays where it is",
+            do="mend that on the machine of its engine, and submit the job again under another name",
+        )
+    return run, working_dir
+
+
+def check_room(run_dir: RunDir) -> None:
+    """Check that a life could write down that it has begun; else it would end, and count as a crash.
+
+    Raises:
+        OSError: it could not, because the disk is full for example.
+    """
+    beside = run_dir.root / ".room"
+    # A file that a dead process has left is replaced, never written through: it may be a link.
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(bytes(ROOM_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def environment_too_large(job: str) -> BadInput:
+    return BadInput(
+        f"job {job} cannot begin: its env is more than the kernel gives to a process",
+        means="another try would end alike, so there is none",
+        do="keep each variable below 128 KiB, all together below 1 MiB, and put the rest into a file",
+    )
+
+
+def _wrong(  # noqa: PLR0917 - one row of a table
+    path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
+) -> str:
+    """Say what is wrong with a path of the job's; empty: nothing.
+
+    It is not opened for that: whoever opens a pipe waits for ever.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if error.errno not in NEVER:
+            raise
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return f"there is no {what} {path}"
+        if error.errno == errno.EACCES:
+            return f"its {what} {path} may not {use}: {blocking_directory(path)}"
+        return f"its {what} {path}: {error.strerror}"
+    if not is_one(mode):
+        return f"its {what} {path} is not {noun}"
+    return "" if os.access(path, right) else f"its {what} {path} may not {use}"
+
+
+def blocking_directory(path: Path) -> str:
+    """Name the uppermost directory on the way to a path that this process may not enter."""
+    for directory in reversed(path.absolute().parents):
+        if not os.access(directory, os.X_OK):
+            return f"{directory} is closed to that user"
+    return "it is closed to that user"

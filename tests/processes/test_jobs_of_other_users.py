@@ -1,0 +1,294 @@
+"""``elastane up --run-as``: jobs of a team run as its system user, and reach nothing of anybody else's."""
+
+import json
+import os
+import pwd
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .other_users import Users, processes_of, why_not
+from .stage import eventually
+
+pytestmark = [pytest.mark.processes, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+
+HONEST = """
+import sys, time, torch
+from torch import nn
+import elastane
+
+run = elastane.join()
+model = nn.Linear(4, 1)
+model, optimizer = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+inputs = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+data = torch.utils.data.TensorDataset(inputs, inputs[:, :1])
+for step in run.steps(data, global_batch=8, microbatch=2, until=int(sys.argv[1])):
+    for x, y in step:
+        step.backward(nn.functional.mse_loss(model(x), y))
+        time.sleep(float(sys.argv[2]))
+"""
+
+HOSTILE = """
+import json, os, signal, socket, sys
+home, controller, other, worker, token = sys.argv[3:8]
+
+def attempt(what):
+    try:
+        return repr(what())
+    except OSError as error:
+        return "refused: " + type(error).__name__
+
+tried = {
+    "the token of the operator": lambda: open(home + "/cluster.json").read(),
+    "the store": lambda: open(home + "/controller.db", "rb").read(9),
+    "the write-ahead log": lambda: open(home + "/controller.db-wal", "rb").read(9),
+    "the log of the controller": lambda: open(home + "/controller.log").read(),
+    "which users there are": lambda: open(home + "/run-as.json").read(),
+    "what the home holds": lambda: os.listdir(home),
+    "the names of all jobs": lambda: os.listdir(home + "/runs"),
+    "the files of another team": lambda: os.listdir(other),
+    "the secret of another team": lambda: open(other + "/secret").read(),
+    "the ledger of another team": lambda: open(other + "/ledger.jsonl").read(),
+    "a new file in the home": lambda: open(home + "/planted", "w"),
+    "another run directory": lambda: os.mkdir(home + "/runs/planted"),
+    "the end of the controller": lambda: os.kill(int(controller), signal.SIGTERM),
+    "the end of another team's worker": lambda: os.kill(int(worker), signal.SIGKILL),
+    "the variables of the controller": lambda: open(f"/proc/{controller}/environ").read(),
+    "the memory of another team's worker": lambda: open(f"/proc/{worker}/mem", "rb").read(1),
+    "the memory that another team trains in": lambda: os.listdir(f"/proc/{worker}/fd"),
+    "to be root": lambda: os.setuid(0),
+    "the groups of root": lambda: os.setgroups([0]),
+}
+told = {name: attempt(what) for name, what in tried.items()}
+held = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if fd != "3"
+        and os.path.exists(f"/proc/self/fd/{fd}")]
+secrets = [name for name, value in os.environ.items() if value and (value == token or "TOKEN" in name)]
+own = {"ids": [*os.getresuid(), *os.getresgid()], "groups": os.getgroups(), "umask": os.umask(0o077),
+       "held": held, "secrets": secrets, "home": os.environ["HOME"], "user": os.environ["USER"]}
+print("TOLD " + json.dumps({"tried": told, "own": own}), flush=True)
+"""
+
+LINKS = """
+import os, sys, time
+home = sys.argv[3]
+logs = os.path.dirname(os.readlink("/proc/self/fd/1"))
+run_dir = os.path.dirname(logs)
+def lead(name, target):
+    if os.path.lexists(name):
+        os.rename(name, name + ".was")
+    os.symlink(target, name)
+lead(logs + "/spares.log", home + "/cluster.json")
+lead(logs + "/worker-7.log", home + "/cluster.json")
+lead(run_dir + "/secret", home + "/cluster.json")
+lead(run_dir + "/ledger.jsonl.new", home + "/cluster.json")
+os.rename(logs, logs + ".was")
+os.symlink(home, logs)
+print("led", flush=True)
+time.sleep(3)
+os.unlink(logs)
+os.rename(logs + ".was", logs)
+lead(run_dir + "/presence", "/dev/null")
+"""
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[Users]:
+    found = Users()
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(users: Users) -> Users:
+    users.honest = users.script("train.py", HONEST)
+    # A user who cannot pass through a umask of nobody's making: it is the widest on purpose.
+    users.printed = users.up(f"--run-as=red={users.red}", f"--run-as=blue={users.blue}", umask=0).stdout
+    return users
+
+
+def uid_of(user: str) -> int:
+    return pwd.getpwnam(user).pw_uid
+
+
+def test_an_honest_job_trains_to_its_end_as_the_user_of_its_team(cluster: Users) -> None:
+    assert f"{cluster.red} (team red)" in cluster.printed
+    cluster.submit("honest", "red", cluster.honest, "--", 12, 0)
+    assert cluster.ended("honest")["state"] == "finished"
+    files = [cluster.run_dir("honest"), *cluster.run_dir("honest").rglob("*")]
+    assert {path.lstat().st_uid for path in files} == {uid_of(cluster.red)}
+    open_to_others = [path for path in files if path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    assert open_to_others == []
+    assert (cluster.run_dir("honest") / "model.safetensors").is_file()
+
+
+def test_operators_look_at_a_job_of_another_user_change_it_and_end_it(cluster: Users) -> None:
+    cluster.submit("watched", "blue", cluster.honest, "--", 100000, 0.02)
+    eventually(lambda: cluster.steps("watched") > 2, "it trains")
+    rows = json.loads(cluster.elastane("ps", "watched", "--json").stdout)
+    # Agent, coordinators, warm server and workers, each of them that user's.
+    assert {"agent", "coordinator", "worker"} <= {row["role"] for row in rows}
+    started = [row["pid"] for row in rows if row["pid"] is not None]
+    assert set(started) <= set(processes_of({uid_of(cluster.blue)}))
+    cluster.elastane("logs", "watched", "--job")
+    cluster.elastane("down")
+    assert cluster.up().stdout.count(cluster.blue) == 1, "the users of the last time are kept"
+    cluster.elastane("scale", "watched", "1:2")
+    eventually(lambda: len(cluster.workers("watched")) == 2, "it has grown")
+    cluster.elastane("cancel", "watched")
+    assert cluster.ended("watched")["state"] == "cancelled"
+    eventually(lambda: not processes_of({uid_of(cluster.blue)}), "its processes are gone")
+
+
+def test_a_hostile_job_gets_at_nothing_that_is_not_its_own(cluster: Users) -> None:
+    cluster.submit("victim", "blue", cluster.honest, "--", 100000, 0.02)
+    eventually(lambda: cluster.steps("victim") > 0, "the other team trains")
+    worker = cluster.workers("victim")[0]
+    controller = json.loads((cluster.home / "controller.json").read_text())["pid"]
+    token = json.loads((cluster.home / "cluster.json").read_text())["token"]
+    script = cluster.script("hostile.py", HOSTILE + HONEST)
+    where = (cluster.home, controller, cluster.run_dir("victim"), worker, token)
+    cluster.submit("hostile", "red", script, "--", 3, 0, *where)
+    assert cluster.ended("hostile")["state"] == "finished"
+    line = next(line for line in cluster.words("hostile").splitlines() if line.startswith("TOLD "))
+    told = json.loads(line.removeprefix("TOLD "))
+    assert {name: said for name, said in told["tried"].items() if not said.startswith("refused")} == {}
+    own, user = told["own"], pwd.getpwnam(cluster.red)
+    assert own["ids"] == [user.pw_uid] * 3 + [user.pw_gid] * 3
+    assert set(own["groups"]) <= {user.pw_gid}
+    assert own["umask"] == 0o077
+    assert own["secrets"] == []
+    assert (own["home"], own["user"]) == (user.pw_dir, cluster.red)
+    mine = str(cluster.run_dir("hostile"))
+    inherited = [name for name in own["held"] if name.startswith(str(cluster.home)) and mine not in name]
+    assert inherited == []
+    assert Path(f"/proc/{worker}").exists(), "the other team's worker lives"
+    cluster.elastane("cancel", "victim")
+    assert cluster.ended("victim")["state"] == "cancelled"
+
+
+def test_links_in_a_run_directory_lead_the_controller_to_nothing_of_roots(cluster: Users) -> None:
+    token = json.loads((cluster.home / "cluster.json").read_text())["token"]
+    before = {path: path.read_bytes() for path in cluster.home.glob("*.json")}
+    script = cluster.script("links.py", LINKS + HONEST)
+    cluster.submit("links", "red", script, "--", 30, 0.02, cluster.home)
+    shown = ""
+    deadline = time.monotonic() + 120
+    while cluster.job("links")["state"] not in {"finished", "failed"} and time.monotonic() < deadline:
+        for process in ("0", "7", "spares"):
+            shown += cluster.elastane("logs", "links", process, "--job", code=None).stdout
+    cluster.elastane("cancel", "links", code=None)
+    cluster.ended("links")
+    assert token not in shown
+    assert {path: path.read_bytes() for path in cluster.home.glob("*.json")} == before
+    assert cluster.job("honest")["state"] == "finished", "the cluster answers"
+
+
+def test_a_job_that_names_another_process_as_its_agent_does_not_get_it_killed(cluster: Users) -> None:
+    naming = """
+import json, os, sys
+run_dir = os.path.dirname(os.path.dirname(os.readlink("/proc/self/fd/1")))
+pid = int(sys.argv[3])
+started = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19])
+life = json.load(open(run_dir + "/life.json"))
+beside = run_dir + "/life.json.mine"
+json.dump(life | {"pid": pid, "started": started}, open(beside, "w"))
+os.rename(beside, run_dir + "/life.json")
+"""
+    controller = json.loads((cluster.home / "controller.json").read_text())["pid"]
+    script = cluster.script("naming.py", naming + HONEST)
+    cluster.submit("naming", "red", script, "--", 20, 0.05, controller)
+    cluster.elastane("cancel", "naming")
+    cluster.ended("naming")
+    assert Path(f"/proc/{controller}").exists()
+    assert cluster.job("honest")["state"] == "finished", "the controller answers"
+
+
+def test_a_script_that_its_user_cannot_read_is_refused_by_name(cluster: Users) -> None:
+    script = cluster.script("private.py", HONEST)
+    script.chmod(0o600)
+    cluster.submit("private", "red", script)
+    job = cluster.ended("private")
+    assert job["state"] == "failed"
+    assert str(script) in job["why"]
+    assert cluster.red in job["why"]
+    hidden = cluster.place / "hidden"
+    hidden.mkdir(mode=0o700)
+    (hidden / "train.py").write_text(HONEST)
+    cluster.submit("hidden", "red", hidden / "train.py")
+    why = cluster.ended("hidden")["why"]
+    assert cluster.red in why
+    assert f"{hidden} is closed" in why
+
+
+def test_a_team_without_a_user_is_refused_when_it_submits(cluster: Users) -> None:
+    refused = cluster.submit("alien", "green", cluster.honest, code=2)
+    assert "team green has no system user" in refused.stderr
+    assert "--run-as" in refused.stderr
+
+
+def test_a_user_that_is_removed_costs_only_its_own_jobs(cluster: Users) -> None:
+    cluster.elastane("down")
+    gone = f"el-gone-{os.getpid()}"
+    cluster.make_user(gone)
+    cluster.up(f"--run-as=red={cluster.red}", f"--run-as=blue={cluster.blue}", f"--run-as={gone}")
+    cluster.submit("late", "green", cluster.honest, "--", 100000, 0.02)
+    cluster.elastane("pause", "late")
+    eventually(lambda: cluster.job("late")["state"] == "paused", "it is paused")
+    eventually(lambda: not processes_of({uid_of(gone)}), "its processes are gone")
+    cluster.remove_user(gone)
+    cluster.elastane("resume", "late")
+    assert "no user" in cluster.submit("later", "green", cluster.honest, code=2).stderr
+    cluster.submit("other", "blue", cluster.honest, "--", 3, 0)
+    assert cluster.ended("other")["state"] == "finished"
+    cluster.is_told("late", f"no user {gone}")
+    cluster.elastane("cancel", "late")
+    assert cluster.ended("late")["state"] == "cancelled"
+
+
+def test_a_job_never_runs_as_root_in_a_directory_that_another_user_could_fill(cluster: Users) -> None:
+    cluster.submit("moved", "blue", cluster.honest, "--", 100000, 0.02)
+    eventually(lambda: cluster.steps("moved") > 0, "it trains")
+    cluster.elastane("pause", "moved")
+    eventually(lambda: cluster.job("moved")["state"] == "paused", "it is paused")
+    eventually(lambda: not processes_of({uid_of(cluster.blue)}), "its processes are gone")
+    cluster.elastane("down")
+    printed = cluster.up("--no-run-as").stdout
+    assert "run as root" in printed
+    cluster.elastane("resume", "moved")
+    cluster.is_told("moved", "belongs to user")
+    cluster.elastane("cancel", "moved")
+    assert cluster.ended("moved")["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("red=no-such-user", "no user no-such-user"),
+        ("red=root", "uid 0"),
+        ("=someone", "no team"),
+    ],
+)
+def test_up_refuses_users_that_cannot_run_jobs(users: Users, word: str, said: str) -> None:
+    users.elastane("down", code=None)
+    refused = users.up(f"--run-as={word}", code=2)
+    assert said in refused.stderr
+
+
+def test_up_refuses_when_it_is_not_root(users: Users) -> None:
+    users.elastane("down", code=None)
+    own = users.place / "of-red"
+    own.mkdir()
+    os.chown(own, uid_of(users.red), -1)
+    users.home, before = own / "home", users.home
+    try:
+        refused = users.up(f"--run-as=red={users.red}", code=2, user=users.red)
+        assert "needs root" in refused.stderr
+        # Root refuses a home that the user could replace.
+        assert "not root's alone" in users.up(f"--run-as=red={users.red}", code=2).stderr
+    finally:
+        users.home = before

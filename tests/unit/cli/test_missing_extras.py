@@ -1,0 +1,193 @@
+"""Whoever meets a package that is not installed is told which extra to install."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import elastane
+from elastane.api.extras import MODULES, MissingExtra, extra_of, needing, require
+
+SOURCES = Path(elastane.__file__).parents[1]
+PROJECT = SOURCES.parent / "pyproject.toml"
+IMPORTED_AS = {"pyyaml": "yaml", "psycopg[binary]": "psycopg"}
+
+JOB = "name: j\nteam: t\nscript: /train.py\n"
+WITHOUT = [
+    # Missing, what is typed, the extra that is named.
+    ("torch", ("run", "train.py"), "torch"),
+    ("safetensors", ("run", "train.py"), "torch"),
+    ("numpy", ("run", "train.py"), "torch"),
+    ("sqlalchemy", ("up",), "controller"),
+    ("fastapi", ("up",), "controller"),
+    ("uvicorn", ("up",), "controller"),
+    ("alembic", ("up",), "controller"),
+    ("h11", ("up",), "controller"),
+    ("psycopg", ("up", "--store", "postgresql://nobody@127.0.0.1:1/none"), "postgres"),
+    ("httpx", ("jobs",), "client"),
+    ("httpx", ("top",), "client"),
+    ("httpx", ("submit", "train.py"), "client"),
+    ("httpx", ("describe", "j"), "client"),
+    ("httpx", ("pool", "list"), "client"),
+    ("httpx", ("token", "list"), "client"),
+    ("httpx", ("usage",), "client"),
+    ("httpx", ("audit",), "client"),
+    ("httpx", ("login", "http://127.0.0.1:1", "--token-stdin"), "client"),
+    ("yaml", ("submit", "job.yaml", "--dry-run"), "client"),
+    ("yaml", ("config", "apply", "cluster.yaml"), "client"),
+    ("s3fs", ("run", "--checkpoint-dir", "s3://bucket/path", "train.py"), "s3"),
+]
+IMPORTS = [
+    ("torch", "import elastane; elastane.join", "torch"),
+    ("torch", "from elastane import join", "torch"),
+    ("torch", "import elastane.runtime.session", "torch"),
+    ("safetensors", "from elastane import EarlyStopping", "torch"),
+    ("numpy", "from elastane.datasets import TokenFile", "torch"),
+    ("numpy", "import elastane.datasets.tokens", "torch"),
+    ("httpx", "from elastane.client.cluster import Cluster", "client"),
+    # What exporting a model and rehearsing a resume ask of another process.
+    (
+        "torch",
+        "from elastane.cli.with_torch import said_by; said_by('elastane.runtime.export', (), object)",
+        "torch",
+    ),
+    (
+        "pyarrow",
+        (
+            "from pathlib import Path; from elastane.datasets.documents import documents_of as read; "
+            "Path('t.parquet').touch(); list(read(Path('t.parquet'), 'text'))"
+        ),
+        "text",
+    ),
+]
+
+
+@pytest.fixture
+def without(tmp_path):
+    """Runs Python in a world, child processes included, in which a module is not installed."""
+    (tmp_path / "train.py").write_text("import elastane\nelastane.join()\n")
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "cluster.yaml").write_text("pools: []\n")
+
+    def run(module: str, *words: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{module!r}] = None\n")
+        return subprocess.run(
+            [sys.executable, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            input="ela_x",
+            cwd=tmp_path,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": f"{tmp_path}:{SOURCES}",
+                "ELASTANE_HOME": str(tmp_path / "home"),
+                "ELASTANE_URL": "http://127.0.0.1:1",
+                "ELASTANE_TOKEN": "ela_x",
+            },
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(("module", "words", "extra"), WITHOUT)
+def test_a_verb_names_the_extra_that_it_lacks(without, module, words, extra) -> None:
+    done = without(module, "-m", "elastane", *words)
+    assert f"pip install 'elastane[{extra}]'" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("module", "code", "extra"), IMPORTS)
+def test_an_import_names_the_extra_that_it_lacks(without, module, code, extra) -> None:
+    done = without(module, "-c", code)
+    assert done.returncode == 1
+    assert f"pip install 'elastane[{extra}]'" in done.stderr, done.stderr
+    assert "MissingExtra" in done.stderr
+
+
+def test_the_command_itself_needs_no_extra(without) -> None:
+    for module in (module for modules in MODULES.values() for module in modules):
+        done = without(module, "-m", "elastane", "--help")
+        assert done.returncode == 0, done.stderr
+
+
+def test_every_extra_of_the_project_is_known_with_all_that_it_brings() -> None:
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    assert set(MODULES) == set(extras) - {"dev", "examples"}
+    for extra, modules in MODULES.items():
+        named = (re.split("[<>=]", one)[0] for one in extras[extra])
+        brought = {IMPORTED_AS.get(name, name) for name in named}
+        # What two extras bring is known under the one that is smaller.
+        elsewhere = {one for one in brought if extra_of(one) != extra}
+        assert brought - elsewhere == set(modules), extra
+
+
+def test_every_dependency_has_an_upper_bound_unless_its_major_version_is_a_year() -> None:
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    everything = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    assert [one for one in everything if "<" not in one and not re.search(r">=20\d\d", one)] == []
+
+
+def test_the_constraints_are_plain_versions_that_the_project_admits() -> None:
+    lines = (PROJECT.parent / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    pinned = {re.split("==", line)[0].lower().replace("_", "-") for line in pins}
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    everything = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    named = {re.split(r"[\[<>=]", one)[0].lower() for one in everything}
+    # Which build of torch is installed is chosen by whoever installs it.
+    assert named - pinned == {"torch"}
+
+
+def test_a_failure_inside_elastane_is_not_taken_for_a_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError) as failed, needing("torch", "training"):
+        import elastane.no_such_module  # noqa: F401, PLC0415
+    assert not isinstance(failed.value, MissingExtra)
+
+
+def test_an_extra_that_is_there_is_no_error() -> None:
+    require("torch", "training")
+
+
+def test_dir_lists_what_is_loaded_on_first_use() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import elastane, sys; print(dir(elastane)); print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(SOURCES)},
+    )
+    names, torch = done.stdout.splitlines()
+    assert {"EarlyStopping", "Run", "join", "__version__"} <= set(re.findall(r"'(\w+)'", names))
+    assert torch == "False", "listing names loads nothing"
+
+
+def test_a_prompt_completes_the_names_of_the_module() -> None:
+    import rlcompleter  # noqa: PLC0415
+
+    completer = rlcompleter.Completer({"elastane": elastane})
+    assert completer.complete("elastane.jo", 0).startswith("elastane.join")
+
+
+def test_python_m_elastane_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "elastane", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(SOURCES)},
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, elastane.__version__)
+
+
+def test_no_help_names_recipes() -> None:
+    said = [path for path in SOURCES.rglob("*.py") if re.search(r"\brecipes?\b", path.read_text())]
+    assert said == []
