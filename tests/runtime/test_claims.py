@@ -1,7 +1,10 @@
 """Workers of all runs of a machine each get a GPU of their own, while there are enough."""
 
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import elastane
 
 CLAIMS = """
 import sys
+import tempfile
 from pathlib import Path
 from elastane.runtime.state.claims import claim
 print(claim(sys.argv[2].split(","), int(sys.argv[3]), Path(sys.argv[1])), flush=True)
@@ -55,3 +59,111 @@ def test_the_gpu_of_a_dead_worker_is_free(worker):
     dead.kill()
     dead.wait()
     assert worker(2, "GPU-a/0,GPU-b/0")[1] == its
+
+
+@pytest.fixture
+def strangers(tmp_path) -> Callable:
+    """Puts something where a worker is to claim, and says which GPU it has and what it wrote."""
+
+    def claim(prepare: Callable[[Path], None], *, number: int = 1) -> str:
+        prepare(tmp_path / "claims")
+        program = CLAIMS.replace("sys.stdin.read()", "")
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "claims"), "0,1", str(number)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
+        )
+        return done.stdout.strip()
+
+    return claim
+
+
+def test_a_link_in_the_place_of_the_claims_is_not_followed(strangers, tmp_path):
+    aim = tmp_path / "aim"
+    aim.mkdir()
+    assert strangers(lambda place: place.symlink_to(aim)) == "1"
+    assert list(aim.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_claim_is_not_followed(strangers, tmp_path):
+    aim = tmp_path / "aim"
+
+    def prepare(place):
+        place.mkdir(mode=0o700)
+        (place / "1").symlink_to(aim)
+
+    assert strangers(prepare) == "0"
+    assert not aim.exists()
+
+
+def test_a_pipe_in_the_place_of_a_claim_is_not_waited_for(strangers):
+    def prepare(place):
+        place.mkdir(mode=0o700)
+        os.mkfifo(place / "1")
+
+    assert strangers(prepare) == "0"
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_folder_that_others_may_change_is_not_used(strangers, tmp_path, mode):
+    def prepare(place):
+        place.mkdir()
+        place.chmod(mode)
+
+    assert strangers(prepare) == "1"
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_not_used(strangers, tmp_path):
+    def prepare(place):
+        place.mkdir(mode=0o700)
+        os.chown(place, 65534, -1)
+
+    assert strangers(prepare) == "1"
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+def test_claims_are_private_whatever_the_umask(worker, tmp_path):
+    before = os.umask(0)
+    try:
+        worker(0)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "claims").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "claims" / "0").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start processes of other users")
+def test_workers_of_different_users_claim_together_in_a_folder_of_roots():
+    place = Path(tempfile.mkdtemp(prefix="elastane-claims-"))
+    place.chmod(0o1777)
+    claim_in = place / "claims"
+    claim_in.mkdir()
+    claim_in.chmod(0o1777)
+    # Another user may not read this Python: the process imports as root and then becomes that user.
+    becoming = (
+        "import os, sys\nfrom elastane.runtime.state.claims import claim\nos.setuid(int(sys.argv[4]))\n"
+    )
+    begun = []
+    try:
+        for user in (65534, 65533):
+            process = subprocess.Popen(
+                [sys.executable, "-c", becoming + CLAIMS, str(claim_in), "0,1", "0", str(user)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={"PYTHONPATH": str(Path(elastane.__file__).parents[1])},
+            )
+            begun.append((process, process.stdout.readline().strip()))
+        assert [name for _, name in begun] == ["0", "1"]
+    finally:
+        for process, _ in begun:
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+        shutil.rmtree(place)

@@ -125,6 +125,10 @@ A viewer sees the jobs of a team, a submitter submits and changes its own,
 a team-admin changes all of the team's and makes tokens. An operator has the
 cluster; a reporter may only report.
 
+A role does not confine what the script of a job does: by default jobs run as
+the user of the controller and can read the operator's token. To run them as
+other users, see --run-as in elastane up --help.
+
   $ elastane token create --user ada --role submitter --team vision --valid 30d
 """,
 )

@@ -35,6 +35,7 @@ from elastane.client.context import (
     running,
 )
 from elastane.client.privacy import OF_STRANGERS, narrowed
+from elastane.engines.local.isolation import PASSAGE
 
 PORT = 7425
 LAST_PORT = 65535
@@ -103,7 +104,7 @@ def up(
     log = home() / "controller.log"
     secrets = (log, *home().glob("cluster*.json"))
     # Users of jobs pass through the home to their run directories.
-    others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates else OF_STRANGERS
+    others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates or _is_shared() else OF_STRANGERS
     closed = [str(home())] if narrowed(home(), others) else []
     closed += [str(path) for path in secrets if narrowed(path)]
     process, ready = _started(wish, log, detach=detach)
@@ -151,6 +152,14 @@ def _users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
     if words:
         return parse_run_as(words)
     return RunAs() if no_run_as else kept_run_as()
+
+
+def _is_shared() -> bool:
+    """Whether run directories of other users may be left from a controller that was started with --run-as."""
+    try:
+        return stat.S_IMODE((home() / "runs").stat().st_mode) == PASSAGE
+    except OSError:
+        return False
 
 
 def _users_text(run_as: RunAs, own: str) -> str:

@@ -1,0 +1,237 @@
+"""As which user a job runs, and what keeps it from running as another one."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from elastane.agent.presence import be_present, those_present
+from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.jobs import JobSpec
+from elastane.api.lives import Life
+from elastane.api.orders import Kill, Start
+from elastane.api.run_as import RunAs, parse_run_as
+from elastane.api.rundir import RunDir
+from elastane.client.owner_rights import rights_of_owner
+from elastane.engines.local import accounts, beginning, isolation
+from elastane.engines.local.accounts import Account, account_of, find_account
+from elastane.engines.local.engine import LocalEngine
+from elastane.engines.local.environment import environment_of
+from elastane.engines.local.places import Places
+from elastane.lives.life_file import write_life
+
+NOBODY = 65534
+ACCOUNT = Account("el-red", 4000, 4001, (4001, 4002), "/home/el-red", "/bin/sh")
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take another user's rights")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that others can pass through: else they would be refused for that alone."""
+    found = Path(tempfile.mkdtemp(prefix="elastane-isolation-"))
+    found.chmod(0o755)
+    yield found
+    shutil.rmtree(found)
+
+
+# -- which user --------------------------------------------------------------------------------------------
+
+
+def test_a_team_has_its_own_user_and_all_others_the_default() -> None:
+    run_as = parse_run_as(["red=el-red", "el-jobs"])
+    assert [run_as.user_of(team) for team in ("red", "blue")] == ["el-red", "el-jobs"]
+    assert run_as.users == ("el-jobs", "el-red")
+
+
+def test_without_users_jobs_run_as_the_controller() -> None:
+    assert parse_run_as([]).user_of("red") == ""
+    assert account_of(RunAs(), "red") is None
+
+
+def test_a_team_without_a_user_is_refused_once_others_have_one() -> None:
+    with pytest.raises(BadInput, match="team blue has no system user"):
+        parse_run_as(["red=el-red"]).user_of("blue")
+
+
+@pytest.mark.parametrize("words", [["=x"], ["red="], [""], ["red=a", "red=b"], ["a", "b"]])
+def test_words_that_name_no_user_or_two_are_refused(words) -> None:
+    with pytest.raises(BadInput):
+        parse_run_as(words)
+
+
+def test_saying_the_same_twice_is_no_contradiction() -> None:
+    assert parse_run_as(["red=a", "red=a", "b", "b"]) == RunAs(default="b", teams={"red": "a"})
+
+
+def test_root_and_users_that_do_not_exist_run_no_jobs() -> None:
+    with pytest.raises(BadInput, match="uid 0"):
+        find_account("root")
+    with pytest.raises(BadInput, match="no user no-such-user"):
+        find_account("no-such-user")
+
+
+def test_a_second_name_of_root_is_root(monkeypatch) -> None:
+    toor = accounts.pwd.struct_passwd(("toor", "x", 0, 0, "", "/", "/bin/sh"))
+    monkeypatch.setattr(accounts.pwd, "getpwnam", lambda _: toor)
+    with pytest.raises(BadInput, match="uid 0"):
+        find_account("toor")
+
+
+def test_a_controller_that_is_not_root_starts_nobody_elses_processes(monkeypatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(BadInput, match="not root"):
+        account_of(parse_run_as(["red=el-red"]), "red")
+    with pytest.raises(BadInput, match="needs root"):
+        isolation.check_users(parse_run_as(["el-red"]))
+
+
+# -- what it finds -----------------------------------------------------------------------------------------
+
+
+def test_the_environment_is_that_users_and_has_nothing_of_the_controllers() -> None:
+    own = {
+        "PATH": "/bin", "HOME": "/root", "USER": "root", "SHELL": "/bin/zsh", "TMPDIR": "/root/tmp",
+        "ELASTANE_TOKEN": "ela_secret", "ELASTANE_HOME": "/var/lib/elastane", "PGPASSWORD": "secret",
+    }  # fmt: skip
+    assert environment_of({"COLOUR": "red"}, own, ACCOUNT) == {
+        "PATH": "/bin",
+        "HOME": "/home/el-red",
+        "USER": "el-red",
+        "LOGNAME": "el-red",
+        "SHELL": "/bin/sh",
+        "COLOUR": "red",
+    }
+
+
+def test_a_process_that_is_still_root_becomes_no_agent(tmp_path) -> None:
+    order = Start(job="j", life=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py"))
+    for uid in {0, os.getuid(), NOBODY} - ({os.getuid()} if os.getuid() else set()):
+        with pytest.raises(PermissionError):
+            beginning.become_agent(beginning.Beginning(order, str(tmp_path), ("true",), uid, "somebody"))
+
+
+def test_a_run_directory_of_another_user_is_not_used(tmp_path) -> None:
+    (tmp_path / "j").mkdir()
+    (tmp_path / "j" / "run.json").touch()
+    with pytest.raises(ElastaneError, match="belongs to user"):
+        isolation.make_run_directory(tmp_path / "j", ACCOUNT)
+    (tmp_path / "link").symlink_to(tmp_path / "j")
+    with pytest.raises(ElastaneError, match="belongs to user"):
+        isolation.make_run_directory(tmp_path / "link", ACCOUNT)
+
+
+@as_root
+def test_root_runs_no_job_in_a_directory_that_another_user_could_fill(place) -> None:
+    root = Places(place).run_dir("j").root
+    root.mkdir(parents=True)
+    os.chown(root, NOBODY, NOBODY)
+    script = place / "train.py"
+    script.touch()
+    order = Start(job="j", life=1, workers=1, spec=JobSpec(name="j", team="t", script=str(script)))
+    refused = asyncio.run(LocalEngine(place, agent=("false",)).carry_out([order]))
+    assert "belongs to user" in refused["j"]
+
+
+# -- files and processes of others -------------------------------------------------------------------------
+
+
+@as_root
+def test_a_link_to_a_file_of_roots_is_not_read_with_the_rights_of_its_owner(place) -> None:
+    secret = place / "secret"
+    secret.write_text("ela_secret")
+    secret.chmod(0o600)
+    theirs = place / "theirs"
+    theirs.mkdir()
+    (theirs / "link").symlink_to(secret)
+    os.link(secret, theirs / "second-name")
+    os.chown(theirs, NOBODY, NOBODY)
+    with rights_of_owner(theirs):
+        for name in ("link", "second-name"):
+            with pytest.raises(PermissionError):
+                (theirs / name).read_text()
+        (theirs / "new").touch()
+    assert (theirs / "new").stat().st_uid == NOBODY
+    assert (theirs / "link").read_text() == "ela_secret", "afterwards root is root"
+
+
+@as_root
+def test_the_rights_come_back_after_a_failure(tmp_path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with pytest.raises(RuntimeError), rights_of_owner(tmp_path):
+        raise RuntimeError
+    (tmp_path / "made").touch()
+    assert (tmp_path / "made").stat().st_uid == 0
+
+
+def test_ones_own_files_are_accessed_as_ever(tmp_path) -> None:
+    with rights_of_owner(tmp_path):
+        (tmp_path / "made").touch()
+    with rights_of_owner(tmp_path / "not there"):
+        assert (tmp_path / "made").exists()
+
+
+def test_a_lock_that_a_job_keeps_for_itself_does_not_stop_who_asks(tmp_path) -> None:
+    run_dir = RunDir(tmp_path)
+    program = (
+        "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX); "
+        "print(flush=True); input()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(run_dir.presence)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        holder.stdout.readline()
+        with pytest.raises(OSError, match="unavailable"):
+            be_present(run_dir)
+    finally:
+        holder.communicate(b"\n")
+
+
+def test_processes_of_other_users_are_not_present(tmp_path) -> None:
+    run_dir = RunDir(tmp_path)
+    descriptor = be_present(run_dir)
+    assert those_present(run_dir) == those_present(run_dir, os.getuid()) == (os.getpid(),)
+    assert those_present(run_dir, NOBODY) == ()
+    os.close(descriptor)
+
+
+@as_root
+def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
+    """A job of nobody's writes root's process into its life.json, which has the file of the lock open too."""
+    run_dir = Places(place).run_dir("j")
+    run_dir.root.mkdir(parents=True)
+    presence = be_present(run_dir)
+    os.set_inheritable(presence, True)
+    victim = subprocess.Popen(["sleep", "60"], close_fds=False)
+    os.close(presence)
+    try:
+        stat = Path(f"/proc/{victim.pid}/stat").read_text()
+        write_life(
+            run_dir,
+            Life(number=1, pid=victim.pid, started=int(stat.rpartition(")")[2].split()[19]), began_s=0.0),
+        )
+        for path in (run_dir.root, run_dir.presence, run_dir.life):
+            os.chown(path, NOBODY, NOBODY)
+        engine = LocalEngine(place, run_as=RunAs(default="nobody"))
+        seen = asyncio.run(engine.observe(["j"]))["j"]
+        assert (seen.life, seen.agent) == (1, False)
+        asyncio.run(engine.carry_out([Kill(job="j", life=1)]))
+        assert victim.poll() is None
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+
+
+def test_users_survive_a_trip_through_json() -> None:
+    run_as = RunAs(default="a", teams={"red": "b"})
+    assert msgspec.json.decode(msgspec.json.encode(run_as), type=RunAs) == run_as
