@@ -591,15 +591,40 @@ class AuditLine(Served, frozen=True, kw_only=True):
     detail: str
 
 
-class Health(Served, frozen=True, kw_only=True):
-    """The controller answers, and so does its store.
+Check: TypeAlias = Literal["file", "integrity", "age", "reading", "writing", "turns"]
+"""What a controller checks of itself: that its store's files are those that it opened, that their content is
+whole, that no stored change is missing again, that the store answers, that it takes changes, and that the
+loop's turns succeed."""
+
+
+class HealthProblem(Served, frozen=True, kw_only=True):
+    """A check that fails now.
 
     Args:
-        status: ``failing``: the latest turn of its loop failed, so nothing is decided until one succeeds;
-            jobs go on as they are. The controller's log says why.
+        check: which. While ``file``, ``integrity`` or ``age`` fails, the store is not used at all: nothing is
+            planned, and every request that needs it is refused.
+        what: happened.
+        do: what an operator can do about it.
+        since_s: when it was first found, in seconds since 1970.
     """
 
-    status: Literal["ok", "failing"] = "ok"
+    check: Check
+    what: str
+    do: str
+    since_s: float
+
+
+class Health(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether the controller and its store work.
+
+    Args:
+        status: ``failing``: some check fails, so that some or all changes cannot be made; jobs go on as they
+            are.
+        problems: those checks, oldest first.
+    """
+
+    status: Literal["ok", "failing"]
+    problems: tuple[HealthProblem, ...] = ()
 
 
 class Version(Served, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ import time
 import msgspec
 
 from elastane.api.errors import ElastaneError
-from elastane.api.serving import Ready, Serving
+from elastane.api.serving import NotStarted, Ready, Serving
 from elastane.controller.serving import serve
 
 COMPANION_S = 0.5
@@ -25,7 +25,9 @@ logger = logging.getLogger("elastane.controller")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m elastane.controller", description=__doc__)
-    parser.add_argument("--ready-fd", type=int, help="file descriptor that is told when it listens")
+    parser.add_argument(
+        "--ready-fd", type=int, help="file descriptor that is told when it listens, or why it does not"
+    )
     parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
     options = parser.parse_args()
     if options.companion is not None:
@@ -33,16 +35,20 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
-    def ready(what: Ready) -> None:
-        if options.ready_fd is not None:
-            with os.fdopen(options.ready_fd, "wb") as told:
-                told.write(msgspec.json.encode(what) + b"\n")
+    told = False
+
+    def tell(what: Ready | NotStarted) -> None:
+        nonlocal told
+        if options.ready_fd is not None and not told:
+            told = True
+            with os.fdopen(options.ready_fd, "wb") as listening:
+                listening.write(msgspec.json.encode(what) + b"\n")
 
     try:
-        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), ready, time.time)
+        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), tell, time.time)
     except ElastaneError as error:
-        # `elastane up` tells its user what comes after "error: ".
         logger.error("error: %s", error)  # noqa: TRY400 - it is in words
+        tell(NotStarted(what=error.what, means=error.means, do=error.do))
         sys.exit(error.exit_code)
 
 

@@ -24,6 +24,7 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.serving import Ready, Serving
 from elastane.api.wire import Config
+from elastane.client.controller_lock import take_home
 from elastane.client.privacy import narrowed
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
@@ -36,6 +37,7 @@ from elastane.controller.planning import Scheduler
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store, files_of
 from elastane.controller.store.lease import Lease
+from elastane.controller.store.monitor import Monitor
 from elastane.engines.local.engine import LocalEngine
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
@@ -61,24 +63,29 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
     """Serves until SIGTERM or SIGINT.
 
     Raises:
-        BadInput: it cannot listen there, another controller has the store, or others may read the store and
-            it is not this user's to close.
+        BadInput: it cannot listen there, another controller has the store or the home, or others may read the
+            store and it is not this user's to close.
         StoreError: the database cannot be used, or its lease was lost.
     """
     _many_files()
     closed = tuple(str(path) for path in files_of(wish.store) if narrowed(path))
     sys.setswitchinterval(SWITCH_S)
     listener = _listening(wish)
+    home = None
     try:
+        home = take_home(Path(wish.home))
         # First the lease: opening the store may change its schema under another controller.
         with Lease(wish.store) as lease:
-            store = Store(wish.store)
+            store = Store(wish.store, at_least=lease.last_change())
             try:
-                _serve(wish, store, lease, listener, ready, clock, closed)
+                with Monitor(store, lease.note):
+                    _serve(wish, store, lease, listener, ready, clock, closed)
             finally:
                 store.close()
     finally:
         listener.close()
+        if home is not None:
+            os.close(home)
 
 
 def _serve(  # noqa: PLR0917 - the parts of a process
@@ -95,9 +102,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     engine = LocalEngine(Path(wish.home), node=node)
     scheduler = Scheduler(plan=plan, words=explain)
     loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
-    controller = Controller(
-        store, wake=loop.wake, plan=plan, words=explain, failing=lambda: loop.failing, clock=clock
-    )
+    controller = Controller(store, wake=loop.wake, plan=plan, words=explain, clock=clock)
     app = application(controller)
     server = _Server(configured(app, wish))
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),), name="loop")

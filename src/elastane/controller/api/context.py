@@ -39,7 +39,6 @@ class Controller:
         wake: called after each change, so that the loop takes a turn soon; must not block.
         plan: the scheduler's, for what would be.
         words: a decision's reasons as sentences, given the team of each job.
-        failing: why the loop's turns fail; empty: they do not.
         settings: limits.
         clock: seconds since 1970.
     """
@@ -51,7 +50,6 @@ class Controller:
         wake: Callable[[], None],
         plan: Callable[[Snapshot], Plan],
         words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
-        failing: Callable[[], str] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -59,7 +57,6 @@ class Controller:
         self.wake = wake
         self.plan = plan
         self.words = words
-        self.failing = failing
         self.settings = settings
         self.clock = clock
         self.by_token = Rates(settings.per_token)
