@@ -46,8 +46,8 @@ def show(job: Job, events: list[Event], health: Health) -> None:
     console = talk()
     if health.status == "failing" and job.state not in ENDED:
         # What follows may be out of date.
-        for line in health_lines(health.problems, time.time()):
-            print_whole(console, line)
+        for warning in health_lines(health.problems, time.time()):
+            print_whole(console, warning)
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
