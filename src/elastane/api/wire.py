@@ -117,6 +117,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         faulty_since_s: since when granted workers are gone by a fault; None: none is.
         beyond_since_s: since when more are held than are granted, and nothing is left to be told; else None.
         speeds: ``(workers, samples per second)`` as measured.
+        brief: numbers of workers whose speed was measured for too short a time to be compared with others.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: nobody knows.
@@ -132,6 +133,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
     faulty_since_s: float | None = None
     beyond_since_s: float | None = None
     speeds: tuple[tuple[int, float], ...] = ()
+    brief: tuple[int, ...] = ()
     resize_s: float = 1.0
     unsaved_s: float = 0.0
     remaining: float | None = None

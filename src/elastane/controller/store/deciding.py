@@ -7,7 +7,7 @@ from sqlalchemy import Connection, insert, select
 
 from elastane.api.plans import Decision
 from elastane.api.wire import Decided, Explained, Explanation, Grant, Job, Page
-from elastane.controller.standing import AT_REST
+from elastane.controller.standing import AT_REST, stopped_for_others
 from elastane.controller.store import events, jobs
 from elastane.controller.store.database import change, changed
 from elastane.controller.store.rows import text_of
@@ -88,7 +88,12 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
 
 
 def _kind(decision: Decision) -> str:
-    return "stopping" if decision.action == "preempt" and decision.asked_for else KINDS[decision.action]
+    return "stopping" if _is_stop(decision) else KINDS[decision.action]
+
+
+def _is_stop(decision: Decision) -> bool:
+    """Whether a job gives all back for a reason of its own: a pause is no preemption."""
+    return decision.action == "preempt" and not stopped_for_others(decision)
 
 
 def explained(tx: Connection, job: Job, limit: int) -> Explained:
@@ -115,7 +120,7 @@ def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> P
             Decided(
                 id=row.id,
                 time_s=row.time_s,
-                action=decision.action,
+                action="stop" if _is_stop(decision) else decision.action,
                 workers=decision.workers,
                 sentences=msgspec.json.decode(row.sentences, type=tuple[str, ...]),
             )

@@ -13,6 +13,7 @@ from elastane.api.plans import Cause
 from elastane.api.wire import Explanation, Grant, Job, JobSummary, Observed, Terms, Use, Wanted
 from elastane.controller.noting import how_it_ended
 from elastane.controller.observing import retried_at_s
+from elastane.scheduler.goodput import comparable
 
 # The same specs are read again at every turn, and are values.
 _spec_in = lru_cache(maxsize=20_000)(msgspec.json.Decoder(JobSpec).decode)
@@ -172,7 +173,7 @@ def state_of(row: Row[Any], now_s: float) -> JobState:
         faulty_since_s=observed.faulty_since_s,
         successors=successors,
         retry_at_s=float(retried_at_s(row.retry_at_s, now_s)),
-        speeds=observed.speeds,
+        speeds=comparable(observed.speeds, observed.brief),
         resize_s=observed.resize_s,
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,
