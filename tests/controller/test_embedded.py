@@ -40,7 +40,7 @@ def test_it_decides_with_the_devices_of_this_machine_and_says_why(run_dir) -> No
     assert lived(run_dir) == []
     told = explained(run_dir)
     assert (told.job, told.workers) == ("trial", 2)
-    assert "It is not larger: it needs 1 device of local, and none is left for it." in (
+    assert "It is not larger: it needs 1 device more, and none is left on this machine." in (
         told.explanation.sentences
     )
     assert [decided.action for decided in told.decisions] == ["start"]

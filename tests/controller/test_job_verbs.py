@@ -290,11 +290,15 @@ def test_top_shows_once_what_is_free_where_there_is_no_terminal(elastane, cluste
     assert (sight["pools"][0]["used"], sight["pools"][0]["devices"]) == (2, 4)
     assert [job["name"] for job in sight["jobs"]] == ["digits"]
     assert not sight["failing"]
-    assert "nothing is decided" not in page
-    cluster.api.controller.failing = lambda: "the database is away"
-    page = elastane("top").stdout
-    assert "nothing is decided" in page
-    assert "database" not in page
+    assert "works only in part" not in page
+    condition = cluster.api.store.soundness.condition
+    condition.report("writing", "the disk under the store is full", "free some space", detail="/secret")
+    for verb in (("top",), ("describe", "digits")):
+        page = elastane(*verb).stdout
+        assert "jobs go on" in page
+        assert "the disk under the store is full (since " in page
+        assert "do: free some space" in page
+        assert "secret" not in page
     assert json.loads(elastane("top", "--json").stdout)["failing"]
 
 

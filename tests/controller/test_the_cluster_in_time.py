@@ -329,18 +329,18 @@ def test_a_job_stops_when_its_budget_is_spent_and_says_so(cluster, operator, eve
 def test_a_job_with_little_budget_stays_as_small_as_it_must_to_be_done(cluster, operator, everybody):
     operator.put("/pools/h100", pool(8, price=3600.0))
     # A part of each step is divided among nobody, so every further worker makes the job dearer.
-    cluster.world.habits |= {name: {"steps": 600, "serial": 0.1} for name in ("rich", "poor")}
-    everybody.post("/jobs", job("poor", most=4, budget=690.0))
+    cluster.world.habits |= {name: {"steps": 1200, "serial": 0.1} for name in ("rich", "poor")}
+    everybody.post("/jobs", job("poor", most=4, budget=1380.0))
     everybody.post("/jobs", job("rich", most=4))
     cluster.pass_time(90)
     state = cluster.state("poor")
-    assert 0 < state.remaining <= 600 * 64
+    assert 0 < state.remaining <= 1200 * 64
     assert state.speeds
     assert state.spent == pytest.approx(cluster.held["poor", "h100"])
     assert cluster.workers("rich") == 4
     assert cluster.workers("poor") < 4
-    cluster.until(lambda: cluster.job("poor").state == "finished", 900)
-    assert cluster.job("poor").spent <= 690
+    cluster.until(lambda: cluster.job("poor").state == "finished", 1800)
+    assert cluster.job("poor").spent <= 1380
 
 
 @pytest.mark.parametrize("by", ["deadline", "target"])

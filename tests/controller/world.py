@@ -18,6 +18,7 @@ from elastane.api.wire import Job, Usage
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs, snapshots
+from elastane.observability.pace import Speed
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
@@ -41,6 +42,8 @@ class Running:
         most: so many workers arrive at most.
         hang: processes of the others exist, and never join.
         answers: its coordinator does.
+        speeds: measured, by number of workers.
+        slowed: steps with so many workers take so many times as long now.
     """
 
     name: str
@@ -64,7 +67,8 @@ class Running:
     saved_s: float | None = None
     stopping: bool = False
     busy_s: float = 0.0
-    speeds: dict[int, float] = field(default_factory=dict)
+    speeds: dict[int, Speed] = field(default_factory=dict)
+    slowed: dict[int, float] = field(default_factory=dict)
     begun: list[int] = field(default_factory=list)
 
     @property
@@ -93,7 +97,8 @@ class Running:
                 steps=self.steps,
                 samples_per_step=BATCH,
                 virtual_ranks=self.virtual_ranks,
-                speeds=tuple(sorted(self.speeds.items())),
+                speeds=tuple((n, one.samples_per_s) for n, one in sorted(self.speeds.items())),
+                brief=tuple(n for n, one in sorted(self.speeds.items()) if one.is_brief),
                 saved_s=self.saved_s,
             ),
             run_dir=run_dir,
@@ -107,7 +112,9 @@ class Running:
             return
         if self.workers:
             rate = self.speed / (self.serial + (1 - self.serial) / self.workers)
-            self.speeds[self.workers] = rate * BATCH
+            rate /= self.slowed.get(self.workers, 1.0)
+            known = self.speeds.get(self.workers, Speed())
+            self.speeds[self.workers] = known.after(rate * BATCH * seconds, seconds, now_s)
             self.made += rate * seconds
         if self.steps and self.made >= self.steps:
             self.made = self.steps

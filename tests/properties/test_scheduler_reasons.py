@@ -202,6 +202,38 @@ class Truth:
         if why.node:
             assert why.node in self.above(state.spec.team)
 
+    def restricted(self, decision, state, why):
+        assert why.restriction in self.before.restrictions
+
+    def protected(self, decision, state, why):
+        other = self.states[why.job]
+        assert why.by == decision.job
+        assert self.priority(other) < self.priority(state)
+        assert not state.holds
+        assert why.until_s == other.started_s + self.before.rules.min_run_time_s > self.before.now_s
+        devices = other.spec.resources_per_worker.devices
+        assert 0 < why.devices <= sum(one.workers for one in other.holds) * devices
+        assert any(one.pool == why.pool for one in other.holds)
+
+    def owned_by_others(self, decision, state, why):
+        mine = self.above(state.spec.team)
+        lower = [
+            other
+            for other in self.before.jobs
+            if self.priority(other) < self.priority(state)
+            and any(one.pool == why.pool for one in other.holds)
+            and any(
+                nodes.quota(node) > 0
+                for nodes in self.nodes(why.pool)
+                for node in self.above(other.spec.team)
+                if node not in mine
+            )
+        ]
+        theirs = sum(
+            self.decisions[other.name].entitled * other.spec.resources_per_worker.devices for other in lower
+        )
+        assert 0 < why.devices <= theirs
+
     def drains(self, decision, state, why):
         assert decision.entitled > sum(decision.workers.values())
 

@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
-from elastane.api.pools import Departure, Pool
+from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reservations import Reservation
@@ -119,6 +119,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         rules: how eager the scheduler is.
         jobs: with unique names and numbers, in any order.
         departures: nodes that leave their pools, or have left a moment ago.
+        restrictions: that leave jobs less of a pool than is there.
     """
 
     now_s: float
@@ -130,3 +131,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     jobs: tuple[JobState, ...] = ()
     departures: tuple[Departure, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()

@@ -19,6 +19,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         samples_per_step: the global batch; 0: nobody knows yet.
         virtual_ranks: pinned for its whole run, so that more workers would find nothing to do; 0: none yet.
         speeds: ``(workers, samples per second)`` of the latest steps with each number of workers.
+        brief: numbers of workers whose speed was measured for too short a time to be compared with others.
         resize_s: what a change of its workers lately cost: the longest wait of a healthy one, in seconds;
             None: there was no change.
         saved_s: when its state was last kept, in seconds since 1970; None: never in what was read.
@@ -31,6 +32,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_step: int = 0
     virtual_ranks: int = 0
     speeds: tuple[tuple[int, float], ...] = ()
+    brief: tuple[int, ...] = ()
     resize_s: float | None = None
     saved_s: float | None = None
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from elastane.api.pools import Departure
+from elastane.api.pools import Departure, Restriction
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, gc=False):
@@ -73,11 +73,19 @@ class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
-    """The pool has ``devices`` fewer than jobs were granted there; ``nodes`` are leaving it, or have left."""
+    """The pool has ``devices`` fewer than jobs were granted there.
+
+    Args:
+        pool: which.
+        devices: how many.
+        nodes: that are leaving it, or have left.
+        restriction: that leaves jobs less than is there; None: there is none.
+    """
 
     pool: str
     devices: int
     nodes: tuple[Departure, ...] = ()
+    restriction: Restriction | None = None
 
 
 class Reserved(Reason, frozen=True, kw_only=True, gc=False):
@@ -176,6 +184,40 @@ class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
     held_for: str = ""
 
 
+class Restricted(Reason, frozen=True, kw_only=True, gc=False):
+    """A trigger, or a reported capacity, leaves jobs less of the pool than is there."""
+
+    restriction: Restriction
+
+
+class Protected(Reason, frozen=True, kw_only=True, gc=False):
+    """A job of a lower priority keeps its minimum, because it was started a moment ago.
+
+    Args:
+        job: that other job.
+        by: the job that waits, and may take the devices then.
+        pool: whose devices.
+        devices: that it may take of them.
+        until_s: when the other has run for the shortest time, in seconds since 1970.
+    """
+
+    job: str
+    by: str
+    pool: str
+    devices: int
+    until_s: float
+
+
+class OwnedByOthers(Reason, frozen=True, kw_only=True, gc=False):
+    """Jobs of a lower priority have ``devices`` of the pool on quotas of other teams or cohorts.
+
+    A priority takes nothing from another owner.
+    """
+
+    pool: str
+    devices: int
+
+
 class Drains(Reason, frozen=True, kw_only=True, gc=False):
     """``devices`` of the pool are the job's as soon as those who have them, or had them, have left."""
 
@@ -270,6 +312,9 @@ Why: TypeAlias = (
     | NoSuchPool
     | NeverFits
     | NoRoom
+    | Restricted
+    | Protected
+    | OwnedByOthers
     | Drains
     | OwnDrain
     | AwaitsRepair

@@ -33,6 +33,22 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
     labels: dict[str, str] = {}
 
 
+class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Something outside the cluster leaves jobs fewer devices of a pool than are there.
+
+    Args:
+        pool: whose devices.
+        limit: the most that jobs may have of them.
+        trigger: that says so, by its name; empty: the capacity was reported.
+        why: of a trigger, the rule that holds now: ``qps above 100``.
+    """
+
+    pool: str
+    limit: int
+    trigger: str = ""
+    why: str = ""
+
+
 class Departure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A node that takes its devices out of a pool.
 

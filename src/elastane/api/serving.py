@@ -35,6 +35,22 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     run_as: RunAs = RunAs()
 
 
+class NotStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a controller does not listen.
+
+    It is told to whoever started it, and not only logged: on a full disk nothing can be logged.
+
+    Args:
+        what: happened.
+        means: for whoever started it.
+        do: about it.
+    """
+
+    what: str
+    means: str = ""
+    do: str = ""
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What whoever started it should know.
 

@@ -118,6 +118,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
         faulty_since_s: since when granted workers are gone by a fault; None: none is.
         beyond_since_s: since when more are held than are granted, and nothing is left to be told; else None.
         speeds: ``(workers, samples per second)`` as measured.
+        brief: numbers of workers whose speed was measured for too short a time to be compared with others.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
         remaining: samples still to train on; None: nobody knows.
@@ -133,6 +134,7 @@ class Observed(Served, frozen=True, kw_only=True, omit_defaults=True):
     faulty_since_s: Moment | None = None
     beyond_since_s: Moment | None = None
     speeds: tuple[tuple[Count, Amount], ...] = ()
+    brief: tuple[Count, ...] = ()
     resize_s: Duration = 1.0
     unsaved_s: Duration = 0.0
     remaining: Samples | None = None
@@ -609,15 +611,40 @@ class AuditLine(Served, frozen=True, kw_only=True):
     times: int = 1
 
 
-class Health(Served, frozen=True, kw_only=True):
-    """The controller answers, and so does its store.
+Check: TypeAlias = Literal["file", "integrity", "age", "reading", "writing", "turns"]
+"""What a controller checks of itself: that its store's files are those that it opened, that their content is
+whole, that no stored change is missing again, that the store answers, that it takes changes, and that the
+loop's turns succeed."""
+
+
+class HealthProblem(Served, frozen=True, kw_only=True):
+    """A check that fails now.
 
     Args:
-        status: ``failing``: the latest turn of its loop failed, so nothing is decided until one succeeds;
-            jobs go on as they are. The controller's log says why.
+        check: which. While ``file``, ``integrity`` or ``age`` fails, the store is not used at all: nothing is
+            planned, and every request that needs it is refused.
+        what: happened.
+        do: what an operator can do about it.
+        since_s: when it was first found, in seconds since 1970.
     """
 
-    status: Literal["ok", "failing"] = "ok"
+    check: Check
+    what: str
+    do: str
+    since_s: float
+
+
+class Health(Served, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether the controller and its store work.
+
+    Args:
+        status: ``failing``: some check fails, so that some or all changes cannot be made; jobs go on as they
+            are.
+        problems: those checks, oldest first.
+    """
+
+    status: Literal["ok", "failing"]
+    problems: tuple[HealthProblem, ...] = ()
 
 
 class Version(Served, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import msgspec
 from elastane.api.errors import ElastaneError
 from elastane.api.extras import require
 from elastane.api.log_lines import log_to
-from elastane.api.serving import Ready, Serving
+from elastane.api.serving import NotStarted, Ready, Serving
 from elastane.client.privacy import narrow_umask
 
 COMPANION_S = 0.5
@@ -27,7 +27,9 @@ logger = logging.getLogger("elastane.controller")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m elastane.controller", description=__doc__)
-    parser.add_argument("--ready-fd", type=int, help="file descriptor that is told when it listens")
+    parser.add_argument(
+        "--ready-fd", type=int, help="file descriptor that is told when it listens, or why it does not"
+    )
     parser.add_argument("--with", dest="companion", type=int, help="end when this process has ended")
     options = parser.parse_args()
     narrow_umask()
@@ -36,19 +38,23 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[log_to(logging.StreamHandler())])
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
-    def ready(what: Ready) -> None:
-        if options.ready_fd is not None:
-            with os.fdopen(options.ready_fd, "wb") as told:
-                told.write(msgspec.json.encode(what) + b"\n")
+    told = False
+
+    def tell(what: Ready | NotStarted) -> None:
+        nonlocal told
+        if options.ready_fd is not None and not told:
+            told = True
+            with os.fdopen(options.ready_fd, "wb") as listening:
+                listening.write(msgspec.json.encode(what) + b"\n")
 
     try:
         require("controller", "a controller needs its packages")
         from elastane.controller.serving import serve  # noqa: PLC0415 - it needs them
 
-        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), ready, time.time)
+        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), tell, time.time)
     except ElastaneError as error:
-        # `elastane up` tells its user what comes after "error: ".
         logger.error("error: %s", error)  # noqa: TRY400 - it is in words
+        tell(NotStarted(what=error.what, means=error.means, do=error.do))
         sys.exit(error.exit_code)
 
 

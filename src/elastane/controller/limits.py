@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from elastane.api.pools import Departure, Pool
+from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.wire import UNSEEN_S, Capacity, Metric, Node, Price, Trigger
 
 
@@ -73,6 +73,27 @@ def departing(nodes: Iterable[Node], *, now_s: float) -> tuple[Departure, ...]:
         for node in nodes
         if node.wanted != "use" and node.devices and now_s - node.heard_s <= UNSEEN_S
     )
+
+
+def restricting(
+    capacities: Iterable[Capacity], metrics: Iterable[Metric], triggers: Iterable[Trigger]
+) -> tuple[Restriction, ...]:
+    """Return what limits pools from outside: triggers that fire, by name, and reported capacities."""
+    values = {metric.metric: metric.value for metric in metrics}
+    found = [Restriction(pool=one.pool, limit=one.devices) for one in capacities]
+    found += [
+        Restriction(pool=one.pool, limit=one.limit, trigger=one.name, why=_rule(one, value))
+        for one in triggers
+        if (value := values.get(one.metric)) is not None and fires(one, value)
+    ]
+    return tuple(found)
+
+
+def _rule(trigger: Trigger, value: float) -> str:
+    """Return the half of a trigger's rule that holds."""
+    if trigger.above is not None and value > trigger.above:
+        return f"{trigger.metric} above {trigger.above:g}"
+    return f"{trigger.metric} below {trigger.below:g}"
 
 
 def priced(pools: Iterable[Pool], prices: Iterable[Price]) -> tuple[Pool, ...]:

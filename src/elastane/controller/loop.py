@@ -48,6 +48,8 @@ REPLAN_S = 10.0
 """Time alone changes what a plan says: calendars, cooldowns, prices."""
 NODES_S = 60.0
 AFTER_FAILURE_S = 5.0
+TURNS_FAIL = "the latest turn of the controller's loop failed, so nothing was decided"
+READ_LOG = "read the controller's log ($ELASTANE_HOME/controller.log), which says why"
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class Loop:
         self._closing = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.failing = ""
-        """Why turns fail; empty: they do not."""
+        """Why turns fail; empty: they do not. Logged when it changes."""
 
     # -- from other threads ------------------------------------------------------------------------------
 
@@ -150,19 +152,30 @@ class Loop:
             while not self._closing.is_set():
                 try:
                     await self.turn(look=time.monotonic() >= self._look_at_s)
-                    self.failing = ""
-                except ElastaneError as error:
-                    # The store or the engine is away: training goes on, and the next turn may fare better.
-                    self.failing = str(error)
-                    logger.error("this turn failed: %s", error)  # noqa: TRY400 - it is in words
-                except Exception as error:
-                    self.failing = f"{type(error).__name__}: {error}"
-                    logger.exception("this turn failed")
+                    self._succeeded()
+                except Exception as error:  # noqa: BLE001 - the store or the engine may be away
+                    # Training goes on, and the next turn may fare better.
+                    self._fail(error)
                 await self._rest()
         finally:
             await self._engine.close()
             if self._planner is not None:
                 self._planner.close()
+
+    def _fail(self, error: Exception) -> None:
+        known = isinstance(error, ElastaneError)
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        if why == self.failing:
+            return
+        self.failing = why
+        logger.error("turns fail, and are tried again: %s", why, exc_info=None if known else error)
+        self._store.soundness.condition.report("turns", TURNS_FAIL, READ_LOG, log=False)
+
+    def _succeeded(self) -> None:
+        if self.failing:
+            logger.info("turns succeed again")
+            self.failing = ""
+        self._store.soundness.condition.clear("turns")
 
     def _warm(self) -> None:
         """A planner that will be needed starts while the jobs are looked at for the first time."""

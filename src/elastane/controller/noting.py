@@ -225,6 +225,7 @@ def _progressed(before: Observed, progress: Progress, now_s: float) -> Observed:
         virtual_ranks=progress.virtual_ranks,
         loss=progress.loss,
         speeds=progress.speeds,
+        brief=progress.brief,
         resize_s=before.resize_s if progress.resize_s is None else progress.resize_s,
         unsaved_s=before.unsaved_s if saved_s is None else max(0.0, now_s - saved_s),
         remaining=progress.remaining,

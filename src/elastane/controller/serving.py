@@ -26,6 +26,7 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.serving import Ready, Serving
 from elastane.api.wire import Config
+from elastane.client.controller_lock import take_home
 from elastane.client.privacy import narrowed
 from elastane.controller.api.app import application
 from elastane.controller.api.context import Controller
@@ -39,6 +40,7 @@ from elastane.controller.store import documents
 from elastane.controller.store.database import Store, files_of
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease
+from elastane.controller.store.monitor import Monitor
 from elastane.engines.local.accounts import account_of
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.isolation import PRIVATE_UMASK, open_home
@@ -67,8 +69,8 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
     """Serves until SIGTERM or SIGINT.
 
     Raises:
-        BadInput: it cannot listen there, another controller has the store, others may read the store and
-            it is not this user's to close, or jobs cannot run as the users that are named.
+        BadInput: it cannot listen there, another controller has the store or the home, others may read the
+            store and it is not this user's to close, or jobs cannot run as the users that are named.
         StoreError: the database cannot be used, or its lease was lost.
     """
     _many_files()
@@ -80,16 +82,21 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
     closed = tuple(str(path) for path in files_of(wish.store) if narrowed(path))
     sys.setswitchinterval(SWITCH_S)
     listener = _listening(wish)
+    home = None
     try:
+        home = take_home(Path(wish.home))
         # First the lease: opening the store may change its schema under another controller.
         with Lease(wish.store) as lease:
-            store = Store(wish.store)
+            store = Store(wish.store, at_least=lease.last_change())
             try:
-                _serve(wish, store, lease, listener, ready, clock, closed)
+                with Monitor(store, lease.note):
+                    _serve(wish, store, lease, listener, ready, clock, closed)
             finally:
                 store.close()
     finally:
         listener.close()
+        if home is not None:
+            os.close(home)
 
 
 def _serve(  # noqa: PLR0917 - the parts of a process
@@ -111,7 +118,6 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         wake=loop.wake,
         plan=plan,
         words=explain,
-        failing=lambda: loop.failing,
         check_team=partial(account_of, wish.run_as),
         clock=clock,
     )

@@ -12,11 +12,21 @@ import msgspec
 from elastane.api.observations import RECENT_STEPS
 from elastane.api.records import EventLine, LedgerLine
 
-FORGETTING = 0.95
-"""Weight of what was known against a new step: about the last twenty count, or, of short ones, `MEMORY_S`."""
+WINDOW_S = 10.0
+"""Steps are measured together for so long; longer ones each for themselves."""
 
-MEMORY_S = 10.0
-"""One step that was held up must not make a job of fast steps look slow."""
+MOST_WINDOWS = 30
+"""Five minutes of short steps. A speed that has changed for good is told after two minutes if it has grown,
+after three and a quarter if it has fallen."""
+
+QUANTILE = 5 / 8
+"""Of the windows, the speed that so many of them do not exceed is told. Noise makes steps longer, hardly ever
+shorter, so a mean tells how busy the neighbours were. A noisy minute touches seven windows: it is passed over
+as soon as five are sound."""
+
+MEASURED_S = 120.0
+"""A speed is compared with those of other numbers of workers once it was measured for so long: twelve
+windows, in which one noisy minute decides nothing."""
 
 STALE_S = 1800.0
 """So long a speed with another number of workers counts: later the machines have other neighbours."""
@@ -31,21 +41,42 @@ MOST_SIZES = 64
 
 
 class Speed(msgspec.Struct, frozen=True):
-    """Samples and seconds of the latest steps with one number of workers, older ones counting less.
+    """The latest steps with one number of workers, in windows.
 
     Args:
-        samples: trained on.
+        samples: trained on, in the window that is not full yet.
         seconds: that took.
         time: of the last of these steps, in seconds since 1970.
+        windows: samples per second of those that are full, oldest first.
+        measured_s: all steps together took so long, up to `MEASURED_S`.
     """
 
     samples: float = 0.0
     seconds: float = 0.0
     time: float = 0.0
+    windows: tuple[float, ...] = ()
+    measured_s: float = 0.0
 
     @property
     def samples_per_s(self) -> float:
-        return self.samples / self.seconds
+        """The usual speed, without what was noise; see `QUANTILE`."""
+        if not self.windows:
+            return self.samples / self.seconds
+        return sorted(self.windows)[int(len(self.windows) * QUANTILE)]
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether it was measured for too short a time to be compared with others."""
+        return self.measured_s < MEASURED_S
+
+    def after(self, samples: float, seconds: float, time: float) -> "Speed":
+        """With one more step."""
+        samples, in_window_s = self.samples + samples, self.seconds + seconds
+        measured_s = min(MEASURED_S, self.measured_s + seconds)
+        if in_window_s < WINDOW_S:
+            return Speed(samples, in_window_s, time, self.windows, measured_s)
+        windows = (*self.windows, samples / in_window_s)[-MOST_WINDOWS:]
+        return Speed(0.0, 0.0, time, windows, measured_s)
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,9 +129,7 @@ def _speeds(pace: Pace, line: LedgerLine) -> Mapping[int, Speed]:
     workers, seconds = len(line.workers), line.seconds.get("step", 0.0)
     if not (math.isfinite(seconds) and seconds >= SHORTEST_STEP_S and workers):
         return pace.speeds
-    known = pace.speeds.get(workers, Speed())
-    kept = max(FORGETTING, math.exp(-seconds / MEMORY_S))
-    speed = Speed(known.samples * kept + line.samples.count, known.seconds * kept + seconds, line.time)
+    speed = pace.speeds.get(workers, Speed()).after(line.samples.count, seconds, line.time)
     fresh = {other: one for other, one in pace.speeds.items() if line.time < one.time + STALE_S}
     newest = sorted({**fresh, workers: speed}.items(), key=lambda one: one[1].time)[-MOST_SIZES:]
     return dict(newest)

@@ -20,7 +20,7 @@ from elastane.scheduler.books import Books
 from elastane.scheduler.claimant import Claimant, Grant
 from elastane.scheduler.growth import LAX
 from elastane.scheduler.sizes import largest
-from elastane.scheduler.survey import Ground
+from elastane.scheduler.survey import Ground, restriction_of
 
 
 @dataclass(slots=True)
@@ -141,7 +141,14 @@ class Causes:
         found: list[Why] = []
         if self.gone[pool]:
             nodes = tuple(one for one in self.ground.snapshot.departures if one.pool == name)
-            found.append(CapacityGone(pool=name, devices=self.fewer[name], nodes=nodes))
+            found.append(
+                CapacityGone(
+                    pool=name,
+                    devices=self.fewer[name],
+                    nodes=nodes,
+                    restriction=restriction_of(self.ground.snapshot, name),
+                )
+            )
         if self.over[pool] > self.gone[pool]:
             found += [
                 Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)

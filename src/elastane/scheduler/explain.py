@@ -29,10 +29,13 @@ from elastane.api.plans import (
     NoSuchPool,
     NotWorth,
     OwnDrain,
+    OwnedByOthers,
     PoolChanged,
+    Protected,
     QuotaReached,
     Reserved,
     ResizeTooDear,
+    Restricted,
     RetryLater,
     SizeNotLegal,
     StoppedOften,
@@ -41,7 +44,7 @@ from elastane.api.plans import (
     Why,
     WorthMore,
 )
-from elastane.api.pools import Departure
+from elastane.api.pools import Departure, Restriction
 
 BECAUSE: dict[Because, str] = {
     "owner": "whose team or cohort owns them; they were borrowed",
@@ -55,6 +58,13 @@ ENDS: dict[Cause, str] = {
     "cancelled": "It was cancelled.",
     "target": "Its loss has reached its target.",
     "time": "It has run for as long as activeDeadlineSeconds allows.",
+}
+HEADS = {
+    "start": "starts with",
+    "grow": "grows to",
+    "shrink": "shrinks to",
+    "move": "moves to",
+    "keep": "keeps",
 }
 DEPARTS = {"drain": "is drained", "failed": "has failed"}
 NODES_TOLD = 3
@@ -78,7 +88,7 @@ def explain(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:
     found = [_headline(decision), *(sentence(why, called) for why in decision.why)]
     ceiling = decision.ceiling
     if ceiling is not None and ceiling not in decision.why:
-        found.append("It is not larger: " + _lowered(sentence(ceiling, called)))
+        found.append("It is not larger: " + lowered(sentence(ceiling, called)))
     changes = (remedy(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
     return (*found, *dict.fromkeys(change for change in changes if change))
 
@@ -90,25 +100,17 @@ def _called(reader: str, teams: Mapping[str, str], job: str) -> str:
 
 def _headline(decision: Decision) -> str:
     size = sum(decision.workers.values())
-    where = ", ".join(f"{_count(count, 'worker')} in {pool}" for pool, count in decision.workers.items())
+    where = ", ".join(f"{count(n, 'worker')} in {pool}" for pool, n in decision.workers.items())
     heading = f", on its way to {decision.entitled}" if decision.entitled > size else ""
     match decision.action:
-        case "start":
-            return f"{decision.job} starts with {where}{heading}."
-        case "grow":
-            return f"{decision.job} grows to {where}{heading}."
-        case "shrink":
-            return f"{decision.job} shrinks to {where}{heading}."
-        case "move":
-            return f"{decision.job} moves to {where}{heading}."
-        case "keep":
-            return f"{decision.job} keeps {where}{heading}."
         case "preempt":
-            gone = _count(sum(decision.drain.values()), "worker")
+            gone = count(sum(decision.drain.values()), "worker")
             place = "" if decision.asked_for else " and waits in its old place"
             return f"{decision.job} gives back its {gone}{place}."
         case "wait":
             return f"{decision.job} waits."
+        case action:
+            return f"{decision.job} {HEADS[action]} {where}{heading}."
 
 
 def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
@@ -126,31 +128,33 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
         case WorthMore(node=node, speedup=speedup):
             return f"Devices on {_quota(node)} are idle and make it {speedup:.2f} times as fast."
         case GivesWay(job=job, pool=pool, devices=devices, because=because):
-            taken = f"{_count(devices, 'device')} of {pool} {_go(devices)}"
+            taken = f"{count(devices, 'device')} of {pool} {_go(devices)}"
             return f"{taken} to {called(job)}, {BECAUSE[because]}."
         case NodesLeave(pool=pool, workers=workers):
-            return f"{_count(workers, 'worker')} of it {_are(workers)} on nodes of {pool} that go away."
+            return f"{count(workers, 'worker')} of it {are(workers)} on nodes of {pool} that go away."
         case PoolChanged(pool=pool, workers=workers):
-            there = f"{_count(workers, 'worker')} of it {_are(workers)} in {pool}"
+            there = f"{count(workers, 'worker')} of it {are(workers)} in {pool}"
             return f"{there}, which was removed or no longer has what one of them asks for."
-        case CapacityGone(pool=pool, devices=devices, nodes=nodes):
-            fewer = f"{pool} has {_count(devices, 'device')} fewer than jobs were granted there"
-            return f"{fewer}: {_departures(nodes)}." if nodes else f"{fewer}."
+        case CapacityGone(pool=pool, devices=devices, nodes=nodes, restriction=restriction):
+            fewer = f"{pool} has {count(devices, 'device')} fewer than jobs were granted there"
+            causes = [_departures(nodes)] if nodes else []
+            causes += [] if restriction is None else [_restriction(restriction)]
+            return f"{fewer}: {', and '.join(causes)}." if causes else f"{fewer}."
         case Reserved(reservation=name, pool=pool, devices=devices, at_s=at_s):
-            wanted = _count(devices, "device")
+            wanted = count(devices, "device")
             return f"From {_time(at_s)} on {wanted} of {pool} belong to the reservation {name}."
         case QuotaReached(node="", pool=pool, limit=limit):
-            return f"All who borrow {pool} may use at most {_count(limit, 'device')} of it together."
+            return f"All who borrow {pool} may use at most {count(limit, 'device')} of it together."
         case QuotaReached(node=node, pool=pool, limit=limit):
             return (
-                f"{_owner(node)} may use at most {_count(limit, 'device')} of {pool}, borrowed ones included."
+                f"{_owner(node)} may use at most {count(limit, 'device')} of {pool}, borrowed ones included."
             )
         case DidNotArrive(workers=workers):
-            return f"{_count(workers, 'worker')} that it was granted did not arrive in time."
+            return f"{count(workers, 'worker')} that it was granted did not arrive in time."
         case DidNotReturn(workers=workers):
-            return f"{_count(workers, 'worker')} of it failed and did not come back in time."
+            return f"{count(workers, 'worker')} of it failed and did not come back in time."
         case SizeNotLegal(workers=workers):
-            return f"Its elastic policy does not allow {_count(workers, 'worker')}."
+            return f"Its elastic policy does not allow {count(workers, 'worker')}."
         case Suspended():
             return "It is paused."
         case Ends(cause=cause):
@@ -163,25 +167,27 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             return "No pool has what one of its workers asks for."
         case NeverFits(need=need, most=most):
             alone = f"{most} if nobody else had any" if most else "none, even if nobody else had any"
-            return f"Its minimum needs {_count(need, 'device')}; it could have {alone}."
+            return f"Its minimum needs {count(need, 'device')}; it could have {alone}."
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             bound = "" if node is None else f" ({_quota(node)} is the limit)"
             holder = f"; {called(held_for)}, which has waited for long, holds its place" if held_for else ""
-            left = f"{room} {_are(room)}" if room else "none is"
-            return f"It needs {_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}."
+            left = f"{room} {are(room)}" if room else "none is"
+            return f"It needs {count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}."
+        case Restricted() | Protected() | OwnedByOthers():
+            return _of_others(why, called)
         case Drains(pool=pool, devices=devices):
             return (
-                f"{_count(devices, 'device')} of {pool} are its own as soon as those who have them have left."
+                f"{count(devices, 'device')} of {pool} are its own as soon as those who have them have left."
             )
         case OwnDrain(workers=workers):
-            return f"{_count(workers, 'worker')} of its own {_are(workers)} still leaving."
+            return f"{count(workers, 'worker')} of its own {are(workers)} still leaving."
         case AwaitsRepair(until_s=until_s):
             return f"Part of it has failed; it waits until {_time(until_s)} for that to come back."
         case AwaitsArrival(workers=workers, until_s=until_s):
-            count, verb = _count(workers, "worker"), "has" if workers == 1 else "have"
-            return f"{count} of it {verb} not arrived yet; it waits for that until {_time(until_s)}."
+            number, verb = count(workers, "worker"), "has" if workers == 1 else "have"
+            return f"{number} of it {verb} not arrived yet; it waits for that until {_time(until_s)}."
         case AtMaximum(workers=workers):
-            return f"Its elastic policy allows no more than {_count(workers, 'worker')}."
+            return f"Its elastic policy allows no more than {count(workers, 'worker')}."
         case NotWorth(workers=workers, efficiency=efficiency):
             return f"At {workers} workers each more would add {efficiency:.0%} of what the first one gives."
         case ResizeTooDear(cost_s=cost_s, horizon_s=horizon_s):
@@ -195,30 +201,48 @@ def sentence(  # noqa: C901, PLR0912 - a table with one row per reason
             )
         case TargetMet(workers=workers, throughput=throughput):
             return (
-                f"{_count(workers, 'worker')} {_are(workers)} enough for {throughput:g} samples per second, "
+                f"{count(workers, 'worker')} {are(workers)} enough for {throughput:g} samples per second, "
                 "within a tenth."
             )
         case BudgetAllows(workers=workers, left=left):
             return (
                 f"What is left of its budget, {cost_text(left)}, would not surely last with more than "
-                f"{_count(workers, 'worker')}."
+                f"{count(workers, 'worker')}."
             )
         case _:
             assert_never(why)
 
 
-def remedy(why: Why) -> str:
+def _of_others(why: Restricted | Protected | OwnedByOthers, called: Callable[[str], str]) -> str:
+    """A sentence about what keeps a job from what is there, or from what others have."""
+    match why:
+        case Restricted(restriction=restriction):
+            text = _restriction(restriction)
+        case Protected(job=job, by=by, pool=pool, devices=devices, until_s=until_s):
+            text = f"{called(job)} was started a moment ago and is protected until {_time(until_s)}"
+            text += f"; then {by} may take {count(devices, 'device')} of {pool} from it"
+            if called(job) != SOMEBODY:
+                return f"{text}."
+        case OwnedByOthers(pool=pool, devices=devices):
+            text = (
+                f"{count(devices, 'device')} of {pool} {are(devices)} used by jobs of a lower priority whose "
+            )
+            text += "teams or cohorts own them: a priority takes nothing from another owner"
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def remedy(why: Why) -> str:  # noqa: C901 - a table with one row per reason
     """What somebody could do about it, or when it changes by itself; empty if neither can be said."""
     match why:
         case NoRoom(pool=pool, need=need, room=room, node=None):
             missing = math.ceil(need - room)
             comes = "comes" if missing == 1 else "come"
-            return f"It changes when {_count(missing, 'device')} more of {pool} {comes} free."
+            return f"It changes when {count(missing, 'device')} more of {pool} {comes} free."
         case NoRoom(pool=pool, node=node) | QuotaReached(node=str() as node, pool=pool):
             owner = _owner(node) if node else "the cluster"
             return f"It changes with more quota of {pool} for {owner}, or when jobs there end."
         case NeverFits(most=most):
-            smaller = f"a minimum of at most {_count(most, 'device')}, or " if most else ""
+            smaller = f"a minimum of at most {count(most, 'device')}, or " if most else ""
             return f"It changes with {smaller}more quota or devices."
         case NoSuchPool():
             return "It changes with other resourcesPerWorker or data, with spot, or with a new pool."
@@ -226,6 +250,10 @@ def remedy(why: Why) -> str:
             return "It changes with a higher maxReplicas: `elastane scale` of a job, --workers of a run."
         case Suspended():
             return "It changes with `elastane resume`."
+        case OwnedByOthers(pool=pool):
+            return (
+                f"It changes with a quota of {pool} for its own team, or when the others lend what they own."
+            )
         case BudgetSpent() | BudgetAllows():
             return "It changes with a higher budget: `elastane amend --budget`."
         case TargetMet():
@@ -241,6 +269,12 @@ def cost_text(cost: float) -> str:
     return f"{cost:.2g}" if 0 < cost < 0.01 else f"{cost:.2f}"  # noqa: PLR2004 - what two decimals can show
 
 
+def _restriction(one: Restriction) -> str:
+    """What leaves how much, for the middle of a sentence."""
+    who = f"the trigger {one.trigger} ({one.why})" if one.trigger else "the capacity that was reported"
+    return f"{who} leaves jobs {count(one.limit, 'device')} of {one.pool}"
+
+
 def _departures(nodes: Sequence[Departure]) -> str:
     """Who leaves, and what was said about it."""
     told = [
@@ -250,11 +284,11 @@ def _departures(nodes: Sequence[Departure]) -> str:
     return ", ".join(told) + (f", and {len(nodes) - NODES_TOLD} more" if len(nodes) > NODES_TOLD else "")
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def _are(number: int) -> str:
+def are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
@@ -270,7 +304,7 @@ def _owner(node: str) -> str:
     return node or "The cluster"
 
 
-def _lowered(text: str) -> str:
+def lowered(text: str) -> str:
     first = text.split(" ", 1)[0]
     return (
         text[0].lower() + text[1:] if first in {"It", "Its", "No", "At", "What", "Part", "Devices"} else text

@@ -7,6 +7,7 @@ fits a finer model of the same shape).
 """
 
 import math
+from collections.abc import Container
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -43,6 +44,19 @@ class Curve(NamedTuple):
 
 
 DEFAULT = Curve(1.0 - UNDIVIDED, UNDIVIDED)
+
+
+def comparable(speeds: tuple[tuple[int, float], ...], brief: Container[int]) -> tuple[tuple[int, float], ...]:
+    """Return the speeds that a plan may compare.
+
+    What was measured only for a short time may be noise. Where there is nothing else, the largest number of
+    workers still counts: it alone says how fast a job is, and nothing about what more of them would be worth.
+
+    Args:
+        speeds: ``(workers, samples per second)``.
+        brief: numbers of workers that were measured for a short time.
+    """
+    return tuple(one for one in speeds if one[0] not in brief) or speeds[-1:]
 
 
 @lru_cache(maxsize=2**17)

@@ -1,6 +1,7 @@
 """The plan: what becomes of every job, and why."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from elastane.api.cluster import JobState, Snapshot
 from elastane.api.plans import (
@@ -11,12 +12,14 @@ from elastane.api.plans import (
     Decision,
     Drains,
     MinimumFits,
+    NeverFits,
     NodesLeave,
     NoRoom,
     Overdue,
     OwnDrain,
     Plan,
     Reserved,
+    Restricted,
     RetryLater,
     Why,
     WorthMore,
@@ -25,8 +28,9 @@ from elastane.scheduler.causes import Causes
 from elastane.scheduler.claimant import Claimant
 from elastane.scheduler.entitlements import settle
 from elastane.scheduler.limits import repaired_by_s
-from elastane.scheduler.survey import Ground, elsewhere
+from elastane.scheduler.survey import Ground, elsewhere, restriction_of
 from elastane.scheduler.transition import Change, transition
+from elastane.scheduler.waiting import Obstacles
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -39,17 +43,26 @@ def plan(snapshot: Snapshot) -> Plan:
     """
     ground, books = settle(snapshot)
     changes = transition(ground)
-    causes = Causes(ground, books)
+    parts = _Parts(ground, Causes(ground, books), Obstacles(ground, books))
     return Plan(
         decisions=tuple(
-            _decision(ground, causes, claimant, change)
+            _decision(parts, claimant, change)
             for claimant, change in zip(ground.claimants, changes, strict=True)
         ),
         overdue=tuple(_overdue(snapshot)),
     )
 
 
-def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change) -> Decision:
+class _Parts(NamedTuple):
+    """What the reasons of a plan are made from."""
+
+    ground: Ground
+    causes: Causes
+    obstacles: Obstacles
+
+
+def _decision(parts: _Parts, claimant: Claimant, change: Change) -> Decision:
+    ground, causes, _ = parts
     action = _action(claimant, change)
     names = tuple(ground.pools)
     ceiling = _ceiling(claimant) if change.size else None
@@ -57,9 +70,9 @@ def _decision(ground: Ground, causes: Causes, claimant: Claimant, change: Change
         case "start" | "grow":
             why = _more(ground, claimant, change)
         case "shrink" | "preempt" | "move":
-            why = _less(ground, causes, claimant, change)
+            why = _less(parts, claimant, change)
         case "keep" | "wait":
-            why = _still(ground, claimant, change)
+            why = _still(parts, claimant, change)
     return Decision(
         job=claimant.state.name,
         action=action,
@@ -116,7 +129,8 @@ def _more(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...]
     return tuple(found)
 
 
-def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) -> tuple[Why, ...]:
+def _less(parts: _Parts, claimant: Claimant, change: Change) -> tuple[Why, ...]:
+    ground, causes, _ = parts
     leave: list[Why] = [
         NodesLeave(pool=holding.pool, workers=holding.leaving)
         for holding in claimant.state.holds
@@ -129,15 +143,18 @@ def _less(ground: Ground, causes: Causes, claimant: Claimant, change: Change) ->
     found = tuple(dict.fromkeys((*leave, *causes.of(claimant))))
     if not claimant.entitled and claimant.waits is not None:
         return (*found, claimant.waits)
-    return found or _still(ground, claimant, change)
+    return found or _still(parts, claimant, change)
 
 
-def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...]:
+def _still(parts: _Parts, claimant: Claimant, change: Change) -> tuple[Why, ...]:
     """Why nothing happens."""
+    ground = parts.ground
     if not claimant.limit:
-        return (claimant.limited_by,)
+        return (claimant.limited_by, *_restricted(ground, claimant, claimant.limited_by))
     if not claimant.entitled and claimant.waits is not None:
-        return (claimant.waits, *_booked(ground, claimant, claimant.waits))
+        waits = claimant.waits
+        obstacles = parts.obstacles.of(claimant, waits)
+        return (waits, *_booked(ground, claimant, waits), *_restricted(ground, claimant, waits), *obstacles)
     own = sum(one.workers - one.leaving for one in claimant.state.draining)
     if change.short and own:
         return (OwnDrain(workers=own),)
@@ -148,7 +165,12 @@ def _still(ground: Ground, claimant: Claimant, change: Change) -> tuple[Why, ...
             for pool, workers in change.short.items()
         )
     ceiling = _ceiling(claimant)
-    return (*_awaited(claimant.state, ground.snapshot.now_s), ceiling, *_booked(ground, claimant, ceiling))
+    return (
+        *_awaited(claimant.state, ground.snapshot.now_s),
+        ceiling,
+        *_booked(ground, claimant, ceiling),
+        *_restricted(ground, claimant, ceiling),
+    )
 
 
 def _awaited(state: JobState, now_s: float) -> Iterator[Why]:
@@ -177,6 +199,18 @@ def _booked(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Reserved]:
         for one, at_s in ground.booked[pool]:
             name = ground.snapshot.pools[pool].name
             yield Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
+
+
+def _restricted(ground: Ground, claimant: Claimant, why: Why) -> Iterator[Restricted]:
+    """What has a part in it that its pools, or its quota of them, have no room."""
+    if not ground.snapshot.restrictions or not isinstance(why, NoRoom | NeverFits):
+        return
+    pools = tuple(ground.pools)
+    suitable = dict.fromkeys(pools[pool] for group in claimant.groups for pool in group.for_minimum)
+    for pool in (why.pool,) if isinstance(why, NoRoom) else suitable:
+        restriction = restriction_of(ground.snapshot, pool)
+        if restriction is not None:
+            yield Restricted(restriction=restriction)
 
 
 def _ceiling(claimant: Claimant) -> Why:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from elastane.api.cluster import JobState, Snapshot
 from elastane.api.plans import NeverFits, NoSuchPool, PoolChanged
+from elastane.api.pools import Restriction
 from elastane.api.quotas import Team
 from elastane.api.reservations import Reservation
 from elastane.scheduler.accounts import Accounts, Path, Tree, grow_tree
@@ -87,6 +88,12 @@ def lacking(snapshot: Snapshot) -> dict[str, int]:
             if pool in found:
                 found[pool] += workers * devices
     return {pool: devices for pool, devices in found.items() if devices > 0}
+
+
+def restriction_of(snapshot: Snapshot, pool: str) -> Restriction | None:
+    """Return the tightest restriction of a pool; None: there is none."""
+    found = [one for one in snapshot.restrictions if one.pool == pool]
+    return min(found, key=lambda one: one.limit, default=None)
 
 
 def _healthy(snapshot: Snapshot, excused: Container[int]) -> list[int]:

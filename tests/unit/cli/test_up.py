@@ -21,6 +21,7 @@ from elastane.api.errors import BadInput
 from elastane.api.serving import Ready
 from elastane.client.cluster import Cluster, Unreachable
 from elastane.client.context import connect, kept_context, running
+from elastane.client.controller_lock import holder
 
 pytestmark = pytest.mark.processes
 
@@ -246,3 +247,88 @@ def test_down_without_a_controller_says_so(home):
     refused = elastane("down")
     assert refused.returncode == BadInput.exit_code
     assert "elastane up" in refused.stderr
+
+
+# -- where what is started cannot be recorded ----------------------------------------------------------------
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("ab", buffering=0) as ballast:
+        for size in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    ballast.write(bytes(size))
+            except OSError:
+                pass
+
+
+@pytest.fixture
+def small_home(small_disk_of, monkeypatch) -> Iterator[Path]:
+    """A home on a small disk of its own."""
+    disk = small_disk_of(2 << 20)
+    disk.chmod(0o700)
+    monkeypatch.setenv("ELASTANE_HOME", str(disk))
+    yield disk
+    (disk / "ballast").unlink(missing_ok=True)
+    subprocess.run([*ELASTANE, "down"], capture_output=True, check=False, timeout=WAIT_S)
+
+
+def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_says_how_to_go_on(
+    small_home, tmp_path
+):
+    store = f"--store=sqlite:///{tmp_path / 'elsewhere.db'}"
+    (small_home / "controller.log").touch()
+    (small_home / "controller.lock").touch()
+    fill(small_home)
+    refused = elastane("up", "--detach", "--listen=127.0.0.1:0", store)
+    assert refused.returncode == 1
+    assert "No space left" in refused.stderr
+    assert "was ended again" in refused.stderr
+    assert "free some space" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert holder(small_home) is None, "its process is still there"
+    assert elastane("down").returncode == 2
+
+    (small_home / "ballast").unlink()
+    # The token that nobody has heard of.
+    assert "elastane up --new-token" in refused.stderr
+    again = up(store, "--new-token")
+    assert again.token
+    assert running().pid == again.pid == holder(small_home)
+    assert elastane("down").returncode == 0
+
+
+@pytest.mark.parametrize("logged", [False, True], ids=["no log can be made", "the log is there"])
+def test_a_full_disk_under_all_of_it_is_named_though_nothing_can_be_logged(small_home, logged):
+    if logged:
+        (small_home / "controller.log").touch()
+        (small_home / "controller.lock").touch()
+    fill(small_home)
+    refused = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    assert refused.returncode != 0
+    assert "is full" in refused.stderr or "No space left" in refused.stderr
+    assert "do: " in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert holder(small_home) is None
+
+
+@pytest.mark.parametrize("record", ["missing", "of the one before", "cut off"])
+def test_down_and_up_find_the_controller_that_is_there_whatever_is_recorded(home, record):
+    first = up()
+    path = home / "controller.json"
+    recorded = path.read_bytes()
+    if record == "missing":
+        path.unlink()
+    if record == "of the one before":
+        before = msgspec.structs.replace(running(), pid=os.getppid(), started=1)
+        path.write_bytes(msgspec.json.encode(before))
+    if record == "cut off":
+        path.write_bytes(recorded[:10])
+    second = elastane("up", "--detach", "--listen=127.0.0.1:0")
+    assert second.returncode == 2
+    assert f"process {first.pid}" in second.stderr
+    down = elastane("down", "--json")
+    assert down.returncode == 0, down.stderr
+    assert msgspec.json.decode(down.stdout) == {"pid": first.pid, "ended": True}
+    assert holder(home) is None
+    path.unlink(missing_ok=True)

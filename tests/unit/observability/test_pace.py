@@ -40,6 +40,40 @@ def test_what_was_long_ago_is_forgotten() -> None:
     assert folded(*slow, *fast).speeds[1].samples_per_s == pytest.approx(64, rel=0.01)
 
 
+MINUTE_S = 60
+
+
+def measured(*stretches: tuple[float, float], step_s: float = 0.5) -> float:
+    """The speed told after stretches of so many seconds with steps that took so many times as long."""
+    lines, time = [], 0.0
+    for lasts_s, slower in stretches:
+        until = time + lasts_s
+        while time < until:
+            time += step_s * slower
+            lines.append(line(len(lines) + 1, 2, step_s * slower))
+    return folded(*lines).speeds[2].samples_per_s
+
+
+@pytest.mark.parametrize("before_s", [60, 67, 120, 300, 900])
+@pytest.mark.parametrize("slower", [1.5, 3.0, 20.0])
+@pytest.mark.parametrize("step_s", [0.01, 0.5, 12.0])
+def test_one_noisy_minute_does_not_change_the_speed(before_s: int, slower: float, step_s: float) -> None:
+    told = measured((before_s, 1.0), (MINUTE_S, slower), step_s=step_s)
+    assert told == pytest.approx(64 / step_s, rel=0.02)
+
+
+def test_one_noisy_minute_right_after_a_change_of_size_is_passed_over_before_it_is_compared() -> None:
+    assert folded(*[line(step, 2, 1.0) for step in range(1, 110)]).speeds[2].is_brief
+    told = measured((MINUTE_S, 4.0), (2 * MINUTE_S - MINUTE_S + 8, 1.0))
+    assert told == pytest.approx(128, rel=0.02)
+
+
+@pytest.mark.parametrize("slower", [0.5, 2.0])
+def test_a_speed_that_has_changed_for_good_is_told_within_minutes(slower: float) -> None:
+    told = measured((1800, 1.0), (4 * MINUTE_S, slower))
+    assert told == pytest.approx(128 / slower, rel=0.02)
+
+
 def test_one_step_that_was_held_up_makes_no_job_of_fast_steps_look_slow() -> None:
     fast = [line(step, 1, 0.01) for step in range(1, 1500)]
     assert folded(*fast, line(1500, 1, 1.0)).speeds[1].samples_per_s == pytest.approx(6400, rel=0.12)

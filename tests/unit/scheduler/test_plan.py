@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from elastane.api import plans
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, Resources, RunPolicy, Target
-from elastane.api.pools import Departure, Pool
+from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.reservations import Once, Reservation, Weekly
@@ -424,6 +424,8 @@ def test_devices_that_are_gone_are_told_with_the_nodes_that_took_them():
 def test_every_reason_has_a_sentence(kind):
     gone = (Departure(node="n1", pool="x", how="drain"),)
     values = {"str": "x", "int": 3, "float": 0.5, "str | None": "x", "tuple": gone}
+    limit = Restriction(pool="x", limit=3, trigger="x", why="x above 3")
+    values |= {"Restriction": limit, "elastane.api.pools.Restriction | None": limit}
     hints = {name: str(getattr(hint, "__name__", hint)) for name, hint in kind.__annotations__.items()}
     enums = {get_args(plans.Because): "owner", get_args(plans.Cause): "time"}
     fields = {

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.wire import ENDED, Event, Job
+from elastane.api.wire import ENDED, Event, Health, Job
 from elastane.cli.moments import moment_text
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
@@ -31,18 +31,23 @@ def describe(job: JobName, as_json: AsJson = False) -> None:
             print_json(found)
             return
         events = deque(cluster.events(job), maxlen=SHOWN)
-    show(found, list(events))
+        health = cluster.health()
+    show(found, list(events), health)
 
 
-def show(job: Job, events: list[Event]) -> None:
+def show(job: Job, events: list[Event], health: Health) -> None:
     from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
     from rich.text import Text  # noqa: PLC0415
 
     from elastane.api.printable import folded  # noqa: PLC0415
-    from elastane.cli.jobs.words import event_text, explanation_lines  # noqa: PLC0415
+    from elastane.cli.jobs.words import event_text, explanation_lines, health_lines  # noqa: PLC0415
     from elastane.cli.tables import UNBOUNDED, print_whole  # noqa: PLC0415
 
     console = talk()
+    if health.status == "failing" and job.state not in ENDED:
+        # What follows may be out of date.
+        for warning in health_lines(health.problems, time.time()):
+            print_whole(console, warning)
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

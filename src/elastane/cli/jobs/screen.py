@@ -11,6 +11,7 @@ from elastane.api.printable import folded
 from elastane.api.wire import JobSummary, Occupancy
 from elastane.cli.jobs.words import (
     RIGHT,
+    health_lines,
     loss_of,
     speed_text,
     state_text,
@@ -28,9 +29,6 @@ NARROW = 100
 """Columns; with fewer there are no bars for jobs."""
 AROUND = 5
 """Lines that are neither a pool nor a job."""
-FAILING = Text(
-    "nothing is decided: the controller's turns fail, and its log says why; jobs go on", style="red"
-)
 
 
 def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
@@ -42,9 +40,9 @@ def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
     head.add_row(
         Text.assemble(("elastane", "bold"), f"  {folded(url)}"), Text(f"{now}   q ends", style="dim")
     )
-    rows = max(0, height - AROUND - len(sight.pools))
-    warning = FAILING if sight.failing else Text()
-    parts: list[RenderableType] = [head, warning, pools_part(sight, width), Text()]
+    warnings = health_lines(sight.problems, sight.time_s) if sight.failing else [Text()]
+    rows = max(0, height - AROUND - len(sight.pools) - (len(warnings) - 1))
+    parts: list[RenderableType] = [head, *warnings, pools_part(sight, width), Text()]
     parts.append(jobs_part(sight, rows, width))
     return Group(*parts)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.api.wire import JobSummary, Occupancy, State
+from elastane.api.wire import HealthProblem, JobSummary, Occupancy, State
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.context import connect, context
 
@@ -29,7 +29,8 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         pools: with what all teams use of them.
         jobs: that run, then those that wait, then the paused ones; newest first.
         more: there are others.
-        failing: the controller decides nothing now; jobs go on as they are.
+        failing: the controller cannot decide, or cannot store what it decides; jobs go on as they are.
+        problems: what is wrong with it then.
     """
 
     time_s: float
@@ -37,6 +38,7 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     jobs: tuple[JobSummary, ...]
     more: bool
     failing: bool
+    problems: tuple[HealthProblem, ...] = ()
 
 
 def top(
@@ -49,7 +51,7 @@ def top(
 
     Where there is no terminal, and with --json, one look.
 
-    With --json, an object with the keys timeS, pools, jobs, more and failing.
+    With --json, an object with the keys timeS, pools, jobs, more, failing and problems.
     """
     with connect() as cluster:
         if as_json:
@@ -65,12 +67,14 @@ def top(
 def look(cluster: "Cluster", team: str, rows: int) -> Sight:
     """Pools, and so many jobs."""
     found = list(islice(_ordered(cluster, team), rows + 1))
+    health = cluster.health()
     return Sight(
         time_s=time.time(),
         pools=cluster.occupancy(),
         jobs=tuple(found[:rows]),
         more=len(found) > rows,
-        failing=cluster.health().status == "failing",
+        failing=health.status == "failing",
+        problems=health.problems,
     )
 
 
@@ -81,11 +85,12 @@ def _ordered(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
 def show(console: "Console", sight: Sight) -> None:
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
-    from elastane.cli.jobs.screen import FAILING, jobs_part, pools_part  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.screen import jobs_part, pools_part  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.words import health_lines  # noqa: PLC0415
     from elastane.cli.tables import print_whole  # noqa: PLC0415
 
-    if sight.failing:
-        print_whole(console, FAILING)
+    for line in health_lines(sight.problems, sight.time_s) if sight.failing else ():
+        print_whole(console, line)
     for part in (pools_part(sight), Text(), jobs_part(sight)):
         print_whole(console, part)
 

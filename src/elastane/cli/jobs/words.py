@@ -7,9 +7,9 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.printable import folded
-from elastane.api.wire import Event, Explanation, JobSummary, Wanted
-from elastane.cli.moments import in_local_time
+from elastane.api.printable import folded, one_line
+from elastane.api.wire import Event, Explanation, HealthProblem, JobSummary, Wanted
+from elastane.cli.moments import in_local_time, moment_text
 from elastane.cli.tables import UNBOUNDED, table_of
 from elastane.cli.words import loss_text
 
@@ -152,3 +152,21 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
         for job in found
     ]
     return table_of(titles, rows, numbers=RIGHT)
+
+
+def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
+    """Say what is wrong with the controller, since when, and what to do about it.
+
+    Args:
+        problems: of its health; none, if it is an older one that does not tell them.
+        now_s: seconds since 1970.
+    """
+    head = "the controller works only in part; jobs go on as they are"
+    if not problems:
+        return [Text(f"{head}. Its log says why.", style="red")]
+    lines = [Text(f"{head}:", style="red")]
+    for problem in problems:
+        since = f"since {moment_text(problem.since_s)}, {time_text(max(0.0, now_s - problem.since_s))}"
+        lines.append(Text(f"  {one_line(problem.what)} ({since})", style="red"))
+        lines.append(Text(f"    do: {one_line(problem.do)}"))
+    return lines

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ import typer
 from elastane.agent import identity
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.run_as import RunAs, parse_run_as
-from elastane.api.serving import Ready, Serving
+from elastane.api.serving import NotStarted, Ready, Serving
 from elastane.cli.devices import devices_here
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.context import (
@@ -34,6 +35,7 @@ from elastane.client.context import (
     make_home,
     running,
 )
+from elastane.client.controller_lock import holder
 from elastane.client.privacy import OF_STRANGERS, narrowed
 from elastane.engines.local.isolation import PASSAGE
 
@@ -100,27 +102,23 @@ def up(
         new_token=new_token,
         run_as=_users(run_as, no_run_as=no_run_as),
     )
-    make_home()
     log = home() / "controller.log"
-    secrets = (log, *home().glob("cluster*.json"))
-    # Users of jobs pass through the home to their run directories.
-    others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates or _is_shared() else OF_STRANGERS
-    closed = [str(home())] if narrowed(home(), others) else []
-    closed += [str(path) for path in secrets if narrowed(path)]
-    process, ready = _started(wish, log, detach=detach)
+    with _no_room("nothing was started"):
+        make_home()
+        secrets = (log, *home().glob("cluster*.json"))
+        # Users of jobs pass through the home to their run directories.
+        others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates or _is_shared() else OF_STRANGERS
+        closed = [str(home())] if narrowed(home(), others) else []
+        closed += [str(path) for path in secrets if narrowed(path)]
+        process, ready = _started(wish, log, detach=detach)
     ready = msgspec.structs.replace(ready, narrowed=(*closed, *ready.narrowed))
-    keep_run_as(wish.run_as)
-    before, kept = running(), kept_context()
-    keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
-    if ready.token:
-        found = Context(url=ready.url, token=ready.token, certificate=wish.certificate)
-        keep(found)
-        keep_of_store(ready.store, found)
-    elif kept is None or (before is not None and kept.url == before.url):
-        # This machine's controller, perhaps at another address; one that somebody has logged in to stays.
-        again = kept_of_store(ready.store) or kept
-        if again is not None:
-            keep(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
+    again = "; its operator's token is lost with it: elastane up --new-token" if ready.token else ""
+    try:
+        with _no_room(f"the controller was ended again, because no command would find it{again}"):
+            _record(wish, process, ready)
+    except BaseException:
+        _end(process)
+        raise
     if as_json:
         print_json(ready)
     console.print(f"controller  {ready.url}", markup=False)
@@ -173,25 +171,69 @@ def _users_text(run_as: RunAs, own: str) -> str:
 
 def down(as_json: AsJson = False) -> None:
     """End this machine's controller; jobs go on without it."""
-    found = running()
-    if found is None:
-        raise BadInput("no controller was started here", do="elastane up")
-    process = identity.open_process(found.pid, found.started)
+    pid, process = _of_this_home()
     if process is None:
-        raise BadInput(f"the controller that was process {found.pid} has ended already", do="elastane up")
+        was = f"the controller that was process {pid} has ended already"
+        raise BadInput(was if pid else "no controller was started here", do="elastane up")
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
         # Not before its last thread is gone is its address free again.
         if not select.select((process,), (), (), GONE_S)[0]:
-            raise RunFailed(
-                f"process {found.pid} has not ended within {GONE_S:g} s", do=f"kill -9 {found.pid}"
-            )
+            raise RunFailed(f"process {pid} has not ended within {GONE_S:g} s", do=f"kill -9 {pid}")
     finally:
         os.close(process)
     if as_json:
-        print_json({"pid": found.pid, "ended": True})
+        print_json({"pid": pid, "ended": True})
         return
     talk().print("the controller has ended; jobs go on training", markup=False)
+
+
+def _record(wish: Serving, process: "subprocess.Popen[bytes]", ready: Ready) -> None:
+    """Write down which process the controller is, and how to ask it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    keep_run_as(wish.run_as)
+    before, kept = running(), kept_context()
+    if ready.token:
+        found = Context(url=ready.url, token=ready.token, certificate=wish.certificate)
+        keep(found)
+        keep_of_store(ready.store, found)
+    elif kept is None or (before is not None and kept.url == before.url):
+        # This machine's controller, perhaps at another address; one that somebody has logged in to stays.
+        again = kept_of_store(ready.store) or kept
+        if again is not None:
+            keep(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
+    # Last: the address of the one before was needed until now, also if this is tried again.
+    keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
+
+
+@contextlib.contextmanager
+def _no_room(means: str) -> Iterator[None]:
+    """Say in words that something could not be written in the home.
+
+    Raises:
+        RunFailed: it could not.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(
+            f"cannot write in {home()}: {error.strerror or error}",
+            means=means,
+            do="free some space there, or make it writable, then start it again",
+        ) from error
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a controller that was just started, and wait until it is gone."""
+    process.terminate()
+    try:
+        process.wait(GONE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _check_alone() -> None:
@@ -200,16 +242,43 @@ def _check_alone() -> None:
     Raises:
         BadInput: one does.
     """
-    found = running()
-    process = None if found is None else identity.open_process(found.pid, found.started)
-    if found is None or process is None:
+    pid, process = _of_this_home()
+    if process is None:
         return
     os.close(process)
+    found = _recorded()
+    at = f"{found.url}, " if found is not None and found.pid == pid else ""
     raise BadInput(
-        f"a controller already runs here ({found.url}, process {found.pid})",
+        f"a controller already runs here ({at}process {pid})",
         means="this machine's devices are given out by one; nothing was started",
         do="use that one: elastane top; or end it first: elastane down",
     )
+
+
+def _of_this_home() -> tuple[int, int | None]:
+    """The controller of this home: its process, 0 if none is known, and a pidfd; None: it has ended.
+
+    What was written down about it may be missing, or be about the one before; its lock is not.
+    """
+    pid = holder(home())
+    start = None if pid is None else identity.started(pid)
+    if pid is not None and start is not None:
+        process = identity.open_process(pid, start)
+        # Asked again now that the number cannot come to mean another process.
+        if process is not None and holder(home()) == pid:
+            return pid, process
+        if process is not None:
+            os.close(process)
+    found = _recorded()
+    return (0, None) if found is None else (found.pid, identity.open_process(found.pid, found.started))
+
+
+def _recorded() -> Running | None:
+    """What was written down about the last controller; None: nothing that can be read."""
+    try:
+        return running()
+    except BadInput:
+        return None
 
 
 def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Popen[bytes], Ready]":
@@ -233,22 +302,28 @@ def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Pop
                 start_new_session=detach,
                 pass_fds=(writing,),
             )
-            size = stream.tell()
     finally:
         os.close(writing)
     assert process.stdin is not None  # noqa: S101 - it is a pipe
     # One that has ended already is found out below.
     with contextlib.suppress(BrokenPipeError), process.stdin as asked:
         asked.write(msgspec.json.encode(wish))
-    with os.fdopen(reading, "rb") as told:
-        line = told.readline()
-    if line:
-        return process, msgspec.json.decode(line, type=Ready)
+    try:
+        with os.fdopen(reading, "rb") as told:
+            line = told.readline()
+    except BaseException:
+        # Ctrl-C, most of all: nobody would know of it.
+        _end(process)
+        raise
+    with contextlib.suppress(msgspec.ValidationError):
+        if line:
+            return process, msgspec.json.decode(line, type=Ready)
     code = process.wait()
-    said = log.read_bytes()[size:].decode(errors="replace").strip()
-    # It has said itself what happened, what it means and what to do.
-    what = said.rpartition("error: ")[2] if "error: " in said else f"it ended with {code}; see {log}"
-    raise (BadInput if code == BadInput.exit_code else RunFailed)(f"the controller did not start: {what}")
+    kind = BadInput if code == BadInput.exit_code else RunFailed
+    if line:
+        why = msgspec.json.decode(line, type=NotStarted)
+        raise kind(f"the controller did not start: {why.what}", means=why.means, do=why.do)
+    raise kind(f"the controller did not start: it ended with {code}", do=f"read {log}")
 
 
 def _waited(process: "subprocess.Popen[bytes]") -> int:

@@ -7,20 +7,29 @@ from fastapi import APIRouter, Request, Response
 from elastane.api.wire import Health, Me, Version
 from elastane.controller.api.bodies import reply, response
 from elastane.controller.api.caller import Asking
-from elastane.controller.api.context import Controller
 from elastane.controller.api.description import says
+from elastane.controller.store.condition import NO_ANSWER, Condition
 from elastane.controller.store.database import change
+from elastane.controller.store.failures import StoreError, StoreUnusable
 
 router = APIRouter(prefix="/v1", tags=["about"])
 
 
 @router.get("/health", **says(Health))
 def health(request: Request) -> Response:
-    """Whether the controller and its store answer, and its loop decides."""
-    controller: Controller = request.app.state.controller
-    with controller.store.reading() as tx:
-        change(tx)
-    return response(reply(Health(status="failing" if controller.failing() else "ok")))
+    """Which checks of the controller and its store fail, and since when; answers whatever fails."""
+    store = request.app.state.controller.store
+    condition: Condition = store.soundness.condition
+    try:
+        with store.reading() as tx:
+            change(tx)
+        condition.clear("reading")
+    except StoreUnusable:
+        pass
+    except StoreError as error:
+        condition.report("reading", NO_ANSWER, error.do, detail=error.what)
+    problems = condition.problems()
+    return response(reply(Health(status="failing" if problems else "ok", problems=problems)))
 
 
 @router.get("/version", **says(Version))

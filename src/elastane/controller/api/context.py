@@ -42,7 +42,6 @@ class Controller:
         wake: called after each change, so that the loop takes a turn soon; must not block.
         plan: the scheduler's, for what would be.
         words: a decision's reasons as sentences, given the team of each job.
-        failing: why the loop's turns fail; empty: they do not.
         check_team: raises `BadInput` if the engine has no system user for the jobs of a team.
         settings: limits.
         clock: seconds since 1970.
@@ -55,7 +54,6 @@ class Controller:
         wake: Callable[[], None],
         plan: Callable[[Snapshot], Plan],
         words: Callable[[Decision, Mapping[str, str]], tuple[str, ...]],
-        failing: Callable[[], str] = str,
         check_team: Callable[[str], object] = str,
         settings: Settings = Settings(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.time,
@@ -64,7 +62,6 @@ class Controller:
         self.wake = wake
         self.plan = plan
         self.words = words
-        self.failing = failing
         self.check_team = check_team
         self.settings = settings
         self.clock = clock

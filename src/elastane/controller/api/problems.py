@@ -15,13 +15,14 @@ from elastane.api.errors import BadField, BadInput, ElastaneError
 from elastane.api.printable import one_line
 from elastane.api.wire import Problem
 from elastane.controller.api.parameters import WORDS
-from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull
+from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull, StoreUnusable
 from elastane.controller.store.jobs import Ended, NameTaken, Unreadable
 
 LONGEST_DETAIL = 2000
 LONGEST_FIELD = 300
 """Characters."""
 
+LONG_S = 60
 log = logging.getLogger(__name__)
 
 
@@ -108,7 +109,9 @@ def refused(error: ElastaneError) -> Response:
     status = status_of(error)
     headers = error.headers if isinstance(error, Refusal) else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers = {"Retry-After": "1"} | headers
+        # A store that is not used needs a person, so that clients need not try for long.
+        wait_s = LONG_S if isinstance(error, StoreUnusable) else 1
+        headers = {"Retry-After": str(wait_s)} | headers
     field = getattr(error, "field", "")
     return answer(problem(status, error.what, means=error.means, do=error.do, field=field), headers)
 

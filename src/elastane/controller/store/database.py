@@ -6,6 +6,7 @@ will never be shown a 6.
 """
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,15 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Engine, create_engine, event, insert, select, update
+from sqlalchemy import Connection, Dialect, Engine, create_engine, event, insert, inspect, select, update
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from elastane.api.errors import BadInput
 from elastane.api.extras import MissingExtra
-from elastane.controller.store.failures import busy, translated
+from elastane.controller.store.failures import LOCK, StoreOlder, busy, damaged, translated
+from elastane.controller.store.integrity import damage
 from elastane.controller.store.migrating import migrate
+from elastane.controller.store.soundness import Soundness
 from elastane.controller.store.tables import turns
 
 BUSY_S = 10
@@ -37,8 +40,6 @@ POSTGRES = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-LOCK = ".lock"
-"""Beside an SQLite database; see `elastane.controller.store.lease`."""
 ONLY = 1
 
 
@@ -48,48 +49,87 @@ class Store:
     Args:
         url: ``sqlite:///path`` or ``postgresql://user@host/database``; a bare path is SQLite.
         prepared: somebody else has brought its schema up to date, and is still there.
+        at_least: number of a change that it is known to have had; an older state of it is refused.
 
     Raises:
         BadInput: not a URL that can be used.
-        StoreError: the database cannot be reached, or has a newer schema.
+        StoreError: the database cannot be reached, is damaged or older than that, or has a newer schema.
     """
 
-    def __init__(self, url: str, *, prepared: bool = False) -> None:
+    def __init__(self, url: str, *, prepared: bool = False, at_least: int = 0) -> None:
         found = parsed(url)
         self.where = found.render_as_string(hide_password=True)
+        self.soundness = Soundness(self.where)
         self.engine = connected(found)
+        self._anchor: Connection | None = None
         self._one_writer = threading.Lock()
         self.commits = 0
         """Grows with every change of anything, so that a watcher need not ask the database."""
+        path = os.path.realpath(found.database or "") if self.engine.dialect.name == "sqlite" else ""
         if prepared:
             return
         try:
-            self._prepare()
+            self._prepare(path, at_least)
         except BaseException:
             self.close()
             raise
 
-    def _prepare(self) -> None:
+    def _prepare(self, path: str, at_least: int) -> None:
         try:
+            if path and (wrong := damage(path, create=True)):
+                raise damaged(self.where, wrong)
+            self._check_age(at_least)
             migrate(self.engine)
             with self.writing() as tx:
                 if tx.execute(select(turns.c.change)).one_or_none() is None:
                     tx.execute(insert(turns).values(id=ONLY, change=0))
+            if path:
+                # Open until the end: with its last connection SQLite removes the journals.
+                self._anchor = self.engine.connect()
+                with self._anchor.begin():
+                    change(self._anchor)
+                self.soundness.expect(path)
+                # SQLite would make a new file, or a second journal beside the database of the first.
+                event.listen(self.engine, "do_connect", lambda *_: self.soundness.check_files(), insert=True)
+        except sqlite3.Error as error:
+            raise translated(DBAPIError(None, None, error), self.where) from error
         except DBAPIError as error:
             raise translated(error, self.where) from error
+
+    def _check_age(self, at_least: int) -> None:
+        """Go on unless changes are missing that it is known to have had.
+
+        Raises:
+            StoreOlder: they are.
+        """
+        if not at_least:
+            return
+        with self.engine.connect() as connection, connection.begin():
+            there = inspect(connection).has_table(turns.name)
+            found = change(connection) if there else 0
+        if found < at_least:
+            raise StoreOlder(
+                f"the store {self.where} lacks changes that its last controller had made (it is at change "
+                f"{found}, and {at_least} was seen)",
+                means="its journal (-wal) was lost, or the file is an older one or a new one; nothing was "
+                "started, because jobs may run that it does not know",
+                do="put back the files as they were; or, to go on from what is there (a backup that was put "
+                f"back, for example), remove the file of its name that ends in {LOCK}, then start again",
+            )
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one moment and changes nothing.
 
         Raises:
-            StoreError: the database refuses.
+            StoreError: the database refuses, or must not be used.
         """
+        self.soundness.check()
         try:
             with self.engine.connect() as connection, connection.begin():
                 yield connection
         except DBAPIError as error:
-            raise translated(error, self.where) from error
+            raise self.soundness.failed(error) from error
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -98,8 +138,9 @@ class Store:
         Raises:
             StoreFull: no room for it.
             StoreBusy: somebody else has written for longer than ten seconds.
-            StoreError: the database refuses.
+            StoreError: the database refuses, or must not be used.
         """
+        self.soundness.check()
         try:
             # Threads of this process queue here rather than in SQLite, which would have them poll.
             with self._alone(), self.engine.connect() as plain:
@@ -107,11 +148,27 @@ class Store:
                 with connection.begin():
                     connection.execute(select(turns.c.change).with_for_update())
                     yield connection
+                    # Not into files that nobody will find again.
+                    self.soundness.check_files()
                 # Here, where only one thread is: of two that count at once one could be forgotten, and no
                 # watcher would look.
                 self.commits += 1
         except DBAPIError as error:
-            raise translated(error, self.where) from error
+            raise self.soundness.failed(error) from error
+
+    def write_probe(self) -> None:
+        """Store a change that nobody sees: goes on if changes can be made.
+
+        Raises:
+            StoreError: they cannot.
+        """
+        self.soundness.check()
+        if self.soundness.path:
+            self.soundness.check_writing()
+            return
+        # In PostgreSQL a value that stays the same is a new row.
+        with self.writing() as tx:
+            tx.execute(update(turns).values(change=turns.c.change))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -124,6 +181,9 @@ class Store:
             self._one_writer.release()
 
     def close(self) -> None:
+        if self._anchor is not None:
+            self._anchor.close()
+            self._anchor = None
         self.engine.dispose()
 
 

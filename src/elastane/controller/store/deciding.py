@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, insert, select
 from elastane.api.foreign import Malformed
 from elastane.api.plans import Decision
 from elastane.api.wire import Decided, Explained, Explanation, Grant, Job, Page
-from elastane.controller.standing import AT_REST
+from elastane.controller.standing import AT_REST, stopped_for_others
 from elastane.controller.store import events, jobs
 from elastane.controller.store.columns import JsonColumn, is_moment, text_of
 from elastane.controller.store.database import change, changed
@@ -94,7 +94,12 @@ def decide(tx: Connection, worded: Sequence[Worded], *, at: int, now_s: float) -
 
 
 def _kind(decision: Decision) -> str:
-    return "stopping" if decision.action == "preempt" and decision.asked_for else KINDS[decision.action]
+    return "stopping" if _is_stop(decision) else KINDS[decision.action]
+
+
+def _is_stop(decision: Decision) -> bool:
+    """Whether a job gives all back for a reason of its own: a pause is no preemption."""
+    return decision.action == "preempt" and not stopped_for_others(decision)
 
 
 def explained(tx: Connection, job: Job, limit: int) -> Explained:
@@ -127,5 +132,9 @@ def _decided(row: Row[Any]) -> Decided:
         said = (f"The record of this decision cannot be read: {error}.",)
         return Decided(id=row.id, time_s=time_s, action="unreadable", workers={}, sentences=said)
     return Decided(
-        id=row.id, time_s=time_s, action=decision.action, workers=decision.workers, sentences=sentences
+        id=row.id,
+        time_s=time_s,
+        action="stop" if _is_stop(decision) else decision.action,
+        workers=decision.workers,
+        sentences=sentences,
     )

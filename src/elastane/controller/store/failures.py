@@ -4,6 +4,9 @@ StoreError
 ├── StoreFull      no room: the transaction was undone, nothing of it remains, what was there before is whole
 ├── StoreBusy      somebody else held the database for too long
 ├── UnreadableRecord  what was declared or reported cannot be read, and without it nothing can be decided
+├── StoreDamaged   its content is not what was written
+├── StoreUnusable  a check of its files or of its content fails, so it is not used
+├── StoreOlder     it is older than what was last seen of it
 └── StoreNewer     written by a newer version of Elastane
 """
 
@@ -12,9 +15,16 @@ import sqlite3
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import ElastaneError
+from elastane.api.printable import one_line
+from elastane.controller.store.integrity import is_damage
 
+LOCK = ".lock"
+"""Of the file beside an SQLite database; see `elastane.controller.store.lease`."""
+SHOWN = 200
+SQLITE_READ_ONLY = {"SQLITE_READONLY", "SQLITE_READONLY_DIRECTORY", "SQLITE_READONLY_CANTINIT"}
 SQLITE_BUSY = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_BUSY_SNAPSHOT"}
 POSTGRES_FULL = {"53100"}
+POSTGRES_DAMAGED = {"XX001", "XX002"}
 POSTGRES_BUSY = {"55P03", "40001", "40P01", "53300", "57P03"}
 
 
@@ -49,6 +59,18 @@ class UnreadableRecord(StoreError):
         )
 
 
+class StoreDamaged(StoreError):
+    pass
+
+
+class StoreUnusable(StoreError):
+    pass
+
+
+class StoreOlder(StoreError):
+    pass
+
+
 class StoreNewer(StoreError):
     pass
 
@@ -61,6 +83,8 @@ def translated(error: DBAPIError, where: str) -> StoreError:
         where: the store, without its password.
     """
     name, state = _codes(error.orig)
+    if is_damage(error.orig) or state in POSTGRES_DAMAGED:
+        return damaged(where, str(error.orig))
     said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
     if name == "SQLITE_FULL" or state in POSTGRES_FULL:
         return StoreFull(
@@ -70,10 +94,25 @@ def translated(error: DBAPIError, where: str) -> StoreError:
         )
     if name in SQLITE_BUSY or state in POSTGRES_BUSY:
         return busy(where, said)
+    if name in SQLITE_READ_ONLY:
+        return StoreError(
+            f"the store {where} cannot be written ({said})",
+            means="the change was not made; nothing that was stored before is lost, and jobs go on training",
+            do="make its file system writable again (`findmnt`, `dmesg`), then try again",
+        )
     return StoreError(
         f"the store {where} refuses ({said})",
         means="the change was not made; jobs go on training, but nothing can be decided",
         do="see that the database runs, can be reached and may be written",
+    )
+
+
+def damaged(where: str, said: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"the store {where} is damaged ({one_line(said, SHOWN)})",
+        means="what it holds may be false, so it is not used; jobs go on training",
+        do="end the controller (`elastane down`), put a backup in the place of the store, remove the file of "
+        f"its name that ends in {LOCK}, and start the controller again",
     )
 
 

@@ -1,23 +1,44 @@
-"""One controller at a time has a store."""
+"""One controller at a time has a store.
+
+Of SQLite the lease is three things:
+
+- the lock of a file beside the database, so that one path has one controller even if the database is removed
+  and made anew;
+- a lock on the database file itself, so that one file has one controller whatever path leads to it: a hard
+  link, a symbolic link or a bind mount;
+- a note in the file beside the database. It tells a copy from its original, and an older state from the one
+  that was last seen.
+
+Of PostgreSQL it is an advisory lock of a connection that does nothing else.
+"""
 
 import fcntl
 import os
+import struct
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
-from elastane.controller.store.database import LOCK, connected, parsed
-from elastane.controller.store.failures import StoreError, translated
+from elastane.api.foreign import Decoder, Malformed
+from elastane.controller.store.database import connected, parsed
+from elastane.controller.store.failures import LOCK, StoreError, translated
+from elastane.controller.store.files import Identity, identity_of
 
 KEY = 0x656C6173
 """Of PostgreSQL's advisory lock; any number that nobody else uses."""
 PATIENCE_S = 3.0
 """PostgreSQL may hear of a controller's death a moment later than whoever starts the next one."""
 AGAIN_S = 0.05
+BYTE = 1 << 62
+"""Of the database file, the one that is locked: far behind all bytes that SQLite locks."""
+NOTE_BYTES = 8192
+"""Room for a note: a path may have 4096 bytes, and JSON may double some."""
 
 
 class Taken(BadInput):
@@ -28,11 +49,29 @@ class Lost(StoreError):
     pass
 
 
+class Note(msgspec.Struct, frozen=True):
+    """What a controller has last noted about its store.
+
+    Args:
+        path: of the database, with links resolved.
+        device: that its file is on.
+        inode: of its file.
+        change: number of the last change that was seen in it.
+    """
+
+    path: str
+    device: int
+    inode: int
+    change: int
+
+
+_decode = Decoder[Note](Note, at_most_bytes=NOTE_BYTES)
+
+
 class Lease:
     """Held until it is closed, or its process ends, however that ends. To be had before the store is opened.
 
-    Of SQLite it is the lock of a file beside the database; of PostgreSQL an advisory lock of a connection
-    that does nothing else.
+    To close it takes away the locks that SQLite has on the database in this process: close the store first.
 
     Args:
         url: of the store.
@@ -46,51 +85,58 @@ class Lease:
     def __init__(self, url: str) -> None:
         found = parsed(url)
         self.where = found.render_as_string(hide_password=True)
+        self._path = ""
         self._file: int | None = None
+        self._database: int | None = None
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         # Also makes the folder of a new SQLite database.
         engine = connected(found)
         try:
             if engine.dialect.name == "sqlite":
-                # Links to one database are one store.
-                self._open_file(f"{os.path.realpath(found.database or '')}{LOCK}")
+                self._path = os.path.realpath(found.database or "")
+                self._file = _opened(f"{self._path}{LOCK}")
+                self._wait_for(self._lock_beside)
+                # Before the database is touched: a copy must not lose its journal to us.
+                self._check_original()
+                self._wait_for(self._lock_database)
             else:
                 self._engine, self._connection = engine, _connection_of(engine, self.where)
-            self._take()
+                self._wait_for(self._lock_in_postgres)
         except BaseException:
             self.close()
             raise
 
-    def _open_file(self, path: str) -> None:
-        try:
-            self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise BadInput(
-                f"cannot write {path} ({error.strerror})",
-                means="nobody could know that this controller has the store",
-                do="name a store in a folder that can be written to",
-            ) from error
-
-    def _take(self) -> None:
+    def _wait_for(self, lock: Callable[[], bool]) -> None:
         give_up_s = time.monotonic() + PATIENCE_S
-        while not self._taken():
+        while not lock():
             if time.monotonic() > give_up_s:
-                raise Taken(
-                    f"another controller has the store {self.where}",
-                    means="two would give the same devices twice",
-                    do="use that one, or end it first (`elastane down`)",
-                )
+                raise _taken(self.where)
             time.sleep(AGAIN_S)
 
-    def _taken(self) -> bool:
-        if self._file is not None:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
+    def _lock_beside(self) -> bool:
+        assert self._file is not None, "it was opened"  # noqa: S101
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _lock_database(self) -> bool:
+        if self._database is None:
+            self._database = _opened(self._path)
+        if not _locked(self._database):
+            return False
+        opened = os.fstat(self._database)
+        if identity_of(self._path) == (opened.st_dev, opened.st_ino):
             return True
-        assert self._connection is not None, "it is a file or a connection"  # noqa: S101
+        # Somebody has put another file there between the two.
+        os.close(self._database)
+        self._database = None
+        return False
+
+    def _lock_in_postgres(self) -> bool:
+        assert self._connection is not None, "it was opened"  # noqa: S101
         try:
             had: bool = self._connection.execute(
                 text("SELECT pg_try_advisory_lock(:key)"), {"key": KEY}
@@ -98,6 +144,55 @@ class Lease:
         except DBAPIError as error:
             raise translated(error, self.where) from error
         return had
+
+    def _check_original(self) -> None:
+        """Go on unless this is a copy of a store that another controller has.
+
+        Raises:
+            Taken: it is one.
+        """
+        note = self._note()
+        if note is None or identity_of(self._path) == (note.device, note.inode):
+            return
+        original = Identity(note.device, note.inode)
+        if identity_of(note.path) == original and not _is_free(note.path):
+            raise Taken(
+                f"{self._path} is a copy of {note.path}, which another controller has",
+                means="two would give the same devices to the same jobs twice; nothing was started",
+                do=f"use that controller, or end it first (`elastane down`); to run the copy beside it, with "
+                f"other jobs in another ELASTANE_HOME, remove {self._path}{LOCK}",
+            )
+
+    # -- the note --------------------------------------------------------------------------------------------
+
+    def _note(self) -> Note | None:
+        if self._file is None:
+            return None
+        try:
+            return _decode(os.pread(self._file, NOTE_BYTES, 0).rstrip(b"\0 \n"))
+        except (Malformed, OSError):
+            # Empty: nobody has written it yet. Torn: as good as empty.
+            return None
+
+    def last_change(self) -> int:
+        """Return the number of the last change that was noted for this database or its original; 0: none."""
+        note = self._note()
+        return 0 if note is None else note.change
+
+    def note(self, change: int) -> None:
+        """Note the number of the last change, for the next controller; on a full disk the old note stays."""
+        if self._file is None or self._database is None:
+            return
+        found = os.fstat(self._database)
+        note = Note(path=self._path, device=found.st_dev, inode=found.st_ino, change=change)
+        written = msgspec.json.encode(note)
+        try:
+            # At once, and always of one length: it takes the place of the note before.
+            os.pwrite(self._file, written.ljust(NOTE_BYTES), 0)
+        except OSError:
+            return
+
+    # -- while it is held ------------------------------------------------------------------------------------
 
     def held(self) -> bool:
         """Whether it still is: a lost connection to PostgreSQL loses it."""
@@ -127,9 +222,10 @@ class Lease:
         self.close()
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        for descriptor in (self._database, self._file):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._database = self._file = None
         if self._connection is not None:
             self._connection.invalidate()
             self._connection.close()
@@ -137,6 +233,51 @@ class Lease:
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
+
+
+def _taken(where: str) -> Taken:
+    return Taken(
+        f"another controller has the store {where}",
+        means="two would give the same devices twice",
+        do="use that one, or end it first (`elastane down`)",
+    )
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise BadInput(
+            f"cannot write {path} ({error.strerror})",
+            means="nobody could know that this controller has the store",
+            do="name a store in a folder that can be written to",
+        ) from error
+
+
+def _locked(descriptor: int) -> bool:
+    """Try to lock the database for as long as this descriptor is open.
+
+    By this kind of lock, see fcntl(2), because the usual one would be lost as soon as SQLite closes a
+    connection in this process.
+    """
+    wanted = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, BYTE, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _is_free(path: str) -> bool:
+    """Whether no controller has the database under a path."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        return _locked(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _connection_of(engine: Engine, where: str) -> Connection:

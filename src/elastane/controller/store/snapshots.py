@@ -7,10 +7,10 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from elastane.api.cluster import Draining, JobState, Snapshot
-from elastane.api.pools import Pool
+from elastane.api.pools import Pool, Restriction
 from elastane.api.rules import Rules
 from elastane.api.wire import Config
-from elastane.controller.limits import departing, limited, priced
+from elastane.controller.limits import departing, limited, priced, restricting
 from elastane.controller.store import documents, nodes, reports
 from elastane.controller.store.database import change
 from elastane.controller.store.states import Seen, seen_of
@@ -47,6 +47,15 @@ def pools_of(tx: Connection, config: Config, now_s: float) -> tuple[Pool, ...]:
     seen, triggers = nodes.every(tx), config.triggers or ()
     found = limited(config.pools or (), seen, said.capacities, said.metrics, triggers, now_s=now_s)
     return priced(found, said.prices)
+
+
+def _binding(
+    tx: Connection, config: Config, pools: tuple[Pool, ...], now_s: float
+) -> tuple[Restriction, ...]:
+    """Return the restrictions that leave less of a pool than is there."""
+    said, there = reports.valid(tx, now_s), {pool.name: pool.devices for pool in pools}
+    found = restricting(said.capacities, said.metrics, config.triggers or ())
+    return tuple(one for one in found if one.limit < there.get(one.pool, 0))
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -91,6 +100,7 @@ def snapshot(tx: Connection, now_s: float, config: Config | None = None, *, runn
             rules=config.rules or Rules(),
             jobs=_states(seen, pools, now_s),
             departures=departing(nodes.every(tx), now_s=now_s),
+            restrictions=_binding(tx, config, pools, now_s),
         ),
         wrong={one.state.name: one.wrong for one in seen if one.wrong},
         undecidable=frozenset(one.state.name for one in seen if not one.decidable),

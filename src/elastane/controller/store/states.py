@@ -10,6 +10,7 @@ from elastane.api.wire import Use
 from elastane.controller.observing import retried_at_s
 from elastane.controller.store.records import Record, record_of, uses_of
 from elastane.controller.store.rows import ENDS, cost
+from elastane.scheduler.goodput import comparable
 
 
 class Seen(NamedTuple):
@@ -120,7 +121,7 @@ def _state_of(row: Row[Any], record: Record, uses: tuple[Use, ...], now_s: float
         faulty_since_s=observed.faulty_since_s,
         successors=successors,
         retry_at_s=float(retried_at_s(plain["retry_at_s"], now_s)),
-        speeds=observed.speeds,
+        speeds=comparable(observed.speeds, observed.brief),
         resize_s=observed.resize_s,
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,
