@@ -26,7 +26,10 @@ def mistaken(stage, mistake, **wishes):
     [
         ("import", "No module named 'no_such_module'"),
         ("exit", "SystemExit('nothing to do today')"),
-        ("never trains", "the script ended without training"),
+        ("never joins", "it never called elastane.join()"),
+        ("joins twice", "elastane.join() was called twice"),
+        ("never trains", "it never entered the loop over run.steps(...)"),
+        ("process group", "leave out init_process_group"),
         ("batch", "not a multiple of the microbatch of 5"),
         ("few virtual ranks", "2 virtual ranks cannot keep 3 workers busy"),
     ],

@@ -15,7 +15,13 @@ if mistake == "import":
     import no_such_module  # noqa: F401 - the mistake
 if mistake == "exit":
     sys.exit("nothing to do today")
+if mistake == "never joins":
+    sys.exit()
+if mistake == "process group":
+    torch.distributed.init_process_group("gloo")
 run = elastane.join()
+if mistake == "joins twice":
+    run = elastane.join()
 if mistake == "never trains":
     sys.exit()
 
