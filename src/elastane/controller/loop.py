@@ -175,7 +175,7 @@ class Loop:
         if self.failing:
             logger.info("turns succeed again")
             self.failing = ""
-        self._store.soundness.condition.clear("turns")
+        self._store.soundness.condition.clear("turns", log=False)
 
     def _warm(self) -> None:
         """A planner that will be needed starts while the jobs are looked at for the first time."""

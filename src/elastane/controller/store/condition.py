@@ -52,14 +52,14 @@ class Condition:
         if log:
             logger.error("%s: %s%s; do: %s", self._where, what, f" ({detail})" if detail else "", do)
 
-    def clear(self, check: Check) -> None:
-        """Record that a check passes."""
+    def clear(self, check: Check, *, log: bool = True) -> None:
+        """Record that a check passes; ``log`` it, unless whoever clears it does."""
         # Nearly always there is nothing to clear, and every turn asks.
         if check not in self._problems:
             return
         with self._lock:
             problem = self._problems.pop(check, None)
-        if problem is not None:
+        if problem is not None and log:
             lasted_s = self._clock() - problem.since_s
             logger.info("%s: over after %.0f s: %s", self._where, lasted_s, problem.what)
 
