@@ -79,9 +79,9 @@ def up(
 
     Jobs do not need it to go on: it can be ended and started again at any time.
 
-    Without --run-as, jobs run as the user who starts the controller: whoever may submit one can then read
-    the files of that user, the token of the operator among them. Where teams do not trust each other,
-    name system users:
+    Without --run-as, jobs run as the user who starts the controller: a job can
+    read the files of that user, the token of the operator among them. Where
+    teams do not trust each other, name system users:
 
       $ sudo ELASTANE_HOME=/var/lib/elastane elastane up -d --run-as vision=el-vision --run-as el-jobs
     """
