@@ -46,7 +46,8 @@ from elastane.api.spec import RunRecord, RunSpec
 from elastane.api.wire import Explanation, Grant, Held, Observed
 from elastane.client.cluster import Cluster
 from elastane.controller.noting import Noted
-from elastane.controller.store import jobs, rows, tables
+from elastane.controller.store import jobs, tables
+from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store
 from elastane.engines.local.places import Places
 from elastane.lives.life_file import write_life
@@ -189,7 +190,7 @@ def fill(store: Store, count: int, running: int, home: Path) -> None:
             ]
             jobs.note(tx, noted, time.time())
             granted = {
-                "granted": rows.text_of(Grant(workers={"local": 1})),
+                "granted": text_of(Grant(workers={"local": 1})),
                 "workers": 1,
                 "started_s": time.time(),
                 "admitted_s": time.time(),

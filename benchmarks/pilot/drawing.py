@@ -5,7 +5,8 @@ from html import escape
 from itertools import groupby
 
 from elastane.api.wire import Job
-from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP, Axis, nice_ticks
+from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
+from elastane.observability.drawing import Axis, nice_ticks
 
 from pilot.recorded import Deed, Look, Recorded
 from pilot.scenario import History, Scenario, capacity_of

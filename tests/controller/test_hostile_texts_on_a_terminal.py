@@ -22,7 +22,7 @@ from elastane.cli.terminal import Terminal, as_json_text, log_lines
 from elastane.client.cluster import Refused
 from elastane.client.context import Context, connect, keep
 from elastane.controller.store import audit, events, jobs
-from elastane.controller.store.rows import text_of
+from elastane.controller.store.columns import text_of
 from elastane.controller.store.tables import decisions, documents, nodes, tokens, usage
 
 MARK = "hostile"
@@ -96,6 +96,7 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
         for kind, document in (
             ("pools", Pool(name="h100", device=EVIL, devices=1, site=EVIL, labels={EVIL: EVIL})),
             ("priorities", PriorityClass(name="high", value=1, description=EVIL)),
+            ("cohorts", Cohort(name=EVIL)),
             ("cohorts", Cohort(name="all", parent=EVIL)),
             ("teams", Team(name="vision", cohort=EVIL)),
             ("triggers", Trigger(name="busy", metric=EVIL, above=1.0, pool=EVIL, limit=1)),

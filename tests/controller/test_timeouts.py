@@ -107,7 +107,7 @@ def test_a_start_to_which_nobody_comes_is_taken_back_and_tried_again(cluster, ad
     assert granted(cluster) == 2
     cluster.until(lambda: granted(cluster) == 0, SOON_S)
     action, _, words = decided(ada)[-1]
-    assert action == "preempt"
+    assert action == "stop"
     assert "that it was granted did not arrive in time." in words
     assert "raise scalingTimeoutInSeconds" in words
     cluster.world.running["train"].most, cluster.world.running["train"].answers = 2, True

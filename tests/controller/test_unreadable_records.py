@@ -15,6 +15,7 @@ from elastane.controller.store import tables
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
+from elastane.observability.pace import Speed
 from tests.hostile import DEEP, damaged
 
 from .conftest import Api, spec
@@ -178,7 +179,7 @@ def test_what_an_engine_saw_is_made_again_where_it_cannot_be_read(running):
 
 @pytest.mark.parametrize("speed", [float("inf"), float("nan"), 1e300, -1.0])
 def test_progress_that_could_not_be_read_back_is_not_stored(running, speed, caplog):
-    running.world.running["bad"].speeds[7] = speed
+    running.world.running["bad"].speeds[7] = Speed(samples=speed, seconds=1.0)
     with caplog.at_level(logging.WARNING):
         pass_time(running, 30)
     assert len([one for one in caplog.messages if "bad" in one and "left out" in one]) == 1

@@ -152,7 +152,7 @@ def test_a_larger_shard_size_leaves_no_shard_of_an_earlier_set(tmp_path):
     learned = elastic(Lesson(Tied))
     finish(learned, tmp_path, max_shard_bytes=SHARD_BYTES, save_optimizer=True)
     finish(learned, tmp_path)
-    assert set(contents(tmp_path)) == {"model.safetensors", "environment.json"}
+    assert set(contents(tmp_path)) == {"model.safetensors", "optimizer.json", "environment.json"}
 
 
 def test_state_of_the_optimizer_lies_under_the_names_of_its_parameters(tmp_path):
