@@ -93,10 +93,18 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
                 from_s=NOW_S - 50, until_s=NOW_S,
             )
         )  # fmt: skip
+    with served(cluster.api) as url:
+        keep(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
+        yield cluster
+
+
+@pytest.fixture
+def declared(hostile):
+    """The same cluster, in which also what operators have declared is hostile."""
+    with hostile.api.store.writing() as tx:
         for kind, document in (
             ("pools", Pool(name="h100", device=EVIL, devices=1, site=EVIL, labels={EVIL: EVIL})),
             ("priorities", PriorityClass(name="high", value=1, description=EVIL)),
-            ("cohorts", Cohort(name=EVIL)),
             ("cohorts", Cohort(name="all", parent=EVIL)),
             ("teams", Team(name="vision", cohort=EVIL)),
             ("triggers", Trigger(name="busy", metric=EVIL, above=1.0, pool=EVIL, limit=1)),
@@ -106,15 +114,11 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
                     kind=kind, name=document.name, version=1, body=text_of(document), changed_s=NOW_S
                 )
             )
-    with served(cluster.api) as url:
-        keep(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
-        yield cluster
 
 
 CSV = "usage --by user --csv --from 2026-01-01"
 VERBS = [
     "jobs",
-    "top",
     "describe train",
     "describe over",
     "explain train",
@@ -124,6 +128,12 @@ VERBS = [
     "audit",
     "token list --all",
     "node list",
+    "usage --by team --by user --by job --by pool --from 2026-01-01",
+    CSV,
+    "scale train --max 2",
+]
+OF_DECLARATIONS = [
+    "top",
     "pool list",
     "pool show h100",
     "team list",
@@ -131,10 +141,7 @@ VERBS = [
     "cohort list",
     "priority list",
     "trigger list",
-    "usage --by team --by user --by job --by pool --from 2026-01-01",
-    CSV,
     "config show",
-    "scale train --max 2",
 ]
 
 
@@ -154,6 +161,15 @@ def typed(verb, *more):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_lets_a_text_command_the_terminal(hostile, verb, monkeypatch):
+    check_verb(verb, monkeypatch)
+
+
+@pytest.mark.parametrize("verb", OF_DECLARATIONS)
+def test_no_verb_lets_a_declaration_command_the_terminal(declared, verb, monkeypatch):
+    check_verb(verb, monkeypatch)
+
+
+def check_verb(verb, monkeypatch):
     said = checked(typed(verb).output, verb)
     assert MARK in said, (verb, said)
     # Markup is shown, not obeyed.

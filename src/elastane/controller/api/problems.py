@@ -15,7 +15,13 @@ from elastane.api.errors import BadField, BadInput, ElastaneError
 from elastane.api.printable import one_line
 from elastane.api.wire import Problem
 from elastane.controller.api.parameters import WORDS
-from elastane.controller.store.failures import StoreBusy, StoreError, StoreFull, StoreUnusable
+from elastane.controller.store.failures import (
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnusable,
+    UnreadableRecord,
+)
 from elastane.controller.store.jobs import Ended, NameTaken, Unreadable
 
 LONGEST_DETAIL = 2000
@@ -69,6 +75,8 @@ STATUS: tuple[tuple[type[ElastaneError], HTTPStatus], ...] = (
     (BadInput, HTTPStatus.BAD_REQUEST),
     (StoreFull, HTTPStatus.INSUFFICIENT_STORAGE),
     (StoreBusy, HTTPStatus.SERVICE_UNAVAILABLE),
+    # Who asks again gets the same answer, until somebody has mended it.
+    (UnreadableRecord, HTTPStatus.INTERNAL_SERVER_ERROR),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 """The first row that fits."""
