@@ -100,7 +100,7 @@ def test_a_joiner_knows_the_figures_that_checkpoints_are_told_apart_by(lives, as
     assert ended.shares(30).keys() == {1}
     evaluated = ended.events("evaluation")[0].detail
     metrics = lives.found()[checkpoint_name(30)].metrics
-    assert {name: metrics[name] for name in ("right", "seen")} == evaluated
+    assert {name: metrics[f"evaluation.{name}"] for name in ("right", "seen")} == evaluated
 
 
 def paced(lives, done) -> None:

@@ -37,14 +37,17 @@ def assert_recorded_as(ended, quiet):
 
 def test_each_step_has_its_values_and_files_once(quiet):
     assert quiet.over.code == 0, quiet.story()
-    names = {"accuracy", "some_right", "weights", "noise", "own"}
+    names = {"accuracy", "of_right", "some_right", "weights", "noise", "own", "overflow"}
     assert [line.step for line in quiet.run.ledger] == list(range(1, 21))
     for line in quiet.run.ledger:
         expected = names | {"val_loss"} if line.step % 5 == 0 else names
         # A step without a right answer has not logged that name.
         assert expected - {"some_right"} <= line.logged.keys() <= expected
         assert 0 <= line.logged["accuracy"] <= 1
+        assert line.logged["of_right"] in {None, 1.0}
+        assert line.logged["overflow"] is None
         assert set(line.artifacts) == ({"weights.txt"} if line.step % 5 == 0 else set())
+    assert None in {line.logged["of_right"] for line in quiet.run.ledger}
     assert set(artifacts(quiet)) == {f"step-{step}/weights.txt" for step in (5, 10, 15, 20)}
     assert quiet.verdict.ok
 

@@ -49,7 +49,8 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     are those of the optimizer's groups in this step, one for all groups that have the same. ``skipped``: the
     scaled gradient overflowed, so the optimizer did not run and the scale went down. ``loss`` reads back as
     None when it was not finite, for which JSON has no number; ``loss_hex`` says what it was. ``logged`` has
-    what the script gave to ``run.log``, ``artifacts`` what it wrote through ``run.artifact``, by name.
+    what the script gave to ``run.log``, None for what was not finite; ``artifacts`` what it wrote through
+    ``run.artifact``, by name.
     """
 
     step: Steps
@@ -64,7 +65,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     learning_rates: tuple[float, ...] = ()
     skipped: bool = False
     digest: Digest | None = None
-    logged: Mapping[str, float] = {}
+    logged: Mapping[str, float | None] = {}
     artifacts: Mapping[str, Written] = {}
 
 

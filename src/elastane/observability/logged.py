@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from elastane.api.records import LedgerLine
 
 
-def latest_values(ledger: Iterable[LedgerLine]) -> dict[str, float]:
-    """Return the newest value of each name, in the order in which names appeared."""
-    latest: dict[str, float] = {}
+def latest_values(ledger: Iterable[LedgerLine]) -> dict[str, float | None]:
+    """Return the newest value of each name, in order of appearance; None where it was not finite."""
+    latest: dict[str, float | None] = {}
     for line in ledger:
         latest.update(line.logged)
     return latest

@@ -65,7 +65,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             healthy workers wait, over the time from the first word to the last. None without steps.
         workers: ``[first step, workers]`` wherever their number changed.
         evaluations: in order.
-        logged: the latest value of each name that the script has logged.
+        logged: the latest value of each name that the script has logged; None where it was not finite.
         pauses: of every generation that followed another.
         events: how many of each kind.
         checkpoints: written and used, in order.
@@ -78,7 +78,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     goodput: float | None
     workers: tuple[tuple[int, int], ...]
     evaluations: tuple[Score, ...]
-    logged: dict[str, float]
+    logged: dict[str, float | None]
     pauses: tuple[Pause, ...]
     events: dict[str, int]
     checkpoints: tuple[Checkpoint, ...]

@@ -288,10 +288,11 @@ class Run:
         Alone, or with ``--checkpoint-every never``, nothing is kept.
 
         Args:
-            **metrics: what the checkpoint is told apart by, ``eval_loss=2.1``; see ``--keep-best``.
+            **metrics: what the checkpoint is told apart by, ``eval_loss=2.1``; see ``--keep-best``. The
+                checkpoint has none that is not finite.
 
         Raises:
-            BadInput: a metric is not a finite number, or is called as the step's own.
+            BadInput: a metric is not a number, or is called as the step's own.
         """
         training = self._prepared()
         checked = checked_values(metrics, "run.checkpoint")
@@ -314,7 +315,7 @@ class Run:
         the step's line of ``ledger.jsonl``, under ``logged``. Alone, nothing is recorded.
 
         Args:
-            **values: finite numbers, or tensors of one element.
+            **values: numbers, or tensors of one element.
 
         Raises:
             BadInput: a value cannot be recorded, or there is no step that it belongs to.

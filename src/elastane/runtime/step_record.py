@@ -6,7 +6,6 @@ carries their digest. Both are in the ledger's line of the step, so each step ha
 often it was computed.
 """
 
-import math
 from collections.abc import Mapping
 
 from elastane.api.checkpoints import Written
@@ -26,12 +25,11 @@ def leaf_sums(values: Mapping[str, float], samples: int) -> dict[str, float]:
 
 def means_of(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the mean over samples of each value that microbatches have logged."""
-    means = {
+    return {
         name: sums[name] / weight
         for name in sums
         if not name.startswith(WEIGHT) and (weight := sums.get(WEIGHT + name, 0.0))
     }
-    return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
 
 class StepRecord:
@@ -75,13 +73,18 @@ class StepRecord:
 
     def _update(self) -> None:
         files = {name: written.checksum for name, written in self.files.items()}
-        values = {name: value.hex() for name, value in self.values.items()}
-        self.digest = digest_of_text(text([values, files]))
+        self.digest = digest_of_text(text([_hex_of(self.values), files]))
 
 
 def first_difference(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
     """Return the first name whose value differs, or that only one of them has; None: they are the same."""
-    return next((name for name in sorted({*one, *other}) if one.get(name) != other.get(name)), None)
+    texts, others = _hex_of(one), _hex_of(other)
+    return next((name for name in sorted({*one, *other}) if texts.get(name) != others.get(name)), None)
+
+
+def _hex_of(values: Mapping[str, float]) -> dict[str, str]:
+    """Return values as texts, which are equal also where they are not a number."""
+    return {name: value.hex() for name, value in values.items()}
 
 
 def check_new(known: Mapping[str, float], values: Mapping[str, float]) -> None:

@@ -13,8 +13,6 @@ from elastane.api.printable import one_line
 LONGEST_NAME = 64
 MOST_NAMES = 200
 """Values of one step; each is in the ledger's line of the step."""
-LARGEST = 1e100
-"""Sums over all samples of a step must not overflow."""
 SHOWN = 40
 
 
@@ -82,7 +80,7 @@ def checked_names(names: Mapping[str, object], function: str) -> None:
 
 
 def checked_values(values: Mapping[str, object], function: str) -> dict[str, float]:
-    """Return the values as finite numbers.
+    """Return the values as numbers, which need not be finite: a perplexity overflows now and then.
 
     Args:
         values: by name.
@@ -100,12 +98,6 @@ def checked_values(values: Mapping[str, object], function: str) -> dict[str, flo
                 f"{function}({name}=...) was given {describe(value)}",
                 means="only numbers and tensors of one element are recorded",
                 do=f"reduce it first: {name}=values.mean(); write texts, tables and images with run.artifact",
-            )
-        if not math.isfinite(number) or abs(number) > LARGEST:
-            raise BadInput(
-                f"{function}({name}=...) was given {number}",
-                means=f"a recorded value is finite and at most {LARGEST:g}",
-                do=f"leave it out where it is not: if math.isfinite({name}): {function}({name}={name})",
             )
         found[name] = number
     return found

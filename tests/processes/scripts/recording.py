@@ -34,12 +34,13 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=20):
         outputs = model(batch)
         right = (outputs.argmax(1) == targets).float()
         step.backward(functional.cross_entropy(outputs, targets))
-        run.log(accuracy=right.mean())
+        # The second is not a number where none is right.
+        run.log(accuracy=right.mean(), of_right=right.sum() / right.sum())
         if right.any():
             run.log(some_right=1.0)
     norm = sum(parameter.detach().double().square().sum().item() for parameter in model.parameters())
     own = float(os.getpid()) if step.number == options.differ_at else 0.0
-    run.log(weights=norm, noise=torch.rand(()), own=own)
+    run.log(weights=norm, noise=torch.rand(()), own=own, overflow=torch.tensor(90.0 * step.number).exp())
     if step.number % 5 == 0:
         model.eval()
         score = run.evaluate(data, microbatch=13)
