@@ -217,9 +217,16 @@ def test_a_mesh_without_descriptors_neither_fails_nor_spins(pair, few_descriptor
     newcomer(pair)
 
 
-def newcomer(pair: Pair) -> None:
-    """A third worker joins."""
+def test_the_last_descriptor_lets_a_peer_in(pair, few_descriptors):
+    """The kernel refuses the next one before it looks whether anybody else waits."""
     third = Mesh(2, SECRET)
+    few_descriptors(2)  # one of them for the newcomer, which is in this process too
+    newcomer(pair, third)
+
+
+def newcomer(pair: Pair, third: Mesh | None = None) -> None:
+    """A third worker joins."""
+    third = third or Mesh(2, SECRET)
     pair.meshes.append(third)
     third.dial(0, pair.meshes[0].host, pair.meshes[0].port)
     deadline = time.monotonic() + WAIT_S

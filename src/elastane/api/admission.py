@@ -91,9 +91,12 @@ class Unproven(Generic[T]):
 
     def opens_at_s(self) -> float:
         """Return from when on another connection may be accepted; 0: now."""
-        if len(self) < self.rules.most:
-            return 0.0
-        return next(iter(self._since.values())) + self.rules.least_s
+        return 0.0 if len(self) < self.rules.most else self.yields_at_s()
+
+    def yields_at_s(self) -> float:
+        """Return from when on the oldest connection may be closed for another one; 0: there is none."""
+        oldest = next(iter(self._since.values()), None)
+        return 0.0 if oldest is None else oldest + self.rules.least_s
 
     def expires_at_s(self) -> float | None:
         """Return when the oldest connection has to go; None: there is none."""

@@ -198,8 +198,15 @@ class Entrance:
             self._close(displaced, "there were too many", now_s)
 
     def _make_room(self, error: OSError, now_s: float) -> None:
-        """Close the oldest unproven connection; without one, something else holds the descriptors: wait."""
-        oldest = self._unproven.oldest
+        """Close the oldest unproven connection; without one, something else holds the descriptors: wait.
+
+        It has its time first: accept(2) asks for a descriptor before it looks whether anybody waits, so the
+        connection that has just taken the last one may be the only one.
+        """
+        oldest, yields_s = self._unproven.oldest, self._unproven.yields_at_s()
+        if yields_s > now_s:
+            self._pause(yields_s)
+            return
         if oldest is not None:
             self._close(oldest, os.strerror(error.errno or 0), now_s)
         else:
