@@ -220,7 +220,7 @@ def test_a_mesh_without_descriptors_neither_fails_nor_spins(pair, few_descriptor
 def test_the_last_descriptor_lets_a_peer_in(pair, few_descriptors):
     """The kernel refuses the next one before it looks whether anybody else waits."""
     third = Mesh(2, SECRET)
-    few_descriptors(2)  # one of them for the newcomer, which is in this process too
+    few_descriptors(1)  # the peer dials from this process, with the one that the count itself has used
     newcomer(pair, third)
 
 
