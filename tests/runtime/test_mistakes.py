@@ -1,5 +1,6 @@
 """What people write out of habit, or by mistake, is answered with what to write instead."""
 
+import math
 import os
 from pathlib import Path
 
@@ -90,15 +91,40 @@ def test_gradients_are_not_changed_by_hand(clip, place):
 
 
 @pytest.mark.parametrize("place", ["before", "after", "between"])
-def test_zero_grad_changes_nothing(place):
-    script, plain = Script(), Script()
+def test_zero_grad_of_the_optimizer_is_refused(place):
+    script = Script()
 
     def backward(step, batch):
         if place == "before":
             script.optimizer.zero_grad()
         step.backward(loss_of(script.model, batch))
         if place == "after":
-            script.optimizer.zero_grad()
+            script.optimizer.zero_grad(set_to_none=False)
+
+    script.backward = backward
+    if place == "between":
+        script.between = lambda _step: script.optimizer.zero_grad()
+    assert "leave out optimizer.zero_grad()" in refusal_of(script).do
+
+
+def test_an_optimizer_is_its_owners_again_after_the_run():
+    script = Script()
+    script.train()
+    script.optimizer.zero_grad()
+    assert "zero_grad" not in vars(script.optimizer)
+
+
+@pytest.mark.parametrize("place", ["before", "after", "between"])
+def test_zero_grad_of_the_model_changes_nothing(place):
+    """It also belongs to backward passes of the script's own."""
+    script, plain = Script(), Script()
+
+    def backward(step, batch):
+        if place == "before":
+            script.model.zero_grad()
+        step.backward(loss_of(script.model, batch))
+        if place == "after":
+            script.model.zero_grad()
 
     script.backward = backward
     if place == "between":
@@ -425,11 +451,25 @@ def test_an_evaluation_adds_up_numbers(value):
     assert "add(right=...)" in refusal_of(script).what
 
 
-@pytest.mark.parametrize("value", ["1", None, torch.zeros(2), float("nan")])
+@pytest.mark.parametrize("value", ["1", None, torch.zeros(2)])
 def test_a_checkpoint_is_told_apart_by_numbers(value):
     script = Script()
     script.between = lambda _step: script.run.checkpoint(val_loss=value)
     assert "val_loss" in refusal_of(script).what
+
+
+def test_a_figure_that_is_not_finite_is_left_out_and_told(monkeypatch):
+    script, told, found = Script(), [], []
+    monkeypatch.setattr(script.run._reporter, "warn", lambda key, text, step: told.append((key, text)))
+
+    def between(step):
+        script.run.checkpoint(val_loss=math.nan if step.number == 2 else float(step.number))
+        found.append(script.run._training.state.rest.metrics.get("val_loss"))
+
+    script.between = between
+    script.train()
+    assert found == [1.0, None, 3.0]
+    assert any(key == "not-finite" and "val_loss" in text for key, text in told)
 
 
 def test_the_loss_of_a_checkpoint_is_that_of_its_step():

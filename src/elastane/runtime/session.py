@@ -1,5 +1,6 @@
 """What a training script meets: `join`, `prepare`, `steps`, `evaluate`, `keep`, `stop`."""
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -306,6 +307,10 @@ class Run:
         policy = self._here.spec.checkpoints
         if checked and (policy is None or policy.keep_best is None):
             self._reporter.warn("keep-best", _keeps_no_best(next(iter(checked)), policy), step=training.step)
+        for name, value in checked.items():
+            if not math.isfinite(value):
+                told = f"run.checkpoint({name}=...) was given {value}: this checkpoint cannot be the best"
+                self._reporter.warn("not-finite", told, step=training.step)
 
     def log(self, **values: float | torch.Tensor) -> None:
         """Record values of a step: each step of the run has them once, over kills, joins and resumes.

@@ -315,9 +315,12 @@ class Training:
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """Figures that checkpoints are told apart by; JSON has none that is not finite."""
-        self.state.rest.metrics.update(
-            (name, value) for name, value in metrics.items() if math.isfinite(value)
-        )
+        known = self.state.rest.metrics
+        for name, value in metrics.items():
+            # That of an earlier checkpoint would not be true of this one.
+            known.pop(name, None)
+            if math.isfinite(value):
+                known[name] = value
 
     def evaluated(self, sums: Mapping[str, float]) -> None:
         """Totals of an evaluation: apart from the step's loss and from what `checkpoint` was given."""

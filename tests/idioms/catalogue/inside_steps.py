@@ -437,17 +437,17 @@ def gan_at_once(run: Run) -> None:
             step.backward((judged + functional.softplus(-fooled)).mean())
 
 
-@exact("`zero_grad` left in", note="It does nothing: gradients are taken as they are computed.")
+@exact("`model.zero_grad()` left in", note="It does nothing: gradients are taken as they are computed.")
 def zero_grad_left_in(run: Run) -> None:
-    """The script clears gradients by habit, before each microbatch and after the step."""
+    """The script clears gradients by habit, before and after each microbatch and after the step."""
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, CLASSES))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-    model, optimizer = run.prepare(model, optimizer)
+    model, _ = run.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.02))
     for step in run.steps(VECTORS, global_batch=8, microbatch=2, until=12):
         for inputs, targets in step:
-            optimizer.zero_grad()
+            model.zero_grad()
             step.backward(functional.cross_entropy(model(inputs), targets))
-        optimizer.zero_grad(set_to_none=True)
+            model.zero_grad()
+        model.zero_grad(set_to_none=True)
 
 
 @refused(

@@ -1,14 +1,14 @@
-"""Refuses optimizers that the script steps by hand.
+"""Refuses optimizers that the script steps by hand, and gradients that it sets to zero.
 
-Torch calls a hook before any optimizer steps. Only the run steps the optimizer of the run. Another optimizer
-may live for one microbatch, or for one stretch between two steps: the state of one that lives longer would be
-missing in a worker that joins.
+Torch calls a hook before any optimizer steps. Only the run steps the optimizer of the run, and has its
+gradients. Another optimizer may live for one microbatch, or for one stretch between two steps: the state of
+one that lives longer would be missing in a worker that joins.
 """
 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import nn
 from torch.optim import Optimizer
@@ -35,10 +35,13 @@ class OptimizerGuard:
         self._ours = False
         self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_pre_hook(self._stepping)
+        # Torch has no hook for it. What an optimizer is saved or copied as does not have its attributes.
+        vars(optimizer)["zero_grad"] = _refuse_zero_grad
 
     def remove(self) -> None:
         """Watch no longer: the run is over."""
         self._hook.remove()
+        vars(self._optimizer).pop("zero_grad", None)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -68,3 +71,11 @@ class OptimizerGuard:
             do="give its parameters to the model and the optimizer of run.prepare, in a group of their own; "
             "what is trained between the steps only, keep: run.keep['other'] = optimizer, and its module too",
         )
+
+
+def _refuse_zero_grad(*_args: object, **_options: object) -> NoReturn:
+    raise BadInput(
+        "optimizer.zero_grad() was called by the script",
+        means="the run takes each gradient as it is computed, so there is nothing to set to zero",
+        do="leave out optimizer.zero_grad(); after a backward pass of your own write model.zero_grad()",
+    )
