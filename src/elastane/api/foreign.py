@@ -5,6 +5,7 @@ before it decodes them, and raises one error, `Malformed`, whatever is wrong wit
 error to the connection, row, file or job that the bytes belong to.
 """
 
+import json
 import os
 import re
 import stat
@@ -62,6 +63,23 @@ class Decoder(Generic[T]):
             raise Malformed("it is nested too deeply") from error
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
             raise Malformed(one_line(str(error))) from error
+
+
+def decode_object(document: bytes | str) -> dict[str, Any]:
+    """Return a JSON object as Python writes it: with NaN, infinities, and integers of any size.
+
+    Raises:
+        Malformed: it is something else, or nested too deeply.
+    """
+    try:
+        found = json.loads(document)
+    except RecursionError as error:
+        raise Malformed("it is nested too deeply") from error
+    except ValueError as error:
+        raise Malformed(one_line(str(error))) from error
+    if not isinstance(found, dict):
+        raise Malformed("it is not an object")
+    return found
 
 
 def read_bytes(path: Path, at_most_bytes: int = LARGEST_BYTES, *, follow_links: bool = True) -> bytes:

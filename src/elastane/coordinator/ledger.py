@@ -9,6 +9,7 @@ import msgspec
 from elastane.api.control import StepReport
 from elastane.api.records import LedgerLine
 from elastane.coordinator.appendfile import AppendFile, OpenFile, open_to_append
+from elastane.observability.run_files import decode_ledger_line
 
 
 class Ledger:
@@ -29,7 +30,7 @@ class Ledger:
         self._file = AppendFile(path, open_file, write)
         self._early: dict[int, LedgerLine] = {}
         last = self._file.last_line
-        self.last = None if last is None else msgspec.json.decode(last, type=LedgerLine)
+        self.last = None if last is None else decode_ledger_line(last)
         self._taken = 0 if self.last is None else self.last.step
 
     @property

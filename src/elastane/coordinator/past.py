@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from elastane.api.records import EventLine
+from elastane.observability.run_files import decode_event_line
 
 READ_BYTES = 1 << 16
 TAIL_BYTES = 1 << 20
@@ -43,9 +42,8 @@ def changes(path: Path) -> Iterator[EventLine]:
 
     Raises:
         OSError: the file cannot be read.
-        msgspec.MsgspecError: a line is not understood.
+        Malformed: a line is not understood.
     """
-    decode = msgspec.json.Decoder(EventLine).decode
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         if end == 0:
@@ -55,6 +53,6 @@ def changes(path: Path) -> Iterator[EventLine]:
     with lines:
         for found in CHANGE.finditer(lines, 0, tail):
             start = lines.rfind(b"\n", 0, found.start()) + 1
-            yield decode(lines[start : lines.find(b"\n", start)])
+            yield decode_event_line(lines[start : lines.find(b"\n", start)])
         for line in lines[tail:end].splitlines():
-            yield decode(line)
+            yield decode_event_line(line)

@@ -17,7 +17,6 @@ from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord
 from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell, TellAgent
 from elastane.coordinator.appendfile import AppendFile
 from elastane.coordinator.connections import Connections
@@ -26,6 +25,7 @@ from elastane.coordinator.entrance import DEADLINE_S, Entrance, about_proven
 from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.past import changes
 from elastane.coordinator.roster import Roster, fresh_roster
+from elastane.observability.run_files import read_record
 
 QUIET_S = 0.1
 
@@ -39,12 +39,12 @@ class Coordinator:
 
     Raises:
         OSError: the files of the run cannot be read.
-        msgspec.MsgspecError, Malformed: or not understood.
+        BadInput, Malformed: or not understood.
     """
 
     def __init__(self, run_dir: RunDir, term: int) -> None:
         self._run_dir = run_dir
-        self._record = msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord)
+        self._record = read_record(run_dir)
         self._pinned_on_disk = True
         self._stalled = False
         self._ledger = Ledger(run_dir.ledger)

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import torch
 
 from elastane.api.errors import BadInput
 from elastane.api.export import Exported
+from elastane.api.foreign import Malformed, decode_object, read_bytes
 from elastane.api.rundir import RunDir
-from elastane.api.spec import MAX_SHARD_BYTES, RunRecord
+from elastane.api.spec import MAX_SHARD_BYTES
+from elastane.observability.run_files import read_record
 from elastane.runtime.checkpoints.exported import trained_in
 from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.finished.adapters import ADAPTER_WEIGHTS, BASE_CONFIG
@@ -52,11 +53,11 @@ def trained_by(files: RunDir, *, optimizer: bool) -> Trained:
             means="it is written when the run finishes or is stopped; this one has not come so far",
             do="elastane checkpoint export  takes the model from a checkpoint, if it has kept one",
         )
-    record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
-    texts = {name: (files.root / name).read_bytes() for name in TEXTS if (files.root / name).is_file()}
+    record = read_record(files)
+    texts = {name: _text_in(files.root / name) for name in TEXTS if (files.root / name).is_file()}
     if files.card.is_file():
         # Where model hubs look for it.
-        texts["README.md"] = files.card.read_bytes()
+        texts["README.md"] = _text_in(files.card)
     adapter = files.root / ADAPTER_WEIGHTS
     return Trained(
         model=model,
@@ -66,6 +67,24 @@ def trained_by(files: RunDir, *, optimizer: bool) -> Trained:
         adapter=StoredTensors([adapter]) if adapter.is_file() else None,
         adapter_problem=model.metadata.get(PROBLEM, ""),
     )
+
+
+def _text_in(path: Path) -> bytes:
+    """Return a file that goes into the export as it is.
+
+    Raises:
+        BadInput: it is a link, not a file, or no JSON object where it should be one.
+    """
+    try:
+        text = read_bytes(path, follow_links=False)
+        if path.suffix == ".json":
+            decode_object(text)
+    except (OSError, Malformed) as error:
+        raise BadInput(
+            f"{path} cannot be exported: {error}",
+            means="the run wrote it beside the model; it was changed since",
+        ) from error
+    return text
 
 
 def _optimizer_of(files: RunDir) -> OptimizerState:

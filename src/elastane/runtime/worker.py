@@ -8,14 +8,13 @@ import threading
 import traceback
 from pathlib import Path
 
-import msgspec
-
 from elastane.agent import priority
 from elastane.api import control
 from elastane.api.errors import ElastaneError, RunFailed, StateLost
 from elastane.api.rundir import RunDir
-from elastane.api.spec import RunRecord, RunSpec
+from elastane.api.spec import RunSpec
 from elastane.lives.modules import root_of
+from elastane.observability.run_files import read_record
 from elastane.runtime import reporting, settings
 from elastane.runtime.artifacts import remove_unfinished
 from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
@@ -51,7 +50,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     threading.excepthook = _thread_died
     threading.Thread(target=_follow, name="elastane-lifeline", args=(lifeline,), daemon=True).start()
     files = RunDir(run_dir)
-    record = msgspec.json.decode(files.run.read_bytes(), type=RunRecord)
+    record = read_record(files)
     spec = record.spec
     settings.take_part(run_dir, worker, spec, record.resumed)
     devices.assign(worker)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.foreign import DEEPEST, Decoder, Malformed, read_bytes
+from elastane.api.foreign import DEEPEST, Decoder, Malformed, decode_object, read_bytes
 from tests.hostile import replaced
 
 
@@ -76,3 +76,16 @@ def test_a_link_is_followed_unless_the_caller_forbids_it(tmp_path) -> None:
     assert read_bytes(tmp_path / "link") == b"1"
     with pytest.raises(Malformed, match="symbolic link"):
         read_bytes(tmp_path / "link", follow_links=False)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "1", "", "{", b"\xff", '{"a": 1}x'])
+def test_what_is_no_object_is_malformed(text) -> None:
+    with pytest.raises(Malformed):
+        decode_object(text)
+
+
+def test_an_object_may_have_the_numbers_that_python_writes() -> None:
+    assert decode_object('{"a": Infinity, "b": 340282366920938463463374607431768211456}') == {
+        "a": float("inf"),
+        "b": 1 << 128,
+    }

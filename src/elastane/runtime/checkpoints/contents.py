@@ -1,14 +1,15 @@
 """What of a worker's training state goes into a checkpoint, under which names, and back."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import torch
 
-from elastane.api.checkpoints import Manifest, TensorFacts
-from elastane.api.errors import BadInput
+from elastane.api.checkpoints import MANIFEST, Damage, Manifest, TensorFacts
+from elastane.api.errors import BadInput, Damaged
+from elastane.api.foreign import decode_object
+from elastane.api.printable import one_line
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.reader import Reader, Want
 from elastane.runtime.state.layout import WIDENED, Piece, Place
@@ -160,14 +161,13 @@ class Source:
             if unit != state.units - 1:
                 state.taken(unit)
             else:
-                state.rest.take(json.loads(self.manifest.plain["rest"]), extra)
+                state.rest.take(rest_of(self.manifest), extra)
         return sum(want.into.nbytes for want in wants)
 
     def _beside(self) -> dict[str, str]:
         """Tensors that the rest of the state refers to, with their names in the checkpoint."""
         beside = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
-        # As text: a plateau's best may be infinite, which only Python's own JSON can say.
-        changed = json.loads(self.manifest.plain["rest"])["untrained"]
+        changed = rest_of(self.manifest)["untrained"]
         return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
 
     def _by_way_of_the_host(self, wants: Iterable[Want]) -> Iterator[Want]:
@@ -241,3 +241,26 @@ def _flat(dense: torch.Tensor) -> torch.Tensor:
 def _like(facts: TensorFacts, device: torch.device) -> torch.Tensor:
     dtype = getattr(torch, facts.dtype)
     return torch.empty_strided(facts.shape, facts.stride, dtype=dtype, device=device)
+
+
+class _Rest(msgspec.Struct, frozen=True):
+    """What is used of the rest of a state before the state itself checks it."""
+
+    groups: tuple[dict[str, Any], ...]
+    untrained: dict[str, Any]
+
+
+def rest_of(manifest: Manifest) -> dict[str, Any]:
+    """Return what a state has besides its tensors.
+
+    Raises:
+        Damaged: the manifest does not say it.
+    """
+    try:
+        # As text: a plateau's best may be infinite, which only Python's own JSON can say.
+        rest = decode_object(manifest.plain["rest"])
+        msgspec.convert(rest, _Rest)
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
+        why = f"the rest of the state cannot be read: {one_line(str(error))}"
+        raise Damaged(manifest.name, (Damage(MANIFEST, why),)) from error
+    return rest

@@ -1,12 +1,11 @@
 """A checkpoint as something to export: tensors by name, read and checked when they are asked for."""
 
-import json
 from collections.abc import Mapping
 
 import torch
 
 from elastane.api.checkpoints import Manifest, TensorFacts
-from elastane.runtime.checkpoints.contents import MODEL, STATE
+from elastane.runtime.checkpoints.contents import MODEL, STATE, rest_of
 from elastane.runtime.checkpoints.outline import Outline, read_outline
 from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.finished.formats import Trained
@@ -70,7 +69,7 @@ def _aliases(manifest: Manifest) -> dict[str, str]:
 
 
 def _optimizer(reader: Reader, manifest: Manifest, outline: Outline) -> OptimizerState:
-    groups = json.loads(manifest.plain["rest"])["groups"]
+    groups = rest_of(manifest)["groups"]
     keys = {
         PREFIX + plain_name(key.removeprefix(STATE)): (key, facts)
         for key, facts in manifest.tensors.items()

@@ -6,8 +6,9 @@ import msgspec
 import torch
 from torch import nn
 
-from elastane.api.checkpoints import Manifest
-from elastane.api.errors import BadInput
+from elastane.api.checkpoints import MANIFEST, Damage, Manifest
+from elastane.api.errors import BadInput, Damaged
+from elastane.api.printable import one_line
 from elastane.runtime.finished.adapters import Adapter
 from elastane.runtime.finished.model_texts import texts_of
 from elastane.runtime.state.optimizers import ELEMENTWISE
@@ -72,6 +73,7 @@ def read_outline(manifest: Manifest) -> Outline:
 
     Raises:
         BadInput: nothing; another program wrote it.
+        Damaged: what no run writes.
     """
     if KEY not in manifest.plain:
         raise BadInput(
@@ -79,7 +81,11 @@ def read_outline(manifest: Manifest) -> Outline:
             means="it was not written by a run",
             do="load it with torch.distributed.checkpoint",
         )
-    return msgspec.convert(manifest.plain[KEY], type=Outline)
+    try:
+        return msgspec.convert(manifest.plain[KEY], type=Outline)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        why = f"its outline cannot be read: {one_line(str(error))}"
+        raise Damaged(manifest.name, (Damage(MANIFEST, why),)) from error
 
 
 def stand_in(outline: Outline, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:

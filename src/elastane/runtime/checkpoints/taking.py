@@ -16,9 +16,10 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoints import Manifest, PartFile, Retention, checkpoint_name, part_name
+from elastane.api.checkpoints import Damage, Manifest, PartFile, Retention, checkpoint_name, part_name
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint
 from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
+from elastane.api.foreign import Decoder, Malformed
 from elastane.protocol.actions import Snapshot
 from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
 from elastane.runtime.checkpoints.encoding import Encoded
@@ -27,7 +28,7 @@ from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.staging import Staging
 from elastane.runtime.finished.adapters import adapter_of
 from elastane.runtime.state.state import TrainingState
-from elastane.storage.catalog import Catalog
+from elastane.storage.catalog import LARGEST_MANIFEST_BYTES, Catalog
 
 WRITER_NICE = 10
 LONGEST_WAIT_S = 60.0
@@ -56,6 +57,9 @@ class PartRecord(msgspec.Struct, frozen=True):
     scalars: dict[str, dict[str, Any]]
     plain: dict[str, Any]
     metrics: dict[str, float]
+
+
+_part_record_in = Decoder[PartRecord](PartRecord, at_most_bytes=LARGEST_MANIFEST_BYTES)
 
 
 class Described(msgspec.Struct, frozen=True):
@@ -367,8 +371,11 @@ class Taker:
             return None
 
     def _record(self, name: str, writer: int) -> PartRecord:
-        text = self._catalog.place.read(f"{name}/{record_name(writer)}")
-        return msgspec.json.decode(text, type=PartRecord)
+        file = record_name(writer)
+        try:
+            return _part_record_in(self._catalog.place.read(f"{name}/{file}"))
+        except Malformed as error:
+            raise Damaged(name, (Damage(file, str(error)),)) from error
 
     def _foreign(
         self, groups: Sequence[dict[str, Any]], plain: dict[str, dict[str, Any]]

@@ -13,6 +13,8 @@ import msgspec
 import torch
 
 from elastane.api.errors import BadInput
+from elastane.api.foreign import decode_object
+from elastane.api.printable import one_line
 from elastane.runtime.finished.named_tensors import InMemory, NamedTensors, plain_name
 from elastane.runtime.state.state import TrainingState
 
@@ -78,13 +80,23 @@ class OptimizerState:
 
 
 def from_metadata(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
-    """What `OptimizerState.metadata` made of it."""
-    return OptimizerState(
-        tensors,
-        tuple(json.loads(metadata["param_groups"])),
-        json.loads(metadata["plain"]),
-        metadata["optimizer"],
-    )
+    """What `OptimizerState.metadata` made of it.
+
+    Raises:
+        BadInput: it has made something else.
+    """
+    try:
+        return OptimizerState(
+            tensors,
+            tuple(json.loads(metadata["param_groups"])),
+            decode_object(metadata["plain"]),
+            metadata["optimizer"],
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise BadInput(
+            f"the metadata of optimizer.safetensors cannot be read: {one_line(str(error))}",
+            means="the optimizer's state is damaged, or was written by something else",
+        ) from error
 
 
 def from_training(state: TrainingState) -> OptimizerState:

@@ -1,18 +1,21 @@
 """Tensors in safetensors files, mapped into memory: nothing is read before it is asked for."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 
 from elastane.api.errors import BadInput
+from elastane.api.foreign import Decoder, Malformed, read_bytes
+from elastane.api.printable import one_line
 from elastane.runtime.finished.named_tensors import Described
 from elastane.runtime.finished.shards import INDEX, WHOLE
 from elastane.runtime.finished.tensor_file import DTYPES
 
+SHOWN = 100
 NAMED = {name: dtype for dtype, name in DTYPES.items()}
 
 
@@ -35,16 +38,16 @@ class StoredTensors:
             try:
                 file: Any = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:
-                raise BadInput(
-                    f"{path} cannot be read: {error}",
-                    means="the finished model is damaged or was moved in part",
-                ) from error
+                raise _damaged(f"{path} cannot be read: {error}") from error
             self.metadata |= file.metadata() or {}
             for name in file.keys():  # noqa: SIM118 - it is no dictionary
                 piece = file.get_slice(name)
                 self.described[name] = Described(NAMED[piece.get_dtype()], tuple(piece.get_shape()))
                 self._files[name] = file
         if order is not None:
+            order = tuple(order)
+            if missing := next((name for name in order if name not in self.described), None):
+                raise _damaged(f"no file of the model holds {missing}")
             self.described = {name: self.described[name] for name in order}
         self.aliases = {name: first for name, first in self.metadata.items() if first in self.described}
 
@@ -62,6 +65,29 @@ def stored_model(folder: Path) -> StoredTensors | None:
     if (folder / WHOLE).is_file():
         return StoredTensors([folder / WHOLE])
     if (folder / INDEX).is_file():
-        index = json.loads((folder / INDEX).read_bytes())["weight_map"]
+        index = _index_in(folder / INDEX)
         return StoredTensors([folder / name for name in dict.fromkeys(index.values())], order=index)
     return None
+
+
+class _Index(msgspec.Struct, frozen=True):
+    """``model.safetensors.index.json``: the file of each tensor."""
+
+    weight_map: dict[str, str]
+
+
+_decode_index = Decoder[_Index](_Index)
+
+
+def _index_in(path: Path) -> dict[str, str]:
+    try:
+        found = _decode_index(read_bytes(path, follow_links=False)).weight_map
+    except (OSError, Malformed) as error:
+        raise _damaged(f"{path} cannot be read: {error}") from error
+    if elsewhere := next((name for name in found.values() if Path(name).name != name), None):
+        raise _damaged(f"{path} names a file elsewhere, {one_line(elsewhere, SHOWN)}")
+    return found
+
+
+def _damaged(what: str) -> BadInput:
+    return BadInput(what, means="the finished model is damaged or was moved in part")

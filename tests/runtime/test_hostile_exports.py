@@ -1,0 +1,143 @@
+"""Damaged files of a finished run, and damaged manifests: whoever reads them says so, and nothing else."""
+
+import json
+import shutil
+
+import msgspec
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from elastane.api.checkpoints import Manifest
+from elastane.api.errors import BadInput, Damaged, ElastaneError
+from elastane.api.rundir import RunDir
+from elastane.api.spec import RunRecord
+from elastane.runtime.checkpoints.contents import rest_of
+from elastane.runtime.checkpoints.outline import KEY, outline_of, read_outline
+from elastane.runtime.export import trained_by
+from tests.hostile import STAND_INS, damaged
+
+from .lessons import Lesson, elastic, spec
+from .test_model_file import SHARD_BYTES, Tied, finish
+
+FUZZ = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+INDEX = "model.safetensors.index.json"
+CONFIG = {"architectures": ["Any"], "hidden_size": 8}
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return elastic(Lesson(Tied))
+
+
+@pytest.fixture(scope="module")
+def finished(learned, tmp_path_factory):
+    """A run directory with a finished model in shards, a configuration, and the optimizer's state."""
+    wishes = {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}
+    folder = finish(learned, tmp_path_factory.mktemp("finished"), **wishes)
+    record = RunRecord(spec=spec(**wishes), created="2026-11-23T00:00:00Z")
+    (folder / "run.json").write_bytes(msgspec.json.encode(record))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def read_all(folder):
+    """Every tensor and every text, as an export reads them."""
+    trained = trained_by(RunDir(folder), optimizer=True)
+    for tensors in (trained.model, trained.optimizer.tensors):
+        for name in tensors.described:
+            tensors.tensor(name)
+    return trained
+
+
+def error_of(read):
+    """Read, and return the refusal; None: it was read."""
+    try:
+        read()
+    except ElastaneError as error:
+        return error
+    return None
+
+
+def test_what_is_whole_is_read(finished):
+    assert read_all(finished).texts["config.json"]
+
+
+@FUZZ
+@given(data=st.data(), name=st.sampled_from([INDEX, "run.json", "config.json"]))
+def test_a_damaged_file_of_a_run_is_refused_in_words(finished, data, name):
+    before = (finished / name).read_bytes()
+    (finished / name).write_bytes(data.draw(damaged(before)))
+    error = error_of(lambda: read_all(finished))
+    (finished / name).write_bytes(before)
+    assert error is None or str(finished) in error.what or "no file of the model" in error.what
+
+
+@FUZZ
+@given(data=st.data(), key=st.sampled_from(["param_groups", "plain", "optimizer"]))
+def test_damaged_metadata_of_the_optimizer_is_refused_in_words(finished, data, key):
+    file = finished / "optimizer.safetensors"
+    before = file.read_bytes()
+    with safetensors.safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    text = metadata[key] if key != "optimizer" else json.dumps(metadata[key])
+    metadata[key] = data.draw(damaged(text.encode())).decode(errors="replace")
+    safetensors.torch.save_file(safetensors.torch.load_file(file), file, metadata)
+    error = error_of(lambda: read_all(finished))
+    file.write_bytes(before)
+    assert error is None or "metadata" in error.what
+
+
+@pytest.mark.parametrize("where", ["../elsewhere.safetensors", "/elsewhere.safetensors", "..", ""])
+def test_an_index_leads_to_no_file_elsewhere(finished, tmp_path, where):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    index = json.loads((folder / INDEX).read_bytes())
+    name = next(iter(index["weight_map"]))
+    safetensors.torch.save_file({name: torch.zeros(1)}, tmp_path / "elsewhere.safetensors")
+    index["weight_map"][name] = where
+    (folder / INDEX).write_text(json.dumps(index))
+    with pytest.raises(BadInput):
+        read_all(folder)
+
+
+@pytest.mark.parametrize("stand_in", STAND_INS.values(), ids=STAND_INS)
+@pytest.mark.parametrize("name", [INDEX, "config.json"])
+def test_nothing_but_files_is_read(finished, tmp_path, stand_in, name):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / name).unlink()
+    stand_in(folder / name)
+    trained = []
+    # What is no file is refused, or is not there.
+    assert error_of(lambda: trained.append(read_all(folder))) or name not in trained[0].texts
+
+
+def test_a_link_to_somebody_elses_file_is_not_exported(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (tmp_path / "secret.json").write_text("{}")
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to(tmp_path / "secret.json")
+    with pytest.raises(BadInput, match=r"config\.json"):
+        read_all(folder)
+
+
+@FUZZ
+@given(data=st.data())
+def test_a_damaged_manifest_is_said_to_be_damaged(learned, data):
+    state = learned.run._training.state
+    rest, _ = state.rest.describe()
+    outline = msgspec.json.encode(outline_of(state, None))
+    plain = {"rest": data.draw(damaged(json.dumps(rest).encode())).decode(errors="replace")}
+    drawn = data.draw(damaged(outline))
+    try:
+        plain[KEY] = msgspec.json.decode(drawn)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        plain[KEY] = None
+    manifest = Manifest(name="step-00000003", step=3, created="", parts=(), plain=plain)
+    for read in (rest_of, read_outline):
+        error = error_of(lambda read=read: read(manifest))
+        assert error is None or isinstance(error, Damaged)
