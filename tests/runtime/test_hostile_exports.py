@@ -90,6 +90,16 @@ def test_damaged_metadata_of_the_optimizer_is_refused_in_words(finished, data, k
     assert error is None or "metadata" in error.what
 
 
+def test_a_tensor_of_a_type_that_no_run_has_is_refused(finished, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    shard = min(folder.glob("model-*.safetensors"))
+    tensors = safetensors.torch.load_file(shard)
+    safetensors.torch.save_file({name: one.to(torch.float8_e8m0fnu) for name, one in tensors.items()}, shard)
+    with pytest.raises(BadInput, match="type of numbers"):
+        read_all(folder)
+
+
 @pytest.mark.parametrize("where", ["../elsewhere.safetensors", "/elsewhere.safetensors", "..", ""])
 def test_an_index_leads_to_no_file_elsewhere(finished, tmp_path, where):
     folder = tmp_path / "run"

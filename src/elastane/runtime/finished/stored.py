@@ -42,7 +42,11 @@ class StoredTensors:
             self.metadata |= file.metadata() or {}
             for name in file.keys():  # noqa: SIM118 - it is no dictionary
                 piece = file.get_slice(name)
-                self.described[name] = Described(NAMED[piece.get_dtype()], tuple(piece.get_shape()))
+                if (dtype := NAMED.get(piece.get_dtype())) is None:
+                    raise _damaged(
+                        f"{path}: {one_line(name, SHOWN)} has a type of numbers that no run trains"
+                    )
+                self.described[name] = Described(dtype, tuple(piece.get_shape()))
                 self._files[name] = file
         if order is not None:
             order = tuple(order)
