@@ -8,6 +8,7 @@ from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoi
 from elastane.api.membership import WorkerId
 from elastane.coordinator.checkpoints import InFlight, in_flight, interval_s
 from elastane.coordinator.deaths import names
+from elastane.coordinator.never_best import warn_if_never_best
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
@@ -107,6 +108,7 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
         detail |= {"copy_s": round(copy_s, 6), "seconds": round(write_s, 6), "writers": len(mine.writers)}
         why += f", copied in {1000 * copy_s:.1f} ms, written in {write_s:.2f} s"
     turn.record("checkpoint.saved", who=f"worker {kept.worker}", why=why, detail=detail)
+    warn_if_never_best(turn, kept)
     turn.roster = replace(
         turn.roster,
         keeping=replace(

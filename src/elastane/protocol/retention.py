@@ -1,7 +1,7 @@
 """Which checkpoints of a run may go."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from elastane.api.checkpoints import EVALUATION, Deletion, Retention, Summary
 
@@ -45,13 +45,12 @@ def best_of(complete: Sequence[Summary], rules: Retention) -> Summary | None:
         return None
     metric, direction = rules.best
     sign = 1 if direction == "max" else -1
-    measured = [s for s in complete if math.isfinite(_figure(s, metric))]
-    return max(measured, key=lambda s: (sign * _figure(s, metric), s.age), default=None)
+    measured = [s for s in complete if math.isfinite(figure(s.metrics, metric))]
+    return max(measured, key=lambda s: (sign * figure(s.metrics, metric), s.age), default=None)
 
 
-def _figure(summary: Summary, metric: str) -> float:
-    """The metric of that name, else an evaluation's total; not a number if there is neither."""
-    metrics = summary.metrics
+def figure(metrics: Mapping[str, float], metric: str) -> float:
+    """Return the metric of that name, else an evaluation's total; not a number if there is neither."""
     return metrics.get(metric, metrics.get(EVALUATION + metric, math.nan))
 
 

@@ -101,9 +101,9 @@ def say(stage, worker: int, *parts: CheckpointPart, **more) -> None:
     stage.worker(worker, checkpoints=parts, **more)
 
 
-def kept(stage, step: int, *, worker: int = 0, error: str = "") -> None:
+def kept(stage, step: int, *, worker: int = 0, error: str = "", **metrics: float) -> None:
     name = checkpoint_name(step)
-    stage.hear(CheckpointKept(worker=worker, name=name, step=step, bytes=1000, error=error))
+    stage.hear(CheckpointKept(worker=worker, name=name, step=step, bytes=1000, error=error, metrics=metrics))
 
 
 def publish(step: int, writers: tuple[int, ...] = (0, 1)) -> PublishCheckpoint:
@@ -442,3 +442,22 @@ def test_in_mid_run_a_part_that_made_way_for_the_next_says_nothing_against_its_w
     for worker in (0, 1):
         say(stage, worker, part(10))
     assert stage.told(PublishCheckpoint)[-1] == publish(10)
+
+
+# -- the best one --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("metrics", "warned"),
+    [({"loss": 1.0}, True), ({"val_loss": 1.0}, False), ({"evaluation.val_loss": 1.0}, False)],
+)
+def test_a_checkpoint_that_cannot_be_the_best_is_told_once(training, metrics, warned):
+    policy = CheckpointPolicy(every_s=60.0, keep_best=("val_loss", "min"))
+    stage = training(2, checkpoints=policy)
+    for step in (5, 10):
+        say(stage, 0, part(step))
+        say(stage, 1, part(step))
+        kept(stage, step, **metrics)
+    told = [event.why for event in stage.events if event.kind == "warning"]
+    assert len(told) == warned
+    assert all("val_loss" in why and "It has loss" in why for why in told)

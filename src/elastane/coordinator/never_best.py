@@ -1,0 +1,31 @@
+"""Warns of ``--keep-best`` with a name that no figure has: no checkpoint would be kept as the best."""
+
+import math
+from dataclasses import replace
+
+from elastane.api.control import CheckpointKept
+from elastane.api.records import EventLine
+from elastane.coordinator.actions import Record
+from elastane.coordinator.turn import Turn
+from elastane.protocol.retention import figure
+
+KEY = "never best"
+"""Of the event, which is written once per life of the run."""
+
+
+def warn_if_never_best(turn: Turn, kept: CheckpointKept) -> None:
+    """Warn once if a checkpoint lacks the figure by which the best one is chosen."""
+    policy = turn.roster.spec.checkpoints
+    if policy is None or policy.keep_best is None or KEY in turn.roster.keys:
+        return
+    metric = policy.keep_best[0]
+    if math.isfinite(figure(kept.metrics, metric)):
+        return
+    why = (
+        f"{kept.name} cannot be the best checkpoint: it has no {metric}, by which --keep-best chooses. "
+        f"It has {', '.join(sorted(kept.metrics)) or 'no figures'}. Choose by one of those, or write "
+        f"run.checkpoint({metric}=...)"
+    )
+    turn.roster = replace(turn.roster, keys={**turn.roster.keys, KEY: None})
+    event = EventLine(time=turn.now, kind="warning", who="coordinator", why=why, step=kept.step, key=KEY)
+    turn.actions.append(Record(event))
