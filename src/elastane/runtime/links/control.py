@@ -48,7 +48,10 @@ class Control:
         self._lock = threading.Lock()
         self._steps: deque[control.StepReport] = deque()
         self._sent = 0
+        self._reported = 0
         self._once: list[control.FromWorker] = []
+        # Sent, each with the last step reported before; the coordinator may have died before it wrote them.
+        self._unsure: list[tuple[int, control.Happened]] = []
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
         self._changed = True
@@ -79,9 +82,14 @@ class Control:
         """Report a committed step until it is acknowledged."""
         with self._lock:
             self._steps.append(report)
+            self._reported = report.line.step
 
     def tell(self, message: control.FromWorker) -> None:
-        """Send this once."""
+        """Send this once.
+
+        What has happened is sent again to a coordinator that comes before a later step is acknowledged: its
+        predecessor may have died with it.
+        """
         with self._lock:
             self._once.append(message)
         if not isinstance(message, control.Happened):
@@ -102,40 +110,50 @@ class Control:
     # -- threads -------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Stay connected; whatever breaks is mended by connecting again."""
+        """Stay connected; whatever breaks is mended by connecting again, and everything is said again."""
         while True:
             try:
-                connection = connect(
+                # Without the context, `websockets` warns; a script may have turned warnings into errors.
+                with connect(
                     read_endpoint(self._run_dir).url,
                     additional_headers=bearer(self._secret),
                     open_timeout=5,
                     max_size=control.LARGEST_MESSAGE_BYTES,
                     compression=None,
                     proxy=None,
-                )
+                ) as connection:
+                    try:
+                        self._follow(connection)
+                    finally:
+                        # Nobody waits for an answer to a goodbye.
+                        connection.close_socket()
             except (OSError, Malformed, WebSocketException):
                 time.sleep(RETRY_S)
-                continue
-            with self._lock:
-                self._sent = 0
-                self._lost_sent.clear()
-                self._changed = True
-                self._connection = connection
-            self._wake.set()
-            try:
-                for frame in connection:
-                    self._heard(control.decode_to_worker(frame))
-            except (OSError, WebSocketException, Malformed):
-                pass  # the loop connects again, and says everything again
+
+    def _follow(self, connection: ClientConnection) -> None:
+        """Hear one coordinator out."""
+        with self._lock:
+            self._sent = 0
+            self._lost_sent.clear()
+            self._once = [*(happened for _, happened in self._unsure), *self._once]
+            self._unsure = []
+            self._changed = True
+            self._connection = connection
+        self._wake.set()
+        try:
+            for frame in connection:
+                self._heard(control.decode_to_worker(frame))
+        finally:
             with self._lock:
                 self._connection = None
-            connection.close_socket()
 
     def _heard(self, message: control.ToWorker) -> None:
         if isinstance(message, control.Acknowledge):
             with self._lock:
                 while self._steps and self._steps[0].line.step <= message.step:
                     self._steps.popleft()
+                # They came before the report of that step, on the same connection.
+                self._unsure = [(step, told) for step, told in self._unsure if step >= message.step]
             return
         self._hear(message)
 
@@ -158,7 +176,7 @@ class Control:
                     last_report = now
                     messages.append(self._report())
                 messages += [lost for peer, lost in self._lost.items() if peer not in self._lost_sent]
-                once = list(self._once)
+                once, reported = list(self._once), self._reported
                 messages += once
                 unsent = [report for report in self._steps if report.line.step > self._sent]
                 if unsent:
@@ -174,4 +192,5 @@ class Control:
                 if connection is self._connection:
                     self._sent = max(self._sent, *(report.line.step for report in unsent), 0)
                     self._lost_sent |= lost_now
-                self._once = self._once[len(once) :]
+                    self._unsure += [(reported, told) for told in once if isinstance(told, control.Happened)]
+                    self._once = self._once[len(once) :]
