@@ -23,7 +23,7 @@ class Coordinators:
 
     def __init__(self, folder) -> None:
         self.heard: queue.Queue = queue.Queue()
-        self.connections: queue.Queue = queue.Queue()
+        self._connections: list = []
         self._server = serve(self._attend, "127.0.0.1", 0)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         host, port = self._server.socket.getsockname()[:2]
@@ -32,23 +32,25 @@ class Coordinators:
         self.files.endpoint.write_bytes(msgspec.json.encode(Endpoint(host=host, port=port)))
 
     def _attend(self, connection) -> None:
-        self.connections.put(connection)
+        self._connections.append(connection)
+        number = len(self._connections)
         for frame in connection:
-            self.heard.put(control.decode_to_coordinator(frame))
+            self.heard.put((number, control.decode_to_coordinator(frame)))
 
-    def until(self, wanted):
-        """All that is heard, up to the first message that is wanted."""
+    def until(self, wanted, *, term: int = 1):
+        """All that the coordinator of this term hears, up to the first message that is wanted."""
         found, deadline = [], time.monotonic() + WAIT_S
         while not found or not wanted(found[-1]):
-            found.append(self.heard.get(timeout=max(0.0, deadline - time.monotonic())))
+            number, message = self.heard.get(timeout=max(0.0, deadline - time.monotonic()))
+            found += [message] if number == term else []
         return found
 
     def die(self) -> None:
         """As a process that is killed, having read everything and written nothing."""
-        self.connections.get(timeout=WAIT_S).socket.close()
+        self._connections[-1].socket.close()
 
     def acknowledge(self, step: int) -> None:
-        self.connections.queue[0].send(control.encode(control.Acknowledge(step=step)))
+        self._connections[-1].send(control.encode(control.Acknowledge(step=step)))
 
     def close(self) -> None:
         self._server.shutdown()
@@ -97,7 +99,7 @@ def test_what_a_coordinator_took_with_it_is_told_to_the_next(coordinators, line)
     line.tell(happened("a", 1))
     first = coordinators.until(lambda message: isinstance(message, control.Happened))
     coordinators.die()
-    second = coordinators.until(is_report_of(1))
+    second = coordinators.until(is_report_of(1), term=2)
     assert keys_of(first) == keys_of(second) == ["a"]
     assert [type(one) for one in second] == [control.WorkerReport, control.Happened, control.Steps]
 
@@ -116,7 +118,7 @@ def test_what_is_acknowledged_with_a_later_step_is_not_told_again(coordinators, 
     coordinators.until(is_report_of(3))
     time.sleep(0.2)
     coordinators.die()
-    assert keys_of(coordinators.until(is_report_of(3))) == ["b"]
+    assert keys_of(coordinators.until(is_report_of(3), term=2)) == ["b"]
 
 
 def test_nobody_waits_for_what_was_sent(coordinators, line):
