@@ -22,7 +22,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
         donors: units whose optimizer state each member has for those who fetch it bit by bit.
         values: receiver to sender to units whose values are fetched before anything is computed.
         states: likewise, units whose optimizer state is fetched before the first vote.
-        lost: units that nobody holds any more.
+        lost: units whose optimizer state nobody holds any more, or whose values nobody has.
     """
 
     holders: tuple[Holders, ...]
@@ -118,6 +118,9 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         for block in range(layout.blocks)
     )
     rest = {layout.rest} if any(layout.rest in some for some in present.values()) else set[int]()
+    # Whoever has received only the optimizer state of a block, before its values, cannot go on alone.
+    without_values = layout.everything - {layout.rest} - frozenset[int]().union(*present.values())
+    lost = layout.everything - frozenset[int]().union(*held.values(), rest) | without_values
     return Roles(
         holders=holders,
         owners=owners,
@@ -126,7 +129,7 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         donors=donors,
         values=values,
         states=sources(wanted, held),
-        lost=tuple(sorted(layout.everything - frozenset[int]().union(*held.values(), rest))),
+        lost=tuple(sorted(lost)),
     )
 
 

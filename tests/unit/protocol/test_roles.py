@@ -93,6 +93,12 @@ def test_units_that_nobody_holds_are_lost():
     assert roles.lost == (1,)
 
 
+def test_a_block_whose_optimizer_state_outlived_its_values_is_lost():
+    # Worker 1 joined and had received the state of all blocks, but no values yet, when all others died.
+    roles = settle(SHARDED, generation(1), by_worker(status(1, held=range(4), behind=(0, 1))))
+    assert roles.lost == (0, 1)
+
+
 def test_a_run_begins_with_the_state_of_its_first_member():
     here = with_origin(SHARDED, (4, 2), by_worker(fresh(4), fresh(2)))
     assert (here[4].committed, here[4].behind) == (0, ())
