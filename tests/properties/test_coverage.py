@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.checkpoints import Item, Manifest, PartFile, TensorFacts, part_name
-from elastane.protocol.coverage import missing
+from elastane.checkpointing.coverage import missing
 
 
 def manifest(stretches, *, elements=12, **more):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.rectangles import dense_stride, memory_order, rectangles
+from elastane.checkpointing.rectangles import dense_stride, memory_order, rectangles
 
 
 @st.composite

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.checkpoints import Retention, Summary, age_of, checkpoint_name
-from elastane.protocol.retention import best_of, deletions
+from elastane.checkpointing.retention import best_of, deletions
 
 
 def summary(step, state="complete", resumed=0, **metrics):

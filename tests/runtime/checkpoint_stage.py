@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
-from elastane.protocol.rectangles import memory_order
+from elastane.checkpointing.rectangles import memory_order
 from elastane.runtime.checkpoints.encoding import Encoded
 from elastane.runtime.checkpoints.entry import Entry
 from elastane.runtime.checkpoints.publishing import publish

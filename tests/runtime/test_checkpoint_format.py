@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
 from elastane.api.checkpoints import METADATA, PLAIN, checkpoint_name
 from elastane.api.errors import BadInput, Damaged
-from elastane.protocol.rectangles import dense_stride, memory_order
+from elastane.checkpointing.rectangles import dense_stride, memory_order
 from elastane.runtime.checkpoints.encoding import Encoded, envelope
 from elastane.runtime.checkpoints.entry import Entry, whole
 from elastane.runtime.checkpoints.publishing import publish

@@ -152,7 +152,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tensors(self) -> dict[str, TensorFacts]:
-        """Every tensor, by key; of parts that disagree the first is believed (see `protocol.coverage`)."""
+        """Every tensor, by key; the first part wins where parts disagree (see `checkpointing.coverage`)."""
         found: dict[str, TensorFacts] = {}
         for part in self.parts:
             for key, facts in part.tensors.items():

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from elastane.api.control import CheckpointKept
 from elastane.api.records import EventLine
+from elastane.checkpointing.retention import figure
 from elastane.coordinator.actions import Record
 from elastane.coordinator.turn import Turn
-from elastane.protocol.retention import figure
 
 KEY = "never best"
 """Of the event, which is written once per life of the run."""

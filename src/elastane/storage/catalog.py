@@ -23,8 +23,8 @@ from elastane.api.checkpoints import (
 )
 from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, Unreadable
 from elastane.api.foreign import Decoder, Malformed
-from elastane.protocol.coverage import missing
-from elastane.protocol.retention import deletions
+from elastane.checkpointing.coverage import missing
+from elastane.checkpointing.retention import deletions
 from elastane.storage.hashing import digest_of
 from elastane.storage.place import Bytes, Place
 

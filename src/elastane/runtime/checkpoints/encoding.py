@@ -12,7 +12,7 @@ import xxhash
 from torch.utils.serialization import config
 
 from elastane.api.checkpoints import Item, PartFile, TensorFacts, Written
-from elastane.protocol.rectangles import Rectangle, dense_stride, memory_order, rectangles
+from elastane.checkpointing.rectangles import Rectangle, dense_stride, memory_order, rectangles
 from elastane.runtime.checkpoints.entry import Entry
 
 
