@@ -22,12 +22,12 @@ import httpx
 import uvicorn
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
-from elastane.api.wire import Held, Observed, State
+from elastane.api.rest import Held, Observed, State
 from elastane.controller.access.rates import Rate
-from elastane.controller.api.app import application
-from elastane.controller.api.context import Controller, Settings
 from elastane.controller.first_token import first_token
 from elastane.controller.noting import Noted
+from elastane.controller.rest.app import application
+from elastane.controller.rest.context import Controller, Settings
 from elastane.controller.store import jobs, snapshots
 from elastane.controller.store.database import Store
 

@@ -40,10 +40,10 @@ from elastane.api.control import Answer, ProcessInfo, encode
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.lives import Life
 from elastane.api.records import LedgerLine, Samples
+from elastane.api.rest import Explanation, Grant, Held, Observed
 from elastane.api.rundir import RunDir
 from elastane.api.serving import Ready, Serving
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.api.wire import Explanation, Grant, Held, Observed
 from elastane.client.cluster import Cluster
 from elastane.controller.noting import Noted
 from elastane.controller.store import jobs, tables

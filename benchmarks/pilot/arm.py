@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.api import wire
+from elastane.api import rest
 from elastane.api.control import AskStatus
 from elastane.api.errors import ElastaneError
 from elastane.api.jobs import JobSpec
@@ -81,10 +81,10 @@ class _Arm:
         self.began_s = 0.0
         self.looks: list[Look] = []
         self.deeds: list[Deed] = []
-        self.jobs: dict[str, wire.Job] = {}
+        self.jobs: dict[str, rest.Job] = {}
 
-    def somebody(self, role: wire.Role, team: str = "") -> Cluster:
-        made = self.operator.make_token(wire.NewToken(user=f"{team or role}-1", role=role, team=team))
+    def somebody(self, role: rest.Role, team: str = "") -> Cluster:
+        made = self.operator.make_token(rest.NewToken(user=f"{team or role}-1", role=role, team=team))
         return Cluster(self.url, made.secret)
 
     @property
@@ -112,7 +112,7 @@ class _Arm:
         return self.recorded()
 
     def unfinished(self) -> list[str]:
-        return [job.name for job in self.jobs.values() if job.state not in wire.ENDED]
+        return [job.name for job in self.jobs.values() if job.state not in rest.ENDED]
 
     def submit(self, one: Submission, shape: Shape) -> None:
         env = {
@@ -142,10 +142,10 @@ class _Arm:
                 Look(at_s=at_s, job=name, state=job.state, granted=granted, uses=uses, step=job.step)
             )
             if (job.state, job.grant) != (before[name].state, before[name].grant):
-                why = job.why if job.state in wire.ENDED else " ".join(job.explained.sentences[:2])
+                why = job.why if job.state in rest.ENDED else " ".join(job.explained.sentences[:2])
                 self.say(f"{at_s:5.0f} s  {name} {job.state}, {job.workers} workers. {why}")
 
-    def read(self, names: Sequence[str]) -> dict[str, wire.Job]:
+    def read(self, names: Sequence[str]) -> dict[str, rest.Job]:
         return {name: self.operator.job(name) for name in names}
 
     def did(self, kind: str, text: str, job: str = "") -> None:
@@ -174,10 +174,10 @@ class _Arm:
         """Let it happen; False: not yet."""
         match one.what:
             case Capacity(pool=pool, devices=devices):
-                self.reporter.report(wire.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
+                self.reporter.report(rest.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
                 self.did("capacity", f"{pool} has {devices} devices")
             case Price(pool=pool, price=price):
-                self.reporter.report(wire.Price(pool=pool, price=price, valid_s=LONG_S))
+                self.reporter.report(rest.Price(pool=pool, price=price, valid_s=LONG_S))
                 self.did("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.unfinished():
@@ -196,7 +196,7 @@ class _Arm:
         job = self.jobs.get(wish.job)
         if job is None:
             return False
-        if job.state in wire.ENDED:
+        if job.state in rest.ENDED:
             return True
         run_dir = RunDir(self.home / "runs" / wish.job)
         if job.state != "running" or job.step < wish.after_step:

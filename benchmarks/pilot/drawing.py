@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import groupby
 
-from elastane.api.wire import Job
+from elastane.api.rest import Job
 from elastane.observability.chart import CHEVRON, CROSS, DIAMOND, RING, SQUARE, STAR, UP
 from elastane.observability.drawing import Axis, nice_ticks
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import msgspec
-from elastane.api import wire
+from elastane.api import rest
 from elastane.api.rundir import RunDir
 
 
@@ -67,12 +67,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     began_s: float
     ended_s: float
-    jobs: tuple[wire.Job, ...]
-    events: tuple[wire.Event, ...]
+    jobs: tuple[rest.Job, ...]
+    events: tuple[rest.Event, ...]
     looks: tuple[Look, ...]
     deeds: tuple[Deed, ...]
-    usage: tuple[wire.UsageRow, ...]
-    audit: tuple[wire.AuditLine, ...]
+    usage: tuple[rest.UsageRow, ...]
+    audit: tuple[rest.AuditLine, ...]
 
     def run_dir(self, job: str) -> RunDir:
         return RunDir(self.home / "runs" / job)

@@ -10,7 +10,7 @@ from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import read
 from elastane.api.reservations import Once, Reservation
-from elastane.api.wire import Config
+from elastane.api.rest import Config
 
 History: TypeAlias = tuple[tuple[float, int], ...]
 """Of one number: ``(from this second on, so many)``, ascending."""

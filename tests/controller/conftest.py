@@ -14,11 +14,11 @@ import uvicorn
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
+from elastane.api.rest import NewToken
 from elastane.api.serving import Serving
-from elastane.api.wire import NewToken
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
-from elastane.controller.api.app import application
-from elastane.controller.api.context import Controller
+from elastane.controller.rest.app import application
+from elastane.controller.rest.context import Controller
 from elastane.controller.serving import configured
 from elastane.controller.store import tokens
 from elastane.controller.store.database import Store

@@ -15,7 +15,7 @@ from sqlalchemy import func, select, text
 
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision, MinimumFits
-from elastane.api.wire import Held, Observed, Use
+from elastane.api.rest import Held, Observed, Use
 from elastane.controller.noting import Noted
 from elastane.controller.store import audit, events, jobs, rows, tables
 from elastane.controller.store.database import Store, change

@@ -33,9 +33,9 @@ from warm_controller import Wanted
 import elastane
 from elastane.agent.presence import anyone_present, those_present
 from elastane.api.jobs import ElasticPolicy, JobSpec
+from elastane.api.rest import ENDED, NewToken
 from elastane.api.rules import Rules
 from elastane.api.serving import Serving
-from elastane.api.wire import ENDED, NewToken
 from elastane.client.cluster import Cluster, Refused
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.store import events, jobs, tables, tokens

@@ -10,11 +10,11 @@ import pytest
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
+from elastane.api.rest import Capacity, Config, NewToken
 from elastane.api.rules import Rules
-from elastane.api.wire import Capacity, Config, NewToken
 from elastane.client.cluster import Cluster, NotThere, NotUnderstood, Refused, Unreachable
-from elastane.controller.api.bodies import reply
-from elastane.controller.api.watching import Watchers
+from elastane.controller.rest.bodies import reply
+from elastane.controller.rest.watching import Watchers
 from elastane.controller.store import events, nodes
 
 NOW_S = 1_800_000_000.0
@@ -222,7 +222,7 @@ def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_
 
 
 def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):
-    monkeypatch.setattr("elastane.controller.api.jobs.reply", lambda *_, **__: reply({"name": "train"}))
+    monkeypatch.setattr("elastane.controller.rest.jobs.reply", lambda *_, **__: reply({"name": "train"}))
     with pytest.raises(NotUnderstood, match="another version") as caught:
         ada.submit(make_spec())
     assert "it was done" in caught.value.means
@@ -232,7 +232,7 @@ def test_a_question_whose_answer_is_of_another_version_was_not_done(ada, operato
     ada.submit(make_spec())
     operator.declare(Team(name="speech"))
     for module in ("jobs", "config", "documents"):
-        monkeypatch.setattr(f"elastane.controller.api.{module}.reply", lambda *_, **__: reply([], version=1))
+        monkeypatch.setattr(f"elastane.controller.rest.{module}.reply", lambda *_, **__: reply([], version=1))
     for ask in (
         lambda: ada.job("train"),
         lambda: operator.diff(Config(teams=())),

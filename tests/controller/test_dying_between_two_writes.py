@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.wire import Scale
+from elastane.api.rest import Scale
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import events, jobs, tables

@@ -22,12 +22,12 @@ from sqlalchemy import update
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
-from elastane.api.wire import Config, Trigger
+from elastane.api.rest import Config, Trigger
 from elastane.controller.access.rates import Rate
-from elastane.controller.api.app import description
-from elastane.controller.api.context import Settings
-from elastane.controller.api.links import links
 from elastane.controller.declared import config_of, diff
+from elastane.controller.rest.app import description
+from elastane.controller.rest.context import Settings
+from elastane.controller.rest.links import links
 from elastane.controller.store import documents, jobs, nodes
 from elastane.controller.store.database import Store
 

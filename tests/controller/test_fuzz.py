@@ -15,11 +15,11 @@ from schemathesis.checks import (
 
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
-from elastane.api.wire import Config
+from elastane.api.rest import Config
 from elastane.controller.access.rates import Rate
-from elastane.controller.api.app import description
-from elastane.controller.api.context import Settings
 from elastane.controller.declared import config_of, diff
+from elastane.controller.rest.app import description
+from elastane.controller.rest.context import Settings
 from elastane.controller.store import documents, jobs, nodes
 from elastane.controller.store.database import Store
 

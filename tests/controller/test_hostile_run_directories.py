@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from elastane.agent.presence import those_present
-from elastane.api.wire import JobSummary, Page
+from elastane.api.rest import JobSummary, Page
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs

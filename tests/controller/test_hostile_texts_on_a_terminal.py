@@ -11,9 +11,9 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.records import EventLine
+from elastane.api.rest import Event, Explanation, Problem, Trigger
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.api.wire import Event, Explanation, Problem, Trigger
 from elastane.cli.jobs.screen import screen
 from elastane.cli.jobs.top import look
 from elastane.cli.jobs.words import event_text

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.wire import Explained, Job, JobSummary, Page
-from elastane.controller.api import bodies
-from elastane.controller.api.app import description
-from elastane.controller.api.logs import PROCESS
-from elastane.controller.api.parameters import WORDS
+from elastane.api.rest import Explained, Job, JobSummary, Page
+from elastane.controller.rest import bodies
+from elastane.controller.rest.app import description
+from elastane.controller.rest.logs import PROCESS
+from elastane.controller.rest.parameters import WORDS
 
 
 def job(answer):

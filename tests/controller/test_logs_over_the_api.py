@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from elastane.api.wire import Observed
+from elastane.api.rest import Observed
 from elastane.controller.noting import Noted
 from elastane.controller.store import jobs
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import h11
 import pytest
 
-from elastane.controller.api.app import description
+from elastane.controller.rest.app import description
 
 PROBLEM = "application/problem+json"
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE")

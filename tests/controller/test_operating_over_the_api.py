@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from elastane.api.plans import Decision, MinimumFits, Plan
-from elastane.api.wire import UNSEEN_S, Change, Config, Foreseen, Page, Use
-from elastane.controller.api.app import description
+from elastane.api.rest import UNSEEN_S, Change, Config, Foreseen, Page, Use
+from elastane.controller.rest.app import description
 from elastane.controller.store import jobs, nodes, snapshots
 
 POOL = {"name": "h100", "device": "h100", "devices": 16}

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.wire import Foreseen, Job
+from elastane.api.rest import Foreseen, Job
 from elastane.controller.store import snapshots
 from elastane.controller.store.database import change
 from elastane.controller.store.deciding import Worded, decide

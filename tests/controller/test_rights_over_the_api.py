@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.controller.api.app import description
+from elastane.controller.rest.app import description
 from elastane.controller.store.failures import StoreFull
 
 JOB_READS = ("", "/explain", "/events", "/logs")

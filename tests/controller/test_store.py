@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from elastane.api.errors import BadInput
 from elastane.api.jobs import RunPolicy
 from elastane.api.plans import Decision, GivesWay, MinimumFits
-from elastane.api.wire import Held, Observed, Use
+from elastane.api.rest import Held, Observed, Use
 from elastane.controller.first_token import first_token
 from elastane.controller.noting import Noted
 from elastane.controller.store import (

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from elastane.controller.api.app import description
+from elastane.controller.rest.app import description
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 ROW = re.compile(r"^\| `(GET|POST|PUT|DELETE) (/v1/[^`]*)` \| ([\d, ]+) \|", re.MULTILINE)

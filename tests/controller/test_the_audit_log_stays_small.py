@@ -4,7 +4,7 @@ import pytest
 
 from elastane.controller.access.rates import Rate
 from elastane.controller.access.refusals import ONE_BY_ONE, WINDOW_S
-from elastane.controller.api.context import Settings
+from elastane.controller.rest.context import Settings
 from elastane.controller.store.failures import StoreFull
 
 EAGER = Settings(per_token=Rate(per_s=1e6, burst=10**6))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import insert, select, text, update
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.wire import ENDED, Config, Event, Explained, Job, JobSummary, Page, Usage
+from elastane.api.rest import ENDED, Config, Event, Explained, Job, JobSummary, Page, Usage
 from elastane.controller.store import tables
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store

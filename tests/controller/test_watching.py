@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from elastane.controller.api.context import Settings
+from elastane.controller.rest.context import Settings
 from elastane.controller.store import events, tokens
 from elastane.controller.store.database import Store
 

@@ -8,7 +8,7 @@ import pytest
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.quotas import Limits, Team
-from elastane.controller.api.context import Settings
+from elastane.controller.rest.context import Settings
 from elastane.controller.store import replies, tokens
 
 AT_ONCE = 12

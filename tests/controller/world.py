@@ -14,7 +14,7 @@ import msgspec
 from elastane.api.lives import Outcome
 from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
-from elastane.api.wire import Job, Usage
+from elastane.api.rest import Job, Usage
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs, snapshots

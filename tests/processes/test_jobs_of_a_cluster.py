@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 import elastane
 from elastane.agent.presence import those_present
 from elastane.api.pools import Pool
-from elastane.api.wire import Config
+from elastane.api.rest import Config
 from elastane.cli.main import app
 from elastane.client.context import Context, keep
-from elastane.controller.api.app import application
-from elastane.controller.api.context import Controller
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
 from elastane.controller.loop import Loop, Scheduler
+from elastane.controller.rest.app import application
+from elastane.controller.rest.context import Controller
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine import LocalEngine

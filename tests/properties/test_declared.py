@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from elastane.api.errors import BadField
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.wire import UNSEEN_S, Capacity, Config, Metric, Node, Trigger
+from elastane.api.rest import UNSEEN_S, Capacity, Config, Metric, Node, Trigger
 from elastane.controller.declared import KINDS, check, config_of, diff, documents_of, merged
 from elastane.controller.limits import limited
 

@@ -30,8 +30,7 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reading import check_name
 from elastane.api.reservations import Reservation
-from elastane.api.rules import Rules
-from elastane.api.wire import (
+from elastane.api.rest import (
     AuditLine,
     Bounds,
     Change,
@@ -59,6 +58,7 @@ from elastane.api.wire import (
     Usage,
     Version,
 )
+from elastane.api.rules import Rules
 
 with needing("client", "to talk to a cluster"):
     import httpx

@@ -15,7 +15,7 @@ import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from elastane.api.admission import AdmissionRules, Unproven
-from elastane.controller.api.problems import problem
+from elastane.controller.rest.problems import problem
 
 ARRIVE_S = 30.0
 """From the first byte of a request to its last; the largest one needs 140 kB a second."""

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.jobs import JobSpec
-from elastane.api.wire import Job, Wanted
+from elastane.api.rest import Job, Wanted
 
 
 class Ended(msgspec.Struct, frozen=True):

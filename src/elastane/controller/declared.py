@@ -12,8 +12,8 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reading import at_least, check_name, check_remark, invalid, unique
 from elastane.api.reservations import Reservation
+from elastane.api.rest import Change, Config, Trigger
 from elastane.api.rules import Rules
-from elastane.api.wire import Change, Config, Trigger
 
 Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]
 NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservations", "triggers")

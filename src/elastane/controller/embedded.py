@@ -19,9 +19,9 @@ from elastane.api.extras import needing
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources, Training
 from elastane.api.log_lines import log_to
 from elastane.api.pools import Pool
+from elastane.api.rest import Config, Explained
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.api.wire import Config, Explained
 
 if TYPE_CHECKING:
     from elastane.controller.loop import Loop

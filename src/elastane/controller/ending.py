@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api.jobs import JobSpec
 from elastane.api.observations import RECENT_STEPS, Progress
-from elastane.api.wire import Job
+from elastane.api.rest import Job
 
 
 class Ending(msgspec.Struct, frozen=True):

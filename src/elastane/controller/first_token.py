@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from elastane.api.wire import NewToken
+from elastane.api.rest import NewToken
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.store import tokens
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from elastane.api.pools import Departure, Pool, Restriction
-from elastane.api.wire import UNSEEN_S, Capacity, Metric, Node, Price, Trigger
+from elastane.api.rest import UNSEEN_S, Capacity, Metric, Node, Price, Trigger
 
 
 def limited(

@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.observations import Observation, Progress
 from elastane.api.printable import paragraphs
-from elastane.api.wire import ENDED, Held, Job, Observed, State
+from elastane.api.rest import ENDED, Held, Job, Observed, State
 from elastane.controller.course import Course
 from elastane.controller.elapsed import elapsed
 from elastane.controller.placing import placed

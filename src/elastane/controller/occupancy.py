@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from elastane.api.pools import Pool
-from elastane.api.wire import Node, Occupancy, Use
+from elastane.api.rest import Node, Occupancy, Use
 
 
 def occupied(

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from elastane.controller.api.app import description
+from elastane.controller.rest.app import description
 
 if __name__ == "__main__":
     json.dump(description(), sys.stdout, indent=1, sort_keys=True)

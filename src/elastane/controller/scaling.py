@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.reading import invalid
-from elastane.api.wire import Scale
+from elastane.api.rest import Scale
 
 
 def scaled(policy: ElasticPolicy, wanted: Scale) -> ElasticPolicy:

@@ -24,18 +24,18 @@ from elastane.api.listener import descriptor_limit, listen_patiently
 from elastane.api.observations import SeenNode
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
+from elastane.api.rest import Config
 from elastane.api.serving import Ready, Serving
-from elastane.api.wire import Config
 from elastane.client.controller_lock import take_home
 from elastane.client.privacy import narrowed
-from elastane.controller.api.app import application
-from elastane.controller.api.context import Controller
 from elastane.controller.arriving import arriving, waiting_rules
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
 from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner
 from elastane.controller.planning import Scheduler
+from elastane.controller.rest.app import application
+from elastane.controller.rest.context import Controller
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store, files_of
 from elastane.controller.store.failures import StoreError

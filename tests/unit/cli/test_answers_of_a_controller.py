@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from elastane.api.wire import Problem
+from elastane.api.rest import Problem
 from elastane.client.cluster import NotUnderstood, _refused, _understood
 
 DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from elastane.api.wire import Decided, Event, Explanation
+from elastane.api.rest import Decided, Event, Explanation
 from elastane.cli.jobs.explain import show_decisions
 from elastane.cli.jobs.words import event_text, explanation_lines
 from elastane.cli.moments import in_local_time

@@ -14,8 +14,8 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
+from elastane.api.rest import Change, Config, Trigger
 from elastane.api.rules import Rules
-from elastane.api.wire import Change, Config, Trigger
 from elastane.cli.main import app
 from elastane.cli.operators.calendar import Wish, days_of, days_text, next_text, when_of, when_text
 from elastane.cli.operators.config_file import config_of, read_config, value_of, yaml_of

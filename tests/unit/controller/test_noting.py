@@ -5,7 +5,7 @@ import msgspec
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
-from elastane.api.wire import Explanation, Grant, Held, Job, Observed
+from elastane.api.rest import Explanation, Grant, Held, Job, Observed
 from elastane.controller.course import course_of
 from elastane.controller.noting import Noted, noted
 from elastane.controller.observing import observed

@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.errors import BadField
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.wire import Scale
+from elastane.api.rest import Scale
 from elastane.controller.scaling import scaled
 from elastane.controller.submission import MOST_WORKERS, check
 

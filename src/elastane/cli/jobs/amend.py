@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.wire import Bounds, Job
+from elastane.api.rest import Bounds, Job
 from elastane.cli.jobs.submission import deadline_of, late
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.wire import ENDED, Event, Health, Job
+from elastane.api.rest import ENDED, Event, Health, Job
 from elastane.cli.moments import moment_text
 from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect

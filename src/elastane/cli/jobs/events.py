@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastane.api.wire import ENDED, Event
+from elastane.api.rest import ENDED, Event
 from elastane.cli.verb import print_json, talk
 from elastane.client.context import connect
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elastane.api.printable import folded
-from elastane.api.wire import Decided
+from elastane.api.rest import Decided
 from elastane.cli.moments import in_local_time, moment_text
 from elastane.cli.verb import print_json, talk
 from elastane.client.context import connect

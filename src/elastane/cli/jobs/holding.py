@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from elastane.api.wire import ENDED, Job
+from elastane.api.rest import ENDED, Job
 from elastane.cli.jobs.waiting import until
 from elastane.cli.terminal import write_paragraphs
 from elastane.cli.verb import AsJson, JobNames, print_json, talk

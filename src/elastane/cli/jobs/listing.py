@@ -6,7 +6,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.wire import State
+from elastane.api.rest import State
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.context import connect
 

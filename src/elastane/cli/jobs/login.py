@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.wire import Me
+from elastane.api.rest import Me
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.addresses import check_url
 from elastane.client.context import Context, connect, home, keep

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.errors import BadInput
-from elastane.api.wire import ENDED
+from elastane.api.rest import ENDED
 from elastane.cli.runs.logs import show
 from elastane.client.context import connect
 

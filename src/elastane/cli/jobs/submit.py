@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Team
-from elastane.api.wire import Job
+from elastane.api.rest import Job
 from elastane.cli.home import fresh_name
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
 from elastane.cli.jobs.login import own_team

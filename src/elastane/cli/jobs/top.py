@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from elastane.api.wire import HealthProblem, JobSummary, Occupancy, State
+from elastane.api.rest import HealthProblem, JobSummary, Occupancy, State
 from elastane.cli.verb import AsJson, print_json, talk
 from elastane.client.context import connect, context
 

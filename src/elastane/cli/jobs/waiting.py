@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.wire import ENDED, Event, Job
+from elastane.api.rest import ENDED, Event, Job
 from elastane.cli.moments import in_local_time
 
 if TYPE_CHECKING:

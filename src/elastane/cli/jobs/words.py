@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elastane.api.printable import folded, one_line
-from elastane.api.wire import Event, Explanation, HealthProblem, JobSummary, Wanted
+from elastane.api.rest import Event, Explanation, HealthProblem, JobSummary, Wanted
 from elastane.cli.moments import in_local_time, moment_text
 from elastane.cli.tables import UNBOUNDED, table_of
 from elastane.cli.words import loss_text

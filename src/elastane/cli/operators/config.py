@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.wire import Foreseen
+from elastane.api.rest import Foreseen
 from elastane.cli.moments import in_local_time
 from elastane.cli.operators.config_file import read_config, yaml_of
 from elastane.cli.operators.differences import change_lines

@@ -16,7 +16,7 @@ import msgspec
 from elastane.api.differences import lean
 from elastane.api.errors import BadField, BadInput
 from elastane.api.reading import called, read
-from elastane.api.wire import Config
+from elastane.api.rest import Config
 from elastane.cli.written import from_yaml, pyyaml
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")

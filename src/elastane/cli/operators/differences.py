@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from elastane.api.differences import field_changes, flat, new_fields
-from elastane.api.wire import Change
+from elastane.api.rest import Change
 
 NOUNS = {
     "cohorts": "cohort",

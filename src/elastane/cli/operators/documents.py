@@ -12,7 +12,7 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reading import finite_fields
 from elastane.api.reservations import Reservation
-from elastane.api.wire import Trigger
+from elastane.api.rest import Trigger
 from elastane.cli.operators.config_file import text_of
 from elastane.cli.operators.tables import print_table
 from elastane.cli.verb import AsJson, print_json, talk, verb

@@ -8,7 +8,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
-from elastane.api.wire import Occupancy
+from elastane.api.rest import Occupancy
 from elastane.cli.operators.documents import Name, amend, declare_show_and_remove, group
 from elastane.cli.operators.quantities import labels
 from elastane.cli.operators.tables import print_table

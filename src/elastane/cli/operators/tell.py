@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.reading import finite_fields
-from elastane.api.wire import Capacity, Metric, Notice, Price, Report
+from elastane.api.rest import Capacity, Metric, Notice, Price, Report
 from elastane.cli.operators.documents import group
 from elastane.cli.operators.quantities import duration_s, duration_text
 from elastane.cli.verb import AsJson, print_json, talk, verb

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.quotas import Team
-from elastane.api.wire import NewToken, Role, Token
+from elastane.api.rest import NewToken, Role, Token
 from elastane.cli.operators.documents import group
 from elastane.cli.operators.quantities import duration_s, local
 from elastane.cli.operators.tables import print_table

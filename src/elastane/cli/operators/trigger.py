@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.wire import Trigger
+from elastane.api.rest import Trigger
 from elastane.cli.operators.documents import Name, amend, declare_verbs, group
 from elastane.cli.verb import AsJson, verb
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.wire import Usage, UsageRow
+from elastane.api.rest import Usage, UsageRow
 from elastane.cli.operators.quantities import local, moment
 from elastane.cli.operators.tables import print_table
 from elastane.cli.terminal import write_csv

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.rest import ENDED, Job
 from elastane.api.rundir import RunDir
-from elastane.api.wire import ENDED, Job
 from elastane.client.context import connect
 from elastane.client.resolve import find_run
 from elastane.observability.run_files import read_record

@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from elastane.api.wire import Role, Token
+from elastane.api.rest import Role, Token
 
 EVERY_TEAM = "*"
 

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.printable import LONGEST, storable
-from elastane.api.wire import AuditLine, Page
+from elastane.api.rest import AuditLine, Page
 from elastane.controller.store.tables import audit
 
 LONGEST_NAME = 300

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.foreign import Malformed
 from elastane.api.plans import Decision
-from elastane.api.wire import Decided, Explained, Explanation, Grant, Job, Page
+from elastane.api.rest import Decided, Explained, Explanation, Grant, Job, Page
 from elastane.controller.standing import AT_REST, stopped_for_others
 from elastane.controller.store import events, jobs
 from elastane.controller.store.columns import JsonColumn, is_moment, text_of

@@ -6,7 +6,7 @@ and their files where they are; a name comes free when those are gone.
 
 from sqlalchemy import Connection, delete, insert, select
 
-from elastane.api.wire import Job
+from elastane.api.rest import Job
 from elastane.controller.store import rows
 from elastane.controller.store.tables import decisions, events, forgotten, jobs
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision
-from elastane.api.wire import ENDED, Explanation, Grant, Held, Job, JobSummary, Observed, Page, State, Use
+from elastane.api.rest import ENDED, Explanation, Grant, Held, Job, JobSummary, Observed, Page, State, Use
 from elastane.controller.ending import Ending, forget_at_s
 from elastane.controller.noting import Noted
 from elastane.controller.placing import still_held

@@ -13,7 +13,7 @@ from elastane.api.foreign import Malformed
 from elastane.api.job_checks import check_numbers
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.printable import one_line
-from elastane.api.wire import Explanation, Grant, Held, Observed, State, Use, Wanted
+from elastane.api.rest import Explanation, Grant, Held, Observed, State, Use, Wanted
 from elastane.controller.store.columns import JsonColumn, is_amount, is_integer, is_moment, text_of
 
 SHOWN = 60

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
-from elastane.api.wire import NewToken, Token
+from elastane.api.rest import NewToken, Token
 from elastane.controller.store.tables import tokens
 
 

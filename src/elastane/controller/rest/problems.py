@@ -13,8 +13,8 @@ from starlette.routing import compile_path
 
 from elastane.api.errors import BadField, BadInput, ElastaneError
 from elastane.api.printable import one_line
-from elastane.api.wire import Problem
-from elastane.controller.api.parameters import WORDS
+from elastane.api.rest import Problem
+from elastane.controller.rest.parameters import WORDS
 from elastane.controller.store.failures import (
     StoreBusy,
     StoreError,

@@ -5,8 +5,8 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from elastane.api.wire import Problem
-from elastane.controller.api.problems import answer, problem
+from elastane.api.rest import Problem
+from elastane.controller.rest.problems import answer, problem
 
 ONCE = frozenset(
     {

@@ -20,10 +20,10 @@ from elastane.api.printable import LONGEST
 from elastane.controller.access.refusals import Refused
 from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
 from elastane.controller.access.secrets import PREFIX, digest_of
-from elastane.controller.api.bodies import response
-from elastane.controller.api.context import Controller
-from elastane.controller.api.parameters import PRINTABLE
-from elastane.controller.api.problems import Refusal, missing, refused
+from elastane.controller.rest.bodies import response
+from elastane.controller.rest.context import Controller
+from elastane.controller.rest.parameters import PRINTABLE
+from elastane.controller.rest.problems import Refusal, missing, refused
 from elastane.controller.store import audit, replies, tokens
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.replies import Reply

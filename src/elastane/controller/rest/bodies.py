@@ -1,7 +1,7 @@
 """Requests decoded into the nouns, nouns encoded into answers.
 
 FastAPI's own models are pydantic's; the nouns are msgspec's, and are the one schema that Python, files and
-the API share. So bodies go past FastAPI, and `elastane.controller.api.description` describes them.
+the API share. So bodies go past FastAPI, and `elastane.controller.rest.description` describes them.
 """
 
 import json
@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 
 from elastane.api.errors import BadField
 from elastane.api.reading import read
-from elastane.controller.api.problems import Refusal
+from elastane.controller.rest.problems import Refusal
 from elastane.controller.store.replies import Reply
 
 LARGEST_INTEGER = 2**53

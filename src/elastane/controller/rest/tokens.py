@@ -10,15 +10,15 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
 from elastane.api.reading import check_name, check_remark
-from elastane.api.wire import MadeToken, NewToken, Page, Role, Token
+from elastane.api.rest import MadeToken, NewToken, Page, Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
-from elastane.controller.api import caps
-from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Changing
-from elastane.controller.api.description import says
-from elastane.controller.api.parameters import TOKENS, USER
-from elastane.controller.api.problems import missing
+from elastane.controller.rest import caps
+from elastane.controller.rest.bodies import body, reply, response
+from elastane.controller.rest.caller import Asking, Changing
+from elastane.controller.rest.description import says
+from elastane.controller.rest.parameters import TOKENS, USER
+from elastane.controller.rest.problems import missing
 from elastane.controller.store import tokens
 from elastane.controller.store.replies import Reply
 

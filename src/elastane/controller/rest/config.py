@@ -6,15 +6,15 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.api.plans import Decision, Plan
-from elastane.api.wire import Change, Config, Foreseen, Moved, Page
+from elastane.api.rest import Change, Config, Foreseen, Moved, Page
 from elastane.controller.access.roles import Target
-from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Caller, Changing
-from elastane.controller.api.context import Controller
-from elastane.controller.api.description import says
-from elastane.controller.api.removing import check_removals
 from elastane.controller.declared import check, diff, merged
 from elastane.controller.differing import redeclared, told
+from elastane.controller.rest.bodies import body, reply, response
+from elastane.controller.rest.caller import Asking, Caller, Changing
+from elastane.controller.rest.context import Controller
+from elastane.controller.rest.description import says
+from elastane.controller.rest.removing import check_removals
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 from elastane.controller.store.snapshots import snapshot

@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from elastane.api.wire import AuditLine, Page
+from elastane.api.rest import AuditLine, Page
 from elastane.controller.access.roles import Target
-from elastane.controller.api.bodies import reply, response
-from elastane.controller.api.caller import Asking
-from elastane.controller.api.description import says
-from elastane.controller.api.parameters import After, Limit
+from elastane.controller.rest.bodies import reply, response
+from elastane.controller.rest.caller import Asking
+from elastane.controller.rest.description import says
+from elastane.controller.rest.parameters import After, Limit
 from elastane.controller.store import audit
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])

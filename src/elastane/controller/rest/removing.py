@@ -9,9 +9,9 @@ from http import HTTPStatus
 
 from sqlalchemy import Connection
 
-from elastane.api.wire import Change, Config
-from elastane.controller.api.problems import Refusal
+from elastane.api.rest import Change, Config
 from elastane.controller.declared import Kind, mentions
+from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import jobs, tokens
 
 SHOWN = 5

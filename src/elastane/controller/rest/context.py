@@ -8,7 +8,7 @@ import msgspec
 from elastane.api.cluster import Snapshot
 from elastane.api.plans import Decision, Plan
 from elastane.controller.access.rates import Rate, Rates
-from elastane.controller.api.refusals import Refusals
+from elastane.controller.rest.refusals import Refusals
 from elastane.controller.store.database import Store
 
 MIB = 2**20

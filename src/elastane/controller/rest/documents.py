@@ -7,15 +7,9 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
+from elastane.api.rest import Change, Page
 from elastane.api.rules import Rules
-from elastane.api.wire import Change, Page
 from elastane.controller.access.roles import Target, within
-from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Editing, Editor
-from elastane.controller.api.description import says
-from elastane.controller.api.parameters import Name
-from elastane.controller.api.problems import missing
-from elastane.controller.api.removing import check_mentions, check_removals
 from elastane.controller.declared import (
     KINDS,
     NAMED,
@@ -30,6 +24,12 @@ from elastane.controller.declared import (
     plain,
 )
 from elastane.controller.differing import redeclared, told
+from elastane.controller.rest.bodies import body, reply, response
+from elastane.controller.rest.caller import Asking, Editing, Editor
+from elastane.controller.rest.description import says
+from elastane.controller.rest.parameters import Name
+from elastane.controller.rest.problems import missing
+from elastane.controller.rest.removing import check_mentions, check_removals
 from elastane.controller.store import documents, events
 from elastane.controller.store.replies import Reply
 

@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from elastane.api.wire import Occupancy, Page
+from elastane.api.rest import Occupancy, Page
 from elastane.controller.access.roles import Target
-from elastane.controller.api.bodies import reply, response
-from elastane.controller.api.caller import Asking
-from elastane.controller.api.description import says
 from elastane.controller.occupancy import occupied
+from elastane.controller.rest.bodies import reply, response
+from elastane.controller.rest.caller import Asking
+from elastane.controller.rest.description import says
 from elastane.controller.store import documents, jobs, nodes, snapshots
 from elastane.scheduler.calendar import peak
 

@@ -8,9 +8,9 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from elastane.api.wire import Problem
-from elastane.controller.api.links import add_links
-from elastane.controller.api.parameters import NAME, USER
+from elastane.api.rest import Problem
+from elastane.controller.rest.links import add_links
+from elastane.controller.rest.parameters import NAME, USER
 
 FORMS = (
     *((kind, "name", NAME) for kind in ("JobSpec", "Cohort", "Team", "PriorityClass", "Pool")),

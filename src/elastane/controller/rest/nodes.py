@@ -7,13 +7,13 @@ from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
 from elastane.api.reading import check_remark
-from elastane.api.wire import UNSEEN_S, Node, NodeChange, NodeWanted, Page
+from elastane.api.rest import UNSEEN_S, Node, NodeChange, NodeWanted, Page
 from elastane.controller.access.roles import Target
-from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Editing, Editor
-from elastane.controller.api.description import says
-from elastane.controller.api.parameters import Name
-from elastane.controller.api.problems import Refusal, missing
+from elastane.controller.rest.bodies import body, reply, response
+from elastane.controller.rest.caller import Asking, Editing, Editor
+from elastane.controller.rest.description import says
+from elastane.controller.rest.parameters import Name
+from elastane.controller.rest.problems import Refusal, missing
 from elastane.controller.store import events, nodes
 from elastane.controller.store.replies import Reply
 

@@ -13,14 +13,14 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from elastane.api.wire import Event
+from elastane.api.rest import Event
 from elastane.controller.access.roles import Principal, Target
-from elastane.controller.api.caller import Asking, Caller
-from elastane.controller.api.caps import limits_of
-from elastane.controller.api.description import says
-from elastane.controller.api.jobs import allowed_job
-from elastane.controller.api.parameters import EVENT, NameFilter
-from elastane.controller.api.problems import Refusal
+from elastane.controller.rest.caller import Asking, Caller
+from elastane.controller.rest.caps import limits_of
+from elastane.controller.rest.description import says
+from elastane.controller.rest.jobs import allowed_job
+from elastane.controller.rest.parameters import EVENT, NameFilter
+from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import events, tokens
 
 router = APIRouter(prefix="/v1", tags=["events"])

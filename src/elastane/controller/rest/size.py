@@ -4,7 +4,7 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from elastane.controller.api.problems import answer, problem
+from elastane.controller.rest.problems import answer, problem
 
 
 class TooLarge(Exception):

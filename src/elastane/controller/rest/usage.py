@@ -10,11 +10,11 @@ from fastapi import APIRouter, Query, Response
 
 from elastane.api.errors import BadField
 from elastane.api.printable import one_line
-from elastane.api.wire import Usage, UsageRow
+from elastane.api.rest import Usage, UsageRow
 from elastane.controller.access.roles import Target
-from elastane.controller.api.bodies import reply, response
-from elastane.controller.api.caller import Asking
-from elastane.controller.api.description import says
+from elastane.controller.rest.bodies import reply, response
+from elastane.controller.rest.caller import Asking
+from elastane.controller.rest.description import says
 from elastane.controller.store.accounting import By, used
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"])

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Path, Query
 
 from elastane.api.reading import NAME as NAMES
-from elastane.controller.api.logs import PROCESS
+from elastane.controller.rest.logs import PROCESS
 
 NAME = rf"^{NAMES.pattern}$"
 

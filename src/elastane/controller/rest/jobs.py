@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
 from elastane.api.jobs import JobSpec
-from elastane.api.wire import (
+from elastane.api.rest import (
     ENDED,
     Bounds,
     Event,
@@ -23,14 +23,14 @@ from elastane.api.wire import (
     State,
 )
 from elastane.controller.access.roles import Action, Target
-from elastane.controller.api import caps
-from elastane.controller.api.bodies import body, reply, response
-from elastane.controller.api.caller import Asking, Caller, Changing, Editing, Editor
-from elastane.controller.api.description import says
-from elastane.controller.api.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
-from elastane.controller.api.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
-from elastane.controller.api.problems import missing
 from elastane.controller.differing import respecified, told
+from elastane.controller.rest import caps
+from elastane.controller.rest.bodies import body, reply, response
+from elastane.controller.rest.caller import Asking, Caller, Changing, Editing, Editor
+from elastane.controller.rest.description import says
+from elastane.controller.rest.logs import DEFAULT_BYTES, MOST_BYTES, PROCESS, processes, read
+from elastane.controller.rest.parameters import After, Limit, Name, NameFilter, PrefixFilter, UserFilter
+from elastane.controller.rest.problems import missing
 from elastane.controller.scaling import scaled
 from elastane.controller.store import deciding, documents, events, forgetting, jobs
 from elastane.controller.store.replies import Reply

@@ -1,4 +1,4 @@
-"""What the controller's API serves and takes, beside the nouns that people declare.
+"""The bodies of the REST API: requests and answers, beside the nouns that people declare.
 
 The controller writes these values, clients read them: one definition for the server, its OpenAPI
 description and the Python client. JSON is camelCase; times are seconds since 1970.

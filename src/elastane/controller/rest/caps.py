@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Limits, Team
-from elastane.controller.api.problems import Refusal
+from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import documents, jobs, tokens
 from elastane.controller.store.columns import text_of
 

@@ -8,12 +8,12 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
 from elastane.api.reading import check_name
-from elastane.api.wire import Capacity, Metric, Notice, Price, Report
+from elastane.api.rest import Capacity, Metric, Notice, Price, Report
 from elastane.controller.access.roles import Target
-from elastane.controller.api.bodies import body
-from elastane.controller.api.caller import Changing
-from elastane.controller.api.description import says
-from elastane.controller.api.problems import missing
+from elastane.controller.rest.bodies import body
+from elastane.controller.rest.caller import Changing
+from elastane.controller.rest.description import says
+from elastane.controller.rest.problems import missing
 from elastane.controller.store import documents, events, nodes, reports
 from elastane.controller.store.replies import Reply
 

@@ -4,10 +4,10 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
 
-from elastane.api.wire import Health, Me, Version
-from elastane.controller.api.bodies import reply, response
-from elastane.controller.api.caller import Asking
-from elastane.controller.api.description import says
+from elastane.api.rest import Health, Me, Version
+from elastane.controller.rest.bodies import reply, response
+from elastane.controller.rest.caller import Asking
+from elastane.controller.rest.description import says
 from elastane.controller.store.condition import NO_ANSWER, Condition
 from elastane.controller.store.database import change
 from elastane.controller.store.failures import StoreError, StoreUnusable

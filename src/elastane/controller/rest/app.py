@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from elastane.controller.api import (
+from elastane.controller.rest import (
     about,
     audit,
     caller,
@@ -21,10 +21,10 @@ from elastane.controller.api import (
     usage,
     watching,
 )
-from elastane.controller.api.context import Controller, Settings
-from elastane.controller.api.description import describe
-from elastane.controller.api.framing import Framing
-from elastane.controller.api.size import SizeLimit
+from elastane.controller.rest.context import Controller, Settings
+from elastane.controller.rest.description import describe
+from elastane.controller.rest.framing import Framing
+from elastane.controller.rest.size import SizeLimit
 
 ROUTERS = (jobs, watching, documents, config, nodes, occupancy, reports, usage, tokens, audit, about)
 
