@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from elastane.protocol.actions import Begin
 from elastane.protocol.commit import tally
-from elastane.protocol.mesh import Leaf
+from elastane.protocol.messages import Leaf
 from elastane.runtime.data.decks import MapDeck, make_plan
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.protocol.commit import tally, total
-from elastane.protocol.mesh import Leaf, Vote
+from elastane.protocol.messages import Leaf, Vote
 from elastane.protocol.tree import members_of
 
 numbers = st.floats(-1e6, 1e6)

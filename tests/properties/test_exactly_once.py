@@ -18,7 +18,7 @@ from elastane.observability.verify import verify
 from elastane.protocol import cursors
 from elastane.protocol.commit import tally
 from elastane.protocol.cursors import Cursor, stream_hash
-from elastane.protocol.mesh import Leaf
+from elastane.protocol.messages import Leaf
 from elastane.protocol.sampling import sample_hash, sample_index, step_samples, steps_per_epoch
 from elastane.protocol.shares import deal, deal_missing
 from elastane.protocol.tree import members_of

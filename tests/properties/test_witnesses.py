@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from elastane.api.membership import Generation, Member
 from elastane.protocol.commit import divergence
 from elastane.protocol.layout import Layout
-from elastane.protocol.mesh import BEGINNING, Status, Vote
+from elastane.protocol.messages import BEGINNING, Status, Vote
 from elastane.protocol.roles import settle
 from elastane.protocol.transitions.auditing import audited, witnessed
 from elastane.protocol.transitions.state import MemberState

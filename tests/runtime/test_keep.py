@@ -9,7 +9,7 @@ from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
 from elastane.protocol.commit import disagreement
-from elastane.protocol.mesh import Vote
+from elastane.protocol.messages import Vote
 from elastane.runtime.state.keep import Keep
 
 from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples

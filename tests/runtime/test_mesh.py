@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from elastane.protocol.mesh import Fetch, State, Vote
+from elastane.protocol.messages import Fetch, State, Vote
 from elastane.runtime.links import entrance, handshake
 from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.handshake import NONCE_BYTES, Hello, Process, Proof

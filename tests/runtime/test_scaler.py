@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from elastane.api.errors import RunFailed
 from elastane.protocol.commit import tally
-from elastane.protocol.mesh import Vote
+from elastane.protocol.messages import Vote
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
 from .test_optimizers import digests, joined, large, packed, train_on

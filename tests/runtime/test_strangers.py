@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from elastane.api.admission import AdmissionRules
 from elastane.api.foreign import Malformed
-from elastane.protocol.mesh import State, Vote
+from elastane.protocol.messages import State, Vote
 from elastane.runtime.links.frames import HEADER, RECEIVE_BYTES
 from elastane.runtime.links.mesh import LIMITS, Mesh, decode_peer_message
 

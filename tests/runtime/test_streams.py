@@ -14,7 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.protocol import cursors
 from elastane.protocol.actions import Begin
 from elastane.protocol.commit import tally
-from elastane.protocol.mesh import Leaf
+from elastane.protocol.messages import Leaf
 from elastane.runtime.data.decks import make_plan
 from elastane.runtime.data.streams import StreamDeck, check_stream, source_of
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api import control
-from elastane.protocol.mesh import AnyPeerMessage
+from elastane.protocol.messages import AnyPeerMessage
 from elastane.simulator.__main__ import LAYOUTS, retell
 from elastane.simulator.faults import plan, storm, with_checkpoints
 from elastane.simulator.history import History, go_on

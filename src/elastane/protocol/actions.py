@@ -1,38 +1,38 @@
-"""What a `elastane.protocol.member.Member` wants done; a shell carries it out, in order."""
+"""What a `elastane.protocol.member_machine.MemberMachine` wants done; a shell carries it out, in order."""
 
 from typing import TypeAlias
 
 import msgspec
 
-from elastane.protocol import mesh
+from elastane.protocol import messages
 
 
 class Send(msgspec.Struct, frozen=True):
     """Send a message; connect first if need be. Payloads, if the transport has any, are the shell's."""
 
     peer: int
-    message: mesh.AnyPeerMessage
+    message: messages.AnyPeerMessage
 
 
 class Serve(msgspec.Struct, frozen=True):
     """Send `State` with what ``fetch`` asks for; the state is that of ``fetch.committed`` now."""
 
     peer: int
-    fetch: mesh.Fetch
+    fetch: messages.Fetch
 
 
 class Load(msgspec.Struct, frozen=True):
     """Take over the payload of this message."""
 
     peer: int
-    state: mesh.State
+    state: messages.State
 
 
 class Reduce(msgspec.Struct, frozen=True):
     """Sum these blocks over all parts, mine included, into my sums."""
 
     blocks: tuple[int, ...]
-    parts: dict[int, tuple[mesh.Part, ...]]
+    parts: dict[int, tuple[messages.Part, ...]]
 
 
 class Take(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Restore(msgspec.Struct, frozen=True):
 class Commit(msgspec.Struct, frozen=True):
     """The round is committed: apply it to the units I hold, then say `Applied`."""
 
-    outcome: mesh.Outcome
+    outcome: messages.Outcome
     held: frozenset[int]
     healthy: bool
 

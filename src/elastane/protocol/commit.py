@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from elastane.protocol.layout import REST_BLOCK
-from elastane.protocol.mesh import Leaf, Outcome, Vote
+from elastane.protocol.messages import Leaf, Outcome, Vote
 from elastane.protocol.tree import spans
 
 

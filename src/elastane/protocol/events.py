@@ -1,11 +1,11 @@
-"""What a shell tells a `elastane.protocol.member.Member`."""
+"""What a shell tells a `elastane.protocol.member_machine.MemberMachine`."""
 
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from elastane.api.membership import Generation
-from elastane.protocol import mesh
+from elastane.protocol import messages
 
 Kind: TypeAlias = Literal["train", "evaluate", "settle"]
 """Of a round."""
@@ -34,7 +34,7 @@ class Entered(msgspec.Struct, frozen=True):
 class Computed(msgspec.Struct, frozen=True):
     """A virtual rank is done."""
 
-    leaf: mesh.Leaf
+    leaf: messages.Leaf
 
 
 class Final(msgspec.Struct, frozen=True):
@@ -42,11 +42,11 @@ class Final(msgspec.Struct, frozen=True):
 
     assignment: int
     blocks: tuple[int, ...]
-    parts: tuple[mesh.Part, ...]
+    parts: tuple[messages.Part, ...]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """The answer to `Measure`; ``replicated`` as in `elastane.protocol.mesh.Vote`."""
+    """The answer to `Measure`; ``replicated`` as in `elastane.protocol.messages.Vote`."""
 
     ticket: int
     norms: dict[int, float]
@@ -62,7 +62,7 @@ class Received(msgspec.Struct, frozen=True):
     """A message from a peer."""
 
     sender: int
-    message: mesh.AnyPeerMessage
+    message: messages.AnyPeerMessage
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api.membership import Generation
 from elastane.protocol.layout import FRESH, STORE, Layout
-from elastane.protocol.mesh import Outcome, Status
+from elastane.protocol.messages import Outcome, Status
 from elastane.protocol.ownership import Holders, hold, sources, spread
 from elastane.protocol.tree import members_of, spans
 

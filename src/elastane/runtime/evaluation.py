@@ -9,7 +9,7 @@ from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import EventLine
 from elastane.protocol.commit import total
-from elastane.protocol.mesh import Leaf
+from elastane.protocol.messages import Leaf
 from elastane.runtime.data.accepted import check_collate, check_count, check_positions
 from elastane.runtime.data.decks import Collate, MapDataset, deal_in_order
 from elastane.runtime.rounds import Round

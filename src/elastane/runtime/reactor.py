@@ -1,4 +1,4 @@
-"""The thread that drives a `Member`: hears peers and the coordinator, carries out what the member decides.
+"""The thread that drives a `MemberMachine`: it passes on what peers and the coordinator say, and acts.
 
 The training thread only computes. It posts what it has done and is handed directives; sums, copies and votes
 happen here, under its backward pass. Alone (plain ``python``) there are no peers and no thread: `post` runs
@@ -19,10 +19,9 @@ import torch
 from elastane.api.errors import RunFailed, StateLost
 from elastane.api.membership import Generation
 from elastane.api.printable import one_line
-from elastane.protocol import actions, events
-from elastane.protocol import member as core
-from elastane.protocol import mesh as wire
+from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import REST_BLOCK, STORE
+from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.links.mesh import Mesh
@@ -85,7 +84,7 @@ class Reactor:
 
     def __init__(
         self,
-        member: core.Member,
+        member: MemberMachine,
         gradients: Gradients,
         state: TrainingState,
         *,
@@ -109,7 +108,7 @@ class Reactor:
         self._addresses: dict[int, tuple[str, int]] = {}
         # Per peer: its pid and the descriptors of its sums and values.
         self._known: dict[int, tuple[int, int, int]] = {}
-        self._payloads: dict[tuple[int, wire.AnyPeerMessage], Payload] = {}
+        self._payloads: dict[tuple[int, messages.AnyPeerMessage], Payload] = {}
         self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
@@ -168,7 +167,7 @@ class Reactor:
             self._events.popleft()
         return msgspec.structs.replace(final, blocks=blocks)
 
-    def _received(self, sender: int, message: wire.AnyPeerMessage, payload: Payload) -> None:
+    def _received(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
         try:
             self._keep(sender, message, payload)
@@ -221,7 +220,7 @@ class Reactor:
             case actions.Send(peer, message):
                 self._send(peer, message, self._payload(message))
             case actions.Serve(peer, fetch):
-                state = wire.State(
+                state = messages.State(
                     generation=fetch.generation,
                     committed=fetch.committed,
                     values=fetch.values,
@@ -300,12 +299,12 @@ class Reactor:
     def _restore(self, restore: actions.Restore) -> None:
         assert self.source is not None, "only a run that goes on from a checkpoint restores"  # noqa: S101
         self.source.restore(restore.values, restore.states)
-        state = wire.State(
+        state = messages.State(
             generation=restore.generation, committed=0, values=restore.values, states=restore.states
         )
         self._events.appendleft(events.Received(STORE, state))
 
-    def _load(self, peer: int, state: wire.State) -> None:
+    def _load(self, peer: int, state: messages.State) -> None:
         if peer == STORE:
             return  # read in place already
         self._state.unpack(self._payloads.pop((peer, state)))
@@ -342,7 +341,7 @@ class Reactor:
         values, states = self._state.digest(block)
         return values, states if self.member.keeps_state_of(block) else ""
 
-    def _reduce(self, block: int, parts: dict[int, tuple[wire.Part, ...]]) -> None:
+    def _reduce(self, block: int, parts: dict[int, tuple[messages.Part, ...]]) -> None:
         layout = self._gradients.layout
         gathered = []
         for worker, theirs in parts.items():
@@ -375,32 +374,32 @@ class Reactor:
 
     # -- payloads ------------------------------------------------------------------------------------------
 
-    def _send(self, peer: int, message: wire.AnyPeerMessage, payload: list[Buffer] | None) -> None:
+    def _send(self, peer: int, message: messages.AnyPeerMessage, payload: list[Buffer] | None) -> None:
         assert self._mesh is not None, "nothing is sent alone"  # noqa: S101
         if peer in self._addresses:
             self._mesh.dial(peer, *self._addresses[peer])
         self._mesh.send(peer, message, payload)
 
-    def _payload(self, message: wire.AnyPeerMessage) -> list[Buffer] | None:
+    def _payload(self, message: messages.AnyPeerMessage) -> list[Buffer] | None:
         """What travels with a message when peers cannot read each other's memory."""
-        if isinstance(message, wire.Published):
+        if isinstance(message, messages.Published):
             self._state.show(message.units)
         if self._shared:
             return None
         layout = self._gradients.layout
         match message:
-            case wire.Ready(blocks=blocks, parts=parts):
+            case messages.Ready(blocks=blocks, parts=parts):
                 slots = [self._gradients.slot(part.slot) for part in parts]
                 return [raw_bytes(layout.block(slot, block)) for block in blocks for slot in slots]
-            case wire.Summed(blocks=blocks):
+            case messages.Summed(blocks=blocks):
                 return [raw_bytes(layout.block(self._gradients.sums, block)) for block in blocks]
-            case wire.Published(units=units):
+            case messages.Published(units=units):
                 tensors = self._state.arena.tensors
                 return [raw_bytes(self._state.unit_values(unit, tensors)) for unit in units]
             case _:
                 return None
 
-    def _keep(self, sender: int, message: wire.AnyPeerMessage, payload: Payload) -> None:
+    def _keep(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
         """Keep what came with a message, or make sure that what it points to can be read.
 
         Raises:
@@ -409,35 +408,35 @@ class Reactor:
         if self._shared:
             self._map(sender, message)
         match message:
-            case wire.State():
+            case messages.State():
                 pid = self._known[sender][0] if self._shared else None
                 state = payload if pid is None else read_letter(pid, bytes(payload))
                 parcel.unpack(state)  # to know now, while the message can still be refused
                 self._payloads[sender, message] = state
             case _ if self._shared:
                 pass
-            case wire.Ready(generation=generation, round=round_, blocks=blocks, parts=parts):
+            case messages.Ready(generation=generation, round=round_, blocks=blocks, parts=parts):
                 cuts = iter(self._cut(payload, [b for b in blocks for _ in parts]))
                 for block in blocks:
                     self._parts[sender, generation, round_, block] = [next(cuts) for _ in parts]
-            case wire.Summed(generation=generation, round=round_, blocks=blocks):
+            case messages.Summed(generation=generation, round=round_, blocks=blocks):
                 for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
                     self._sums[sender, generation, round_, block] = sums_
-            case wire.Published(round=round_, units=units):
+            case messages.Published(round=round_, units=units):
                 for unit, values_ in zip(units, self._cut(payload, list(units)), strict=True):
                     self._values[sender, round_, unit] = values_
             case _:
                 pass
 
-    def _map(self, sender: int, message: wire.AnyPeerMessage) -> None:
+    def _map(self, sender: int, message: messages.AnyPeerMessage) -> None:
         assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
         pid, sums, values = self._known.setdefault(sender, self._mesh.arenas(sender))
         match message:
-            case wire.Ready(parts=parts):
+            case messages.Ready(parts=parts):
                 arenas = [part.slot for part in parts]
-            case wire.Summed():
+            case messages.Summed():
                 arenas = [sums]
-            case wire.Published() | wire.State():
+            case messages.Published() | messages.State():
                 arenas = [values]
             case _:
                 arenas = []
@@ -463,7 +462,7 @@ class Reactor:
         self._payloads = {
             key: kept
             for key, kept in self._payloads.items()
-            if isinstance(key[1], wire.State) and key[1].committed >= committed
+            if isinstance(key[1], messages.State) and key[1].committed >= committed
         }
 
 

@@ -19,7 +19,7 @@ from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.protocol import events
-from elastane.protocol import member as core
+from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.checkpoints.taking import Taker
 from elastane.runtime.links.control import Control
 from elastane.runtime.links.mesh import Mesh
@@ -51,7 +51,7 @@ class Reporter:
         self._control: Control | None = None
         self._mesh: Mesh | None = None
         self._reactor: Reactor | None = None
-        self._member: core.Member | None = None
+        self._member: MemberMachine | None = None
         self._pinned: Pinned | None = None
         self._ready = False
         self._compute: deque[float] = deque(maxlen=10)
@@ -72,7 +72,7 @@ class Reporter:
 
     def connect(
         self,
-        member: core.Member,
+        member: MemberMachine,
         gradients: Gradients,
         state: TrainingState,
         pinned: Pinned,

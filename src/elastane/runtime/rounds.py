@@ -8,7 +8,7 @@ from queue import Empty
 
 from elastane.api.heartbeat import Phase
 from elastane.protocol import actions, events
-from elastane.protocol.mesh import Leaf, Outcome
+from elastane.protocol.messages import Leaf, Outcome
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Directive, Failed, Reactor
 

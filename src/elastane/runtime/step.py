@@ -11,7 +11,7 @@ import torch
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
-from elastane.protocol.mesh import Leaf
+from elastane.protocol.messages import Leaf
 from elastane.runtime.arguments import check_scalers, used_scalers
 from elastane.runtime.data.decks import Deck, Plan
 from elastane.runtime.losses import check_loss, check_weight, left_out, no_microbatch, second_pass

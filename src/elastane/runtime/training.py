@@ -24,9 +24,9 @@ from elastane.api.membership import Generation, Member
 from elastane.api.records import Digest, EventLine
 from elastane.api.spec import Pinned
 from elastane.protocol import actions, events
-from elastane.protocol import member as core
 from elastane.protocol.layout import REST_BLOCK, Layout
-from elastane.protocol.mesh import Outcome
+from elastane.protocol.member_machine import MemberMachine
+from elastane.protocol.messages import Outcome
 from elastane.protocol.sampling import random_key
 from elastane.runtime.arguments import check_arguments, check_not_wrapped, check_process_group
 from elastane.runtime.checkpoints.contents import host_keys
@@ -182,7 +182,7 @@ class Training:
             checkpoints=self._here.run_dir is not None and self.spec.checkpoints is not None,
         )
         self.origin = origin = self._origin()
-        member = core.Member(self.worker, layout, origin.outcome if origin else None)
+        member = MemberMachine(self.worker, layout, origin.outcome if origin else None)
         self._reactor = self.reporter.connect(
             member,
             self.gradients,
@@ -413,7 +413,7 @@ class Training:
         )
         self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
 
-    def _taker(self, member: core.Member) -> Taker:
+    def _taker(self, member: MemberMachine) -> Taker:
         policy, resumed = self.spec.checkpoints, self._here.resumed
         assert policy is not None, "asked for with checkpoints only"  # noqa: S101
 

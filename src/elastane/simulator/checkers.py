@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api.membership import WorkerId
 from elastane.protocol.events import Kind
-from elastane.protocol.mesh import Outcome
+from elastane.protocol.messages import Outcome
 from elastane.protocol.tree import members_of
 from elastane.simulator.symbols import Shape, quiet
 

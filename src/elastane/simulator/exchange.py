@@ -1,9 +1,9 @@
 """What moves between simulated workers: sums, values and state, in frames or read where they lie."""
 
 from elastane.api.membership import WorkerId
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.layout import STORE
-from elastane.protocol.member import Member
+from elastane.protocol.member_machine import MemberMachine
 from elastane.simulator.checkers import expect
 from elastane.simulator.memory import Memory, summed
 from elastane.simulator.network import Payload
@@ -21,7 +21,7 @@ class Exchange:
         member: says which step is committed.
     """
 
-    def __init__(self, worker: WorkerId, world: World, memory: Memory, member: Member) -> None:
+    def __init__(self, worker: WorkerId, world: World, memory: Memory, member: MemberMachine) -> None:
         self.worker, self.world = worker, world
         self.memory, self.member = memory, member
         self._payloads: dict[tuple[int, ...], int] = {}
@@ -32,29 +32,29 @@ class Exchange:
         for key, value in payload.items():
             self._payloads[sender, *key] = value
 
-    def payload_of(self, message: mesh.AnyPeerMessage) -> Payload:
+    def payload_of(self, message: messages.AnyPeerMessage) -> Payload:
         """What the frame carries; nothing where peers read each other's memory."""
         if self.world.shared:
             return {}
         slots = self.memory.slots
         match message:
-            case mesh.Ready(blocks=blocks, parts=parts):
+            case messages.Ready(blocks=blocks, parts=parts):
                 return {(p.slot, block): slots[p.slot][block] for p in parts for block in blocks}
-            case mesh.Summed(blocks=blocks):
+            case messages.Summed(blocks=blocks):
                 return {(0, block): slots[0][block] for block in blocks}
-            case mesh.Published(units=units):
+            case messages.Published(units=units):
                 return {(-1, unit): self.memory.parameters[unit] for unit in units}
             case _:
                 return {}
 
-    def is_readable(self, sender: WorkerId, message: mesh.AnyPeerMessage) -> bool:
+    def is_readable(self, sender: WorkerId, message: messages.AnyPeerMessage) -> bool:
         """Open the memory a message points to, which only works while its owner lives."""
         match message:
-            case mesh.Ready(parts=parts):
+            case messages.Ready(parts=parts):
                 needed = {(sender, part.slot) for part in parts}
-            case mesh.Summed():
+            case messages.Summed():
                 needed = {(sender, 0)}
-            case mesh.Published():
+            case messages.Published():
                 needed = {(sender, -1)}
             case _:
                 return True
@@ -75,7 +75,7 @@ class Exchange:
             return self.world.workers[peer].memory.parameters[unit]
         return self._payloads[peer, -1, unit]
 
-    def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[mesh.Part, ...]]) -> None:
+    def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.Part, ...]]) -> None:
         for block in blocks:
             values = [
                 (span, self._sum_of(peer, part.slot, block))
@@ -91,7 +91,7 @@ class Exchange:
         expected = quiet(self.world.shape).sums[step][block]
         expect(total == expected, f"worker {self.worker} has a wrong sum of block {block} in step {step}")
 
-    def serve(self, peer: WorkerId, fetch: mesh.Fetch) -> None:
+    def serve(self, peer: WorkerId, fetch: messages.Fetch) -> None:
         memory = self.memory
         payload: Payload = {(-2, unit): memory.parameters[unit] for unit in fetch.values}
         for unit in fetch.states:
@@ -101,7 +101,7 @@ class Exchange:
                     f"worker {self.worker} is asked for state of unit {unit}, which it lacks"
                 )
             payload[-3, unit] = state
-        message = mesh.State(
+        message = messages.State(
             generation=fetch.generation,
             committed=fetch.committed,
             values=fetch.values,
@@ -110,7 +110,7 @@ class Exchange:
         self.world.tell(lambda: f"worker {self.worker} serves {peer}: {message}")
         self.world.streams.send(self.worker, peer, message, payload)
 
-    def load(self, peer: WorkerId, state: mesh.State) -> None:
+    def load(self, peer: WorkerId, state: messages.State) -> None:
         if peer == STORE:
             return
         ideal, step = quiet(self.world.shape), self.member.step

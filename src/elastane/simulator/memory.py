@@ -1,6 +1,6 @@
 """What a simulated worker remembers: state per unit, and gradients in slots, as symbols."""
 
-from elastane.protocol.mesh import Part
+from elastane.protocol.messages import Part
 from elastane.protocol.tree import Span, merges, sibling
 from elastane.simulator.symbols import Quiet, added
 

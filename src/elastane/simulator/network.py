@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.api.membership import WorkerId
-from elastane.protocol.mesh import AnyPeerMessage
+from elastane.protocol.messages import AnyPeerMessage
 from elastane.simulator.clock import Clock
 
 Payload: TypeAlias = dict[tuple[int, ...], int]

@@ -3,8 +3,8 @@
 from elastane.api.control import CheckpointPart, PeerLost, StepReport, Steps, WorkerReport, WorkerState
 from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
-from elastane.protocol import mesh
-from elastane.protocol.member import Member
+from elastane.protocol import messages
+from elastane.protocol.member_machine import MemberMachine
 from elastane.simulator.world import World
 
 
@@ -20,7 +20,7 @@ class Reports:
         parts: its parts of the last few checkpoints, oldest first.
     """
 
-    def __init__(self, worker: WorkerId, world: World, member: Member) -> None:
+    def __init__(self, worker: WorkerId, world: World, member: MemberMachine) -> None:
         self.worker, self.world, self.member = worker, world, member
         self.parts: tuple[CheckpointPart, ...] = ()
         self._lost: dict[WorkerId, PeerLost] = {}
@@ -74,7 +74,7 @@ class Reports:
             if self._unacknowledged:
                 self.world.to_coordinator(Steps(worker=self.worker, reports=tuple(self._unacknowledged)))
 
-    def note_step(self, outcome: mesh.Outcome, *, healthy: bool) -> None:
+    def note_step(self, outcome: messages.Outcome, *, healthy: bool) -> None:
         now = self.world.clock.now
         generation = 0 if self.member.generation is None else self.member.generation.number
         line = LedgerLine(

@@ -11,7 +11,7 @@ import msgspec
 from elastane.protocol.commit import tally
 from elastane.protocol.events import Kind
 from elastane.protocol.layout import Layout
-from elastane.protocol.mesh import Leaf, Outcome, Vote
+from elastane.protocol.messages import Leaf, Outcome, Vote
 from elastane.protocol.sampling import mix
 
 LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE = range(1, 8)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastane.protocol import actions, events, mesh
+from elastane.protocol import actions, events, messages
 from elastane.protocol.events import Kind
 from elastane.simulator.symbols import changed_by_script, gradient, leaf_of, rest_after, updated
 
@@ -32,7 +32,7 @@ class TrainingThread:
         self._assignment = 0
         self._computing = False
         self._leaf_s: list[float] = []
-        self._applied: mesh.Outcome | None = None
+        self._applied: messages.Outcome | None = None
 
     @property
     def compute_s(self) -> float:
@@ -159,7 +159,7 @@ class TrainingThread:
         memory.parameters = changed_by_script(memory.parameters, outcome.step)
         self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(outcome))
 
-    def _go_on(self, outcome: mesh.Outcome) -> None:
+    def _go_on(self, outcome: messages.Outcome) -> None:
         following = self._world.shape.after(self.kind, outcome)
         if following is not None:
             self.enter(following)
@@ -168,7 +168,7 @@ class TrainingThread:
             self.worker.report()
 
 
-def shares_text(outcome: mesh.Outcome) -> str:
+def shares_text(outcome: messages.Outcome) -> str:
     return " ".join(
         f"{worker}[{','.join(f'{start}:{stop}' for start, stop in some)}]"
         for worker, some in outcome.shares.items()

@@ -1,4 +1,4 @@
-"""A simulated worker: the real `Member`, a training thread that only pretends, and a line to the coordinator.
+"""A simulated worker: the real `MemberMachine`, a simulated training thread, a line to the coordinator.
 
 The shell's rules are those of the real one: the actions of one `handle` are done in order before the next
 event; a message whose memory cannot be reached, because its sender is dead, counts as never arrived.
@@ -23,9 +23,9 @@ from elastane.api.control import (
     WriteModel,
 )
 from elastane.api.membership import WorkerId
-from elastane.protocol import actions, events, mesh
+from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import STORE
-from elastane.protocol.member import Member
+from elastane.protocol.member_machine import MemberMachine
 from elastane.simulator.exchange import Exchange
 from elastane.simulator.memory import Memory
 from elastane.simulator.network import Endpoint, Payload
@@ -57,7 +57,7 @@ class SimWorker(Endpoint):
         self.world = world
         self.slowness = slowness
         self.memory = Memory(quiet(world.shape))
-        self.member = Member(worker, world.shape.layout, _outcome_of(world.origin))
+        self.member = MemberMachine(worker, world.shape.layout, _outcome_of(world.origin))
         self.state: WorkerState = "starting"
         self.paused = False
         self.fuse: int | None = None
@@ -157,10 +157,10 @@ class SimWorker(Endpoint):
 
     # -- peers -----------------------------------------------------------------------------------------------
 
-    def receive(self, sender: WorkerId, message: mesh.AnyPeerMessage, payload: Payload) -> None:
+    def receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         self._alive(lambda: self._receive(sender, message, payload))()
 
-    def _receive(self, sender: WorkerId, message: mesh.AnyPeerMessage, payload: Payload) -> None:
+    def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         if self.world.shared and not self._exchange.is_readable(sender, message):
             return
         self._exchange.keep(sender, payload)
@@ -205,7 +205,7 @@ class SimWorker(Endpoint):
         match action:
             case actions.Send(peer, message):
                 self.world.tell(lambda: f"worker {self.worker} sends {peer}: {message}")
-                if isinstance(message, mesh.Vote):
+                if isinstance(message, messages.Vote):
                     self.world.narrate(lambda: f"{self._now()} votes")
                 self.world.streams.send(self.worker, peer, message, self._exchange.payload_of(message))
             case actions.Serve(peer, fetch):
@@ -282,7 +282,7 @@ class SimWorker(Endpoint):
             self.memory.parameters[unit] = origin.units[unit][0]
         for unit in restore.states:
             self.memory.optimizer[unit] = origin.units[unit][1]
-        state = mesh.State(
+        state = messages.State(
             generation=restore.generation, committed=0, values=restore.values, states=restore.states
         )
         self.after(0.001, lambda: self.handle(events.Received(STORE, state)))
@@ -301,11 +301,11 @@ class SimWorker(Endpoint):
         return values, digest if self.member.keeps_state_of(block) else ""
 
 
-def _outcome_of(origin: Kept | None) -> mesh.Outcome | None:
-    return None if origin is None else msgspec.structs.replace(mesh.BEGINNING, step=origin.step)
+def _outcome_of(origin: Kept | None) -> messages.Outcome | None:
+    return None if origin is None else msgspec.structs.replace(messages.BEGINNING, step=origin.step)
 
 
-def _taken_over(peer: WorkerId, state: mesh.State) -> str:
+def _taken_over(peer: WorkerId, state: messages.State) -> str:
     of = [f"values {' '.join(map(str, state.values))}"] if state.values else []
     of += [f"optimizer state {' '.join(map(str, state.states))}"] if state.states else []
     return f"receives {' and '.join(of)} from {peer}"

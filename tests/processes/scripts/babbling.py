@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 from sys import argv
 
-from elastane.protocol.mesh import Ready, State, Summed, Vote
+from elastane.protocol.messages import Ready, State, Summed, Vote
 from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.mesh import Mesh
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from elastane.api.checkpoints import age_of
-from elastane.protocol import actions, events, mesh
+from elastane.protocol import actions, events, messages
 from elastane.runtime import settings, worker
 from elastane.runtime.checkpoints.taking import Taker
 from elastane.runtime.data.decks import Deck, MapDeck
@@ -77,7 +77,7 @@ def load_late(number: int) -> None:
 def apply_late(number: int, step: int) -> None:
     """This worker does not apply the step before the file ``apply`` is there."""
 
-    def wait(_state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+    def wait(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
             wait_for("apply")
 
@@ -88,7 +88,7 @@ def apply_late(number: int, step: int) -> None:
 def corrupt(number: int, step: int) -> None:
     """After the step this worker's own optimizer state is no longer what was computed."""
 
-    def spoil(state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+    def spoil(state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
             for moments in state.keeper._optimizer.state.values():
                 moments["exp_avg"].add_(1e-6)
@@ -128,7 +128,7 @@ def witness() -> None:
 
     _around(Deck, "deal", before=note)
 
-    def applied(_state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+    def applied(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
         (root / f"applied-{outcome.step}-{number}").touch()
 
     _around(TrainingState, "apply", after=applied)
@@ -259,7 +259,7 @@ def _action(kind: type, *, done: bool) -> Moment:
 def before_apply(step: int, strike: Strike) -> None:
     """Committed by all, and applied by two others."""
 
-    def at(_state: TrainingState, outcome: mesh.Outcome, *_args: Any, **_options: Any) -> None:
+    def at(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
             _wait_for_others(step, 2)
             strike()
@@ -284,7 +284,7 @@ def _vote_in(kind: events.Kind, *, sent: int | None) -> Moment:
                 entered.append(event.kind)
 
         def due(message: object) -> bool:
-            return isinstance(message, mesh.Vote) and entered[-1] == kind
+            return isinstance(message, messages.Vote) and entered[-1] == kind
 
         def before(_reactor: Reactor, _peer: int, message: object, _payload: object) -> None:
             if sent is None and due(message):
@@ -340,14 +340,14 @@ def _in_thread(name: str | None) -> Moment:
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
-    "before-first-ready": _message(mesh.Ready, sent=None),
-    "after-first-ready": _message(mesh.Ready, sent=1),
+    "before-first-ready": _message(messages.Ready, sent=None),
+    "after-first-ready": _message(messages.Ready, sent=1),
     "after-first-sum": _action(actions.Reduce, done=True),
-    "after-first-summed": _message(mesh.Summed, sent=1),
-    "before-vote": _message(mesh.Vote, sent=None),
-    "after-one-vote": _message(mesh.Vote, sent=1),
-    "after-one-vote-that-counted": _message(mesh.Vote, sent=1, applied=1),
-    "after-both-votes": _message(mesh.Vote, sent=2, applied=2),
+    "after-first-summed": _message(messages.Summed, sent=1),
+    "before-vote": _message(messages.Vote, sent=None),
+    "after-one-vote": _message(messages.Vote, sent=1),
+    "after-one-vote-that-counted": _message(messages.Vote, sent=1, applied=1),
+    "after-both-votes": _message(messages.Vote, sent=2, applied=2),
     "data-late": data_late,
     "a-thread-of-ours-dies": _in_thread("elastane-reports"),
     "a-thread-of-the-script-dies": _in_thread(None),
@@ -359,11 +359,11 @@ MOMENTS: dict[str, Moment] = {
     "after-one-vote-on-the-end": _vote_in("settle", sent=1),
     "before-writing-model": before_writing_model,
     "between-moving-models-files": between_moving_models_files,
-    "before-publish": _message(mesh.Published, sent=None, applied=2),
-    "after-one-published": _message(mesh.Published, sent=1, applied=2),
+    "before-publish": _message(messages.Published, sent=None, applied=2),
+    "after-one-published": _message(messages.Published, sent=1, applied=2),
     "donor-before-serving": _action(actions.Serve, done=False),
-    "joiner-after-status": _message(mesh.Status, sent=1),
-    "joiner-after-fetch": _message(mesh.Fetch, sent=1),
+    "joiner-after-status": _message(messages.Status, sent=1),
+    "joiner-after-fetch": _message(messages.Fetch, sent=1),
     "joiner-before-loading": _action(actions.Load, done=False),
 }
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import Snapshot
 from elastane.protocol.commit import tally
 from elastane.protocol.layout import Layout
@@ -19,8 +19,8 @@ def member(
 ):
     """A member of three that has committed a round with this outcome."""
     layout = Layout(virtual_ranks=4, blocks=BLOCKS, units=5, unit_bytes=(1,) * 5, copies=copies)
-    outcome = mesh.Outcome(
-        **{name: getattr(mesh.BEGINNING, name) for name in mesh.BEGINNING.__struct_fields__}
+    outcome = messages.Outcome(
+        **{name: getattr(messages.BEGINNING, name) for name in messages.BEGINNING.__struct_fields__}
         | {"complete": complete, "refused": refused, "step": 9}
     )
     auditors = SPREAD if copies is None else tuple(some[0] for some in holders)
@@ -63,7 +63,8 @@ def test_others_that_hold_a_block_write_it_for_those_that_were_refused(refused, 
 
 def test_every_vote_that_was_refused_is_in_the_outcome():
     votes = {
-        worker: mesh.Vote(generation=1, round=1, leaves=(), refused=worker in {0, 2}) for worker in (0, 1, 2)
+        worker: messages.Vote(generation=1, round=1, leaves=(), refused=worker in {0, 2})
+        for worker in (0, 1, 2)
     }
     assert tally(1, 1, {}, votes).refused == (0, 2)
 

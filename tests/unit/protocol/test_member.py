@@ -5,10 +5,10 @@ import pytest
 
 from elastane.api.membership import Generation
 from elastane.api.membership import Member as Place
-from elastane.protocol import actions, events, mesh
-from elastane.protocol import member as core
+from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import FRESH, Layout
-from elastane.protocol.mesh import Leaf, Part
+from elastane.protocol.member_machine import MemberMachine
+from elastane.protocol.messages import Leaf, Part
 from elastane.protocol.transitions.voting import conclude
 
 LAYOUT = Layout(virtual_ranks=4, blocks=2, units=3, unit_bytes=(1, 1, 1))
@@ -30,7 +30,7 @@ def kinds(answers):
 
 
 def alone():
-    member = core.Member(0, LAYOUT)
+    member = MemberMachine(0, LAYOUT)
     member.handle(events.Entered("train", 4))
     return member, member.handle(events.Proposed(generation(1, 0)))
 
@@ -81,9 +81,9 @@ def test_a_planned_generation_waits_for_a_boundary():
 
 
 def test_a_worker_without_state_works_in_no_generation_until_it_begins():
-    member = core.Member(1, LAYOUT)
+    member = MemberMachine(1, LAYOUT)
     (told,) = member.handle(events.Proposed(generation(2, 0, 1, planned=True)))
-    assert isinstance(told.message, mesh.Status)
+    assert isinstance(told.message, messages.Status)
     assert told.message.committed == FRESH
     assert (member.works_in, member.complete) == (0, False)
 
@@ -98,29 +98,29 @@ def test_a_leaver_tells_its_status_and_leaves_when_all_the_others_are_there():
     member, _ = alone()
     (told,) = member.handle(events.Proposed(generation(2, 1, leaving=(0,))))
     assert told.peer == 1
-    status = mesh.Status(generation=2, worker=1, committed=0, held=((0, 3),))
+    status = messages.Status(generation=2, worker=1, committed=0, held=((0, 3),))
     assert member.handle(events.Received(1, status)) == [actions.Leave()]
 
 
 def test_only_the_loss_of_a_peer_of_its_generation_concerns_a_worker():
-    member = core.Member(0, LAYOUT)
+    member = MemberMachine(0, LAYOUT)
     member.handle(events.Proposed(generation(3, 0, 1)))
     assert member.handle(events.Lost(7)) == []
     assert member.handle(events.Lost(1)) == [actions.Report(1, 3)]
 
 
 def in_a_round_of_two(kind="train", size=4, layout=LAYOUT):
-    member = core.Member(0, layout)
+    member = MemberMachine(0, layout)
     member.handle(events.Entered(kind, size))
     member.handle(events.Proposed(generation(1, 0, 1)))
-    status = mesh.Status(generation=1, worker=1, committed=FRESH, behind=((0, 3),))
+    status = messages.Status(generation=1, worker=1, committed=FRESH, behind=((0, 3),))
     return member, member.handle(events.Received(1, status))
 
 
 def test_a_worker_that_trains_does_not_wait_for_one_that_has_left_the_loop():
     member, answers = in_a_round_of_two()
     assert "Begin" in kinds(answers)
-    vote = mesh.Vote(generation=1, round=1, leaves=(), kind="settle")
+    vote = messages.Vote(generation=1, round=1, leaves=(), kind="settle")
     (found,) = member.handle(events.Received(1, vote))
     assert found == actions.Disagree("worker 0 is in a round to train, worker 1 in one to settle")
     # Said once, and never committed.
@@ -129,15 +129,15 @@ def test_a_worker_that_trains_does_not_wait_for_one_that_has_left_the_loop():
 
 def test_a_step_in_which_scripts_keep_other_values_is_not_committed():
     member, _ = in_a_round_of_two()
-    vote = mesh.Vote(
+    vote = messages.Vote(
         generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)), replicated={"run.keep": "theirs"}
     )
     assert member.handle(events.Received(1, vote)) == []
     for rank in (0, 1):
         member.handle(events.Computed(Leaf(rank, 0)))
-    member.handle(events.Received(1, mesh.Summed(generation=1, round=1, blocks=(1,))))
+    member.handle(events.Received(1, messages.Summed(generation=1, round=1, blocks=(1,))))
     part = Part(((2, 4),), 0)
-    member.handle(events.Received(1, mesh.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
+    member.handle(events.Received(1, messages.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
     answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
     (measure,) = [answer for answer in answers if isinstance(answer, actions.Measure)]
     answers = member.handle(events.Measured(measure.ticket, {}, {}, replicated={"run.keep": "mine"}))
@@ -151,18 +151,18 @@ def test_what_a_leaver_hands_over_is_taken_once_the_step_before_is_applied():
     for rank in (0, 1):
         member.handle(events.Computed(Leaf(rank, 0)))
     part = Part(((2, 4),), 0)
-    member.handle(events.Received(1, mesh.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
+    member.handle(events.Received(1, messages.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
     answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
     member.handle(events.Measured(answers[-1].ticket, {}, {}))
-    vote = mesh.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)))
+    vote = messages.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)))
     (commit,) = member.handle(events.Received(1, vote))
     assert commit.held == {0}
 
     member.handle(events.Proposed(generation(2, 0, leaving=[1])))
-    told = mesh.Status(generation=2, worker=1, committed=1, outcome=commit.outcome, held=((1, 3),))
+    told = messages.Status(generation=2, worker=1, committed=1, outcome=commit.outcome, held=((1, 3),))
     answers = member.handle(events.Received(1, told))
     assert [(answer.message.values, answer.message.states) for answer in answers] == [((1,), ()), ((), (1,))]
-    state = mesh.State(generation=2, committed=1, states=(1,))
+    state = messages.State(generation=2, committed=1, states=(1,))
     # To apply the step frees the state of what was not held in it, and this is of such a block.
     assert member.handle(events.Received(1, state)) == []
     assert member.handle(events.Applied()) == [actions.Load(1, state)]
@@ -171,9 +171,9 @@ def test_what_a_leaver_hands_over_is_taken_once_the_step_before_is_applied():
 @pytest.mark.parametrize("released", [True, False])
 def test_a_member_that_a_step_was_made_without_gives_up_only_if_scripts_have_run_on(released):
     member, _ = in_a_round_of_two()
-    outcome = msgspec.structs.replace(mesh.BEGINNING, round=1, step=1, complete=(0,))
+    outcome = msgspec.structs.replace(messages.BEGINNING, round=1, step=1, complete=(0,))
     everything = ((0, LAYOUT.units),)
-    there = mesh.Status(
+    there = messages.Status(
         generation=2, worker=1, committed=1, outcome=outcome, held=everything, released=released
     )
     member.handle(events.Proposed(generation(2, 0, 1)))
@@ -185,15 +185,15 @@ def test_a_member_that_a_step_was_made_without_gives_up_only_if_scripts_have_run
 def test_a_script_runs_on_once_all_members_have_told_to_have_every_value():
     layout = msgspec.structs.replace(LAYOUT, copies=1, units=3)
     member, _ = in_a_round_of_two(layout=layout)
-    outcome = msgspec.structs.replace(mesh.BEGINNING, round=1, step=1, complete=(0, 1))
+    outcome = msgspec.structs.replace(messages.BEGINNING, round=1, step=1, complete=(0, 1))
     member.voted_for = 1
     conclude(member, outcome)
     member.actions.clear()
     answers = member.handle(events.Applied())
     assert kinds(answers) == ["Send"], "it publishes what it owns"
-    assert isinstance(answers[0].message, mesh.Published)
-    answers = member.handle(events.Received(1, mesh.Published(generation=1, round=1, units=(1,))))
+    assert isinstance(answers[0].message, messages.Published)
+    answers = member.handle(events.Received(1, messages.Published(generation=1, round=1, units=(1,))))
     assert kinds(answers) == ["TakeValues", "Send"]
-    assert answers[1].message == mesh.Current(generation=1, round=1)
-    answers = member.handle(events.Received(1, mesh.Current(generation=1, round=1)))
+    assert answers[1].message == messages.Current(generation=1, round=1)
+    answers = member.handle(events.Received(1, messages.Current(generation=1, round=1)))
     assert kinds(answers) == ["Release"]

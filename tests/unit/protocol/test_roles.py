@@ -4,7 +4,7 @@ import msgspec
 
 from elastane.api.membership import Generation, Member
 from elastane.protocol.layout import FRESH, Layout
-from elastane.protocol.mesh import Status
+from elastane.protocol.messages import Status
 from elastane.protocol.roles import settle, with_origin
 from elastane.protocol.tree import spans
 

@@ -1,1 +1,1 @@
-"""What a `elastane.protocol.member.Member` tries after every event: functions over its state, by purpose."""
+"""The transitions that a `MemberMachine` tries after every event: functions over its state, by purpose."""

@@ -1,7 +1,7 @@
 """Generations: proposed, kept or adopted, begun with everybody's status, left."""
 
 from elastane.api.membership import Generation
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import GiveUp, Leave, Send, StateIsLost
 from elastane.protocol.layout import FRESH
 from elastane.protocol.roles import rooted_at, settle, with_origin, with_store
@@ -82,7 +82,7 @@ def leave(me: MemberState) -> None:
 def tell_status(me: MemberState, generation: Generation) -> None:
     now = me.round
     fresh = me.committed == FRESH
-    status = mesh.Status(
+    status = messages.Status(
         generation=generation.number,
         worker=me.worker,
         committed=me.committed,
@@ -137,7 +137,7 @@ def begin_generation(me: MemberState) -> None:
     recall_early(me)
 
 
-def is_left_behind(me: MemberState, here: dict[int, mesh.Status], newest: mesh.Outcome) -> bool:
+def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: messages.Outcome) -> bool:
     """Whether the others made a step without me and released their scripts: its values are gone then."""
     if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
         return False
@@ -150,7 +150,7 @@ def can_catch_up(me: MemberState, generation: Generation) -> bool:
     return me.worker in generation or me.has_voted_for(me.committed + 1)
 
 
-def resume(me: MemberState, generation: Generation, here: dict[int, mesh.Status], newest: int) -> None:
+def resume(me: MemberState, generation: Generation, here: dict[int, messages.Status], newest: int) -> None:
     """Go on with the round after ``newest``, from what all members together have of it."""
     now = me.round
     now.begun = True

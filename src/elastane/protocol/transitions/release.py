@@ -6,7 +6,7 @@ every worker computes every value itself, it releases its script at once. Otherw
 each other that they have every value. Once any script is released, every member has all values of that step.
 """
 
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import Release
 from elastane.protocol.ownership import sources
 from elastane.protocol.transitions.state import MemberState
@@ -58,4 +58,4 @@ def tell_current(me: MemberState) -> None:
     me.told_current = True
     for peer in generation.workers:
         if peer != me.worker and peer not in me.released_at:
-            me.tell(peer, mesh.Current(generation=generation.number, round=me.committed))
+            me.tell(peer, messages.Current(generation=generation.number, round=me.committed))

@@ -1,7 +1,7 @@
 """One worker's knowledge: of the round under way, of its generation, of what everybody has."""
 
 from elastane.api.membership import Generation
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import Action, Send
 from elastane.protocol.events import Entered, Received
 from elastane.protocol.layout import FRESH, Layout
@@ -17,14 +17,14 @@ class Round:
         self.begun = False
         self.claims: set[int] = set()
         self.to_compute: tuple[int, ...] = ()
-        self.leaves: dict[int, mesh.Leaf] = {}
+        self.leaves: dict[int, messages.Leaf] = {}
         self.rooted: set[int] = set()
         self.summed: dict[int, int] = {}
         self.final: set[int] = set()
-        self.parts: tuple[mesh.Part, ...] = ()
+        self.parts: tuple[messages.Part, ...] = ()
         self.announced: set[int] = set()
-        self.ready: dict[int, dict[int, tuple[mesh.Part, ...]]] = {}
-        self.votes: dict[int, mesh.Vote] = {}
+        self.ready: dict[int, dict[int, tuple[messages.Part, ...]]] = {}
+        self.votes: dict[int, messages.Vote] = {}
         self.dealt = False
         self.started = False
         self.asked = False
@@ -82,7 +82,7 @@ class MemberState:
         actions: decided on in this turn.
     """
 
-    def __init__(self, worker: int, layout: Layout, origin: mesh.Outcome | None = None) -> None:
+    def __init__(self, worker: int, layout: Layout, origin: messages.Outcome | None = None) -> None:
         self.worker = worker
         self.layout = layout
         self.origin = origin
@@ -90,7 +90,7 @@ class MemberState:
         self.newest: Generation | None = None
         self.planned: dict[int, Generation] = {}
         self.committed = FRESH
-        self.outcome: mesh.Outcome | None = None
+        self.outcome: messages.Outcome | None = None
         self.held: set[int] = set()
         self.behind: set[int] = set(range(layout.units))
         self.left = False
@@ -111,7 +111,7 @@ class MemberState:
         self.assignment = 0
         self.ticket = 0
         self.round = Round()
-        self.statuses: dict[int, dict[int, mesh.Status]] = {}
+        self.statuses: dict[int, dict[int, messages.Status]] = {}
         self.begun = self.hopeless = False
         self.roles: Roles | None = None
         self.rooted_at: dict[int, frozenset[int]] = {}
@@ -119,7 +119,7 @@ class MemberState:
         self.known_at: frozenset[int] = frozenset()
         self.wanted_values: set[int] = set()
         self.wanted_states: set[int] = set()
-        self.fetches: list[tuple[int, mesh.Fetch]] = []
+        self.fetches: list[tuple[int, messages.Fetch]] = []
         self.early: list[Received] = []
         self.actions: list[Action] = []
 
@@ -166,7 +166,7 @@ class MemberState:
         """It had all sums it needed of that round: it can apply it, should others have committed it."""
         return self.voted_for == round_
 
-    def tell(self, peer: int, message: mesh.AnyPeerMessage) -> None:
+    def tell(self, peer: int, message: messages.AnyPeerMessage) -> None:
         self.actions.append(Send(peer, message))
 
     def should_hold(self) -> set[int]:

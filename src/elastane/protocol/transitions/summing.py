@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import Reduce, Take
 from elastane.protocol.transitions.state import MemberState
 
@@ -25,7 +25,7 @@ def announce(me: MemberState) -> None:
         else:
             me.tell(
                 owner,
-                mesh.Ready(
+                messages.Ready(
                     generation=generation.number,
                     round=me.committed + 1,
                     blocks=tuple(blocks),
@@ -78,7 +78,7 @@ def tell_summed(me: MemberState, blocks: Sequence[int]) -> None:
             if worker in me.holders[block] and not (me.round.begun and block in me.rooted_at.get(worker, ()))
         )
         if theirs and worker != me.worker:
-            summed = mesh.Summed(generation=me.generation.number, round=me.committed + 1, blocks=theirs)
+            summed = messages.Summed(generation=me.generation.number, round=me.committed + 1, blocks=theirs)
             me.tell(worker, summed)
 
 

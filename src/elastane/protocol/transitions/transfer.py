@@ -1,6 +1,6 @@
 """State that moves between workers: values and optimizer state fetched, served, taken over, published."""
 
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import Load, Restore, Serve, TakeValues
 from elastane.protocol.layout import STORE
 from elastane.protocol.ownership import sources
@@ -14,7 +14,7 @@ def take_values(me: MemberState, sender: int, units: tuple[int, ...]) -> None:
         me.actions.append(TakeValues(sender, new))
 
 
-def hear_state(me: MemberState, sender: int, state: mesh.State) -> None:
+def hear_state(me: MemberState, sender: int, state: messages.State) -> None:
     values = tuple(unit for unit in state.values if unit in me.wanted_values)
     states = tuple(unit for unit in state.states if unit in me.wanted_states)
     if state.committed != me.committed or not (values or states):
@@ -44,8 +44,8 @@ def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int,
 
 def request(
     me: MemberState, generation: int, *, values: tuple[int, ...] = (), states: tuple[int, ...] = ()
-) -> mesh.Fetch:
-    return mesh.Fetch(
+) -> messages.Fetch:
+    return messages.Fetch(
         generation=generation, committed=me.committed, values=values, states=states, released=me.released
     )
 
@@ -85,7 +85,7 @@ def serve(me: MemberState) -> None:
             me.fetches.append((peer, fetch))
 
 
-def has_requested_phase(me: MemberState, fetch: mesh.Fetch) -> bool:
+def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
     """Whether my state is that from before, or from after, the script's code, as the peer has requested.
 
     No script can change sharded optimizer state, so that is the same before and after.
@@ -110,5 +110,5 @@ def publish(me: MemberState) -> None:
             if holders[0] == me.worker and worker not in holders
         )
         if units and worker != me.worker:
-            published = mesh.Published(generation=generation.number, round=me.committed, units=units)
+            published = messages.Published(generation=generation.number, round=me.committed, units=units)
             me.tell(worker, published)

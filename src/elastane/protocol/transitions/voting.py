@@ -2,7 +2,7 @@
 
 import msgspec
 
-from elastane.protocol import mesh
+from elastane.protocol import messages
 from elastane.protocol.actions import Commit, Disagree, Diverge, Measure
 from elastane.protocol.commit import disagreement, divergence, tally
 from elastane.protocol.events import Kind, Measured
@@ -65,7 +65,7 @@ def vote_with(me: MemberState, measured: Measured) -> None:
     now.voted = True
     me.voted_for = me.committed + 1
     ready = ready_for(me) if now.entered.kind == "train" else 0
-    vote = mesh.Vote(
+    vote = messages.Vote(
         generation=generation.number,
         round=me.committed + 1,
         leaves=tuple(leaf for leaf in now.leaves.values() if leaf.worker == me.worker),
@@ -107,7 +107,7 @@ def commit(me: MemberState) -> None:
     conclude(me, tally(me.committed + 1, step, now.leaves, now.votes, me.cursors))
 
 
-def conclude(me: MemberState, outcome: mesh.Outcome) -> None:
+def conclude(me: MemberState, outcome: messages.Outcome) -> None:
     assert me.generation is not None, "only members of a generation commit"  # noqa: S101
     trained = outcome.step > me.step
     if outcome.checkpoint:

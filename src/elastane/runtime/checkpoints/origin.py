@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastane.protocol.mesh import BEGINNING, Outcome
+from elastane.protocol.messages import BEGINNING, Outcome
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.state.state import TrainingState

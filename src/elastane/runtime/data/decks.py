@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from elastane.api.errors import BadInput
 from elastane.api.records import Samples
 from elastane.protocol.actions import Begin
-from elastane.protocol.mesh import Outcome
+from elastane.protocol.messages import Outcome
 from elastane.protocol.sampling import (
     StepSamples,
     loading_key,

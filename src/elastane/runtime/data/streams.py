@@ -19,7 +19,7 @@ from elastane.api.records import Samples
 from elastane.protocol import cursors
 from elastane.protocol.actions import Begin
 from elastane.protocol.cursors import Cursor, Place, stream_hash, stream_key
-from elastane.protocol.mesh import Outcome
+from elastane.protocol.messages import Outcome
 from elastane.protocol.sampling import loading_key
 from elastane.runtime.data.decks import (
     MASK,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from elastane.api.foreign import Decoder, Malformed
-from elastane.protocol.mesh import AnyPeerMessage
+from elastane.protocol.messages import AnyPeerMessage
 from elastane.runtime.links.entrance import Candidate, Entrance
 from elastane.runtime.links.forked import close_in_children
 from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, frame

@@ -23,7 +23,7 @@ import xxhash
 from torch._guards import CompileContext
 
 from elastane.api.errors import BadInput
-from elastane.protocol.mesh import Part
+from elastane.protocol.messages import Part
 from elastane.protocol.tree import Span, fold, merges, sibling, spans
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.layout import ModelLayout, Piece, Place

@@ -1,14 +1,14 @@
 """One worker's side of the protocol: events in, actions out, no I/O and no clock.
 
-The shell (`elastane.runtime.reactor`, or the simulator) tells a `Member` what happened and carries out, in
-order, what it answers. `Member._advance` is the paragraph to read: it tries each transition of a round in
-turn, and repeating it never does harm, so no message order is special. They are in
-`elastane.protocol.transitions`.
+The shell (`elastane.runtime.reactor`, or the simulator) passes events to a `MemberMachine` and carries out
+the actions that it returns, in order. Read `MemberMachine._advance` first: it tries each transition of a
+round in turn. Trying a transition again changes nothing, so no order of messages is special. The transitions
+are in `elastane.protocol.transitions`.
 
-A *round* is one unit of agreement: a training step, an evaluation, or the settling at the end. Rounds are
-numbered from 1 alike on every worker. A *unit* is the smallest piece of state that moves: a parameter when
-every worker keeps everything, a block when optimizer state is sharded; the last unit is the rest (buffers,
-frozen parameters, schedules), which everyone keeps current once it has it.
+A *round* is one unit of agreement: a training step, an evaluation, or the settling at the end. Every worker
+numbers rounds alike, from 1. A *unit* is the smallest piece of state that moves: a parameter if every worker
+keeps everything, a block if optimizer state is sharded. The last unit is the rest (buffers, frozen
+parameters, schedules), which every worker keeps current once it has it.
 """
 
 from elastane.protocol.actions import Action, Report
@@ -39,7 +39,7 @@ from elastane.protocol.transitions.transfer import publish, serve
 from elastane.protocol.transitions.voting import commit, compare, measure, vote_with
 
 
-class Member(MemberState):
+class MemberMachine(MemberState):
     """The protocol of one worker: its state, and what follows from events."""
 
     def handle(self, event: Event) -> list[Action]:
