@@ -17,7 +17,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins demo pilot test check format bench chaos survive crash clean
+.PHONY: help setup pins lowest demo pilot test check format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -42,6 +42,15 @@ pins: ## the newest versions that pyproject.toml admits, into constraints.txt; t
 	} > build/constraints.txt
 	mv build/constraints.txt constraints.txt
 	rm -rf build/constraints
+
+lowest: ## install the oldest versions that pyproject.toml admits in build/lowest, and run the unit tests there
+	$(PYTHON) tools/write_lowest.py
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet $(TORCH)
+	build/lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
+	  --editable '.[torch,s3,text,streams,client,controller,postgres,examples]' \
+	  hypothesis pytest pytest-timeout pytest-xdist
+	build/lowest/bin/python -m pytest tests/unit tests/house -m "not processes" --numprocesses auto
 
 demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
 	$(BIN)/python examples/demo.py

@@ -1,0 +1,143 @@
+"""The private names of libraries that Elastane uses, and whether the installed versions have them."""
+
+import ast
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+import torch
+from torch._guards import CompileContext
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+SOURCE = Path(__file__).parents[2] / "src/elastane"
+
+OURS = {"_arenas", "_found", "_parameter_views"}
+"""Attributes that two classes of one module share."""
+DOCUMENTED = {(os, "_exit")}
+
+
+def an_optimizer_that_has_stepped():
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    return optimizer
+
+
+def a_scaler_that_has_scaled():
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    return scaler
+
+
+def a_row():
+    with sqlalchemy.create_engine("sqlite://").connect() as connection:
+        return connection.execute(sqlalchemy.text("select 1 as one")).one()
+
+
+def a_class_whose_step_is_fused():
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], fused=True)
+
+
+def a_compiled_module():
+    return torch.compile(torch.nn.Linear(1, 1), backend="eager")
+
+
+INTERNALS: dict[str, tuple[str, Callable[[], object]]] = {
+    "_buffers": ("torch", lambda: torch.nn.Linear(1, 1)),
+    "_modules": ("torch", lambda: torch.nn.Linear(1, 1)),
+    "_parameters": ("torch", lambda: torch.nn.Linear(1, 1)),
+    "_non_persistent_buffers_set": ("torch", lambda: torch.nn.Linear(1, 1)),
+    "_version": ("torch", lambda: torch.ones(1)),
+    "_C": ("torch", lambda: torch),
+    "_current_graph_task_id": ("torch", lambda: torch._C),
+    "_foreach_mul_": ("torch", lambda: torch),
+    "_opt_called": ("torch", an_optimizer_that_has_stepped),
+    "_scale": ("torch", a_scaler_that_has_scaled),
+    "_per_optimizer_states": ("torch", a_scaler_that_has_scaled),
+    "_worker_info": ("torch", lambda: torch.utils.data._utils.worker),
+    "_mapping": ("sqlalchemy", a_row),
+    # Only by name, in a string:
+    "_orig_mod": ("torch", a_compiled_module),
+    "_has_compatible_shallow_copy_type": ("torch", lambda: torch),
+    "_need_device_dtype_check_for_fused": ("torch", a_class_whose_step_is_fused),
+    "_step_supports_amp_scaling": ("torch", a_class_whose_step_is_fused),
+    "_warned_capturable_if_run_uncaptured": ("torch", an_optimizer_that_has_stepped),
+}
+"""Each attribute, the library that has it, and an object that shows it."""
+
+MODULES = {
+    "hashlib": {"_Hash"},  # a type only
+    "torch._guards": {"CompileContext"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.utils.data": {"_utils"},
+}
+"""Imports of names, or from modules, that begin with an underscore."""
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def trees():
+    return [ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))]
+
+
+def test_the_list_of_private_attributes_is_complete():
+    used = {
+        node.attr
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and is_private(node.attr)
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+    }
+    assert used - OURS - {name for _, name in DOCUMENTED} - INTERNALS.keys() == set()
+
+
+def test_the_list_of_private_imports_is_complete():
+    used = {
+        (node.module, alias.name)
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != "__future__"
+        for alias in node.names
+        if is_private(alias.name) or any(is_private(part) for part in node.module.split("."))
+    }
+    assert used == {(module, name) for module, names in MODULES.items() for name in names}
+
+
+@pytest.mark.parametrize("name", INTERNALS)
+def test_a_private_attribute_is_there(name):
+    library, make = INTERNALS[name]
+    assert hasattr(make(), name), (
+        f"{library} {version(library)} has no {name} any more: look in its source for what took its place, "
+        "and change each use of it in src/elastane"
+    )
+
+
+def test_the_handle_that_silences_torch_functions_is_there():
+    assert torch._C.DisableTorchFunctionSubclass, f"torch {version('torch')} has renamed it"
+
+
+def test_a_compile_context_can_be_asked_for():
+    assert CompileContext.try_get() is None
+
+
+def test_metadata_of_distributed_checkpoints_has_the_fields_that_we_write():
+    fields = set(_StorageInfo.__dataclass_fields__)
+    assert {"relative_path", "offset", "length"} <= fields, f"torch {version('torch')} has {fields}"
+
+
+def test_a_scaler_keeps_what_it_found_where_the_run_puts_it():
+    scaler = a_scaler_that_has_scaled()
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.full((1,), float("inf"))
+    optimizer = torch.optim.SGD([parameter])
+    scaler.unscale_(optimizer)
+    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    assert found[torch.device("cpu")].item() == 1, f"torch {version('torch')} keeps it elsewhere: {found}"

@@ -1,0 +1,39 @@
+"""What the tree says of itself agrees: metadata, constraints, documents."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import elastane
+from tools import write_lowest
+
+ROOT = Path(__file__).parents[2]
+
+
+def read_project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_constraints_lowest_has_the_lower_bounds_of_pyproject():
+    assert write_lowest.TARGET.read_text() == write_lowest.render(), "run tools/write_lowest.py"
+
+
+def test_tools_that_users_install_have_the_same_bounds_everywhere():
+    project = read_project()["project"]
+    extras = project["optional-dependencies"]
+    bounds = {}
+    for requirement in [*project["dependencies"], *(r for found in extras.values() for r in found)]:
+        name = re.split(r"[\[<>=]", requirement)[0]
+        bounds.setdefault(name, set()).add(requirement.split(name, 1)[1])
+    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
+
+
+def test_the_citation_names_this_version():
+    assert f"\nversion: {elastane.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_classifier_of_python_is_checked_by_the_workflow():
+    classifiers = read_project()["project"]["classifiers"]
+    versions = [c.rsplit(" ", 1)[1] for c in classifiers if re.search(r":: 3\.\d+$", c)]
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow).group(1)) == versions
