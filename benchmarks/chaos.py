@@ -195,7 +195,7 @@ def kill_coordinator(run: ElastaneRun, choice: float) -> str:
 
 
 def kill_everything(run: ElastaneRun, choice: float) -> str:
-    """Once there is something to go back to; the next life has other numbers of workers and copies."""
+    """Once there is something to go back to; the next attempt has other numbers of workers and copies."""
     run.wait(lambda: bool(run.events("checkpoint.saved")), "the first checkpoint")
     count = run.kill_everything(random.Random(choice))  # noqa: S311 - an order, not a secret
     before = run.events("run.resumed")

@@ -2,8 +2,8 @@
 
 ``python benchmarks/controller_scale.py --jobs 10000 --running 2000`` fills a store with jobs, of which some
 run: for those, a process of its own keeps the run directories (the lock that says that somebody is there, the
-life, a line in the ledger every two seconds, and a socket that answers as a coordinator does). Then it starts
-``python -m elastane.controller`` and measures
+attempt, a line in the ledger every two seconds, and a socket that answers as a coordinator does). Then it
+starts ``python -m elastane.controller`` and measures
 
 - ``restart_s``: from the start of the process to the first plan in the store;
 - ``rest_cores``: what the controller costs while all beats and nobody asks for anything;
@@ -36,21 +36,21 @@ from statistics import median
 import msgspec
 from elastane.agent import identity
 from elastane.agent.presence import be_present
+from elastane.api.attempts import Attempt
 from elastane.api.control import Answer, ProcessInfo, encode
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.lives import Life
 from elastane.api.records import LedgerLine, Samples
 from elastane.api.rest import Explanation, Grant, Held, Observed
 from elastane.api.rundir import RunDir
 from elastane.api.serving import Ready, Serving
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.attempts.attempt_file import write_attempt
 from elastane.client.cluster import Cluster
 from elastane.controller.noting import Noted
 from elastane.controller.store import jobs, tables
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store
 from elastane.engines.local.places import Places
-from elastane.lives.life_file import write_life
 from sqlalchemy import select, update
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -96,7 +96,7 @@ class Agents:
             run_dir.run.write_bytes(msgspec.json.encode(record))
             run_dir.endpoint.write_bytes(msgspec.json.encode({"host": host, "port": port}))
             self._presence[name] = be_present(run_dir)
-            write_life(run_dir, Life(number=1, pid=pid, started=started, began_s=time.time()))
+            write_attempt(run_dir, Attempt(number=1, pid=pid, started=started, began_s=time.time()))
             self._places.note(name)
 
     def beat(self, name: str) -> None:
@@ -117,8 +117,10 @@ class Agents:
             ledger.write(msgspec.json.encode(line) + b"\n")
 
     def die(self, name: str) -> None:
-        """As after a SIGKILL: nobody is there, and the process that its life names is gone."""
-        write_life(self._run_dirs[name], Life(number=1, pid=os.getpid(), started=1, began_s=time.time()))
+        """As after a SIGKILL: nobody is there, and the process that its attempt names is gone."""
+        write_attempt(
+            self._run_dirs[name], Attempt(number=1, pid=os.getpid(), started=1, began_s=time.time())
+        )
         os.close(self._presence.pop(name))
 
     def known(self, connection: ServerConnection, request: Request) -> Response | None:

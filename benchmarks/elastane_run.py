@@ -65,18 +65,18 @@ class ElastaneRun:
         self.processes = Processes(folder)
         self._command = command
         self._home = str((folder / "home").absolute())
-        self.main = self._life(
+        self.main = self._attempt(
             *(f"--workers=1:{most}", f"--start={start}", f"--copies={copies}", f"--transport={transport}"),
             *("--threads=1", f"--run-dir={self.run_dir.root}", f"--checkpoint-every={checkpoints}"),
             *job.script(script),
         )
 
-    def _life(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def _attempt(self, *arguments: str) -> "subprocess.Popen[bytes]":
         return self.processes.start([*self._command, "run", *arguments], ELASTANE_HOME=self._home)
 
     def resume(self, *, start: int, copies: str) -> None:
-        """Another life, from the newest checkpoint, after `kill_everything`."""
-        self.main = self._life(f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}")
+        """Another attempt, from the newest checkpoint, after `kill_everything`."""
+        self.main = self._attempt(f"--resume={self.run_dir.root}", f"--start={start}", f"--copies={copies}")
 
     def kill_everything(self, dice: random.Random, spared: int = 0) -> int:
         """SIGKILL for every process of the run, in any order, until none is left.
@@ -141,7 +141,7 @@ class ElastaneRun:
             raise RuntimeError(f"not even killed: {failures}")
 
     def last_words(self) -> str:
-        """What ``elastane run`` said last, in this life."""
+        """What ``elastane run`` said last, in this attempt."""
         return self.processes.last_words(len(self.processes.started) - 1)
 
     def finish_in_peace(self, timeout_s: float = 600) -> None:

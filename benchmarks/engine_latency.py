@@ -26,8 +26,8 @@ from typing import NamedTuple, TypeAlias
 
 import elastane
 import msgspec
+from elastane.api.attempts import Attempt, Outcome
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.lives import Life, Outcome
 from elastane.api.observations import Observation
 from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.records import LedgerLine
@@ -42,7 +42,7 @@ HERE = Path(__file__).parent
 JOB = "timed"
 WAIT_S = 60
 CALM_STEPS = 20
-GROWTHS_A_LIFE = 5
+GROWTHS_PER_ATTEMPT = 5
 SETTLED, WAITING = 10_000, 1_000
 Spread: TypeAlias = dict[str, float]
 Results: TypeAlias = dict[str, dict[str, Spread]]
@@ -114,26 +114,26 @@ async def resizes(repetitions: int, home: Path) -> Results:
         # A job outlives whoever has started it: this one must not.
         seen = (await timed.engine.observe([JOB]))[JOB]
         if seen.present:
-            await timed.engine.carry_out([Kill(job=JOB, life=seen.life)])
+            await timed.engine.carry_out([Kill(job=JOB, attempt=seen.attempt)])
             await timed.until(lambda seen: not seen.present)
         await timed.engine.close()
 
 
 async def measured_on(timed: Timed, repetitions: int) -> Results:
     measured: dict[str, list[float]] = {"submit": [], "grow": [], "shrink": [], "pause": [], "resume": []}
-    for life in range(1, 1 + max(1, repetitions // GROWTHS_A_LIFE)):
-        start = Start(job=JOB, life=life, workers=1, spec=timed.spec)
-        measured["submit" if life == 1 else "resume"].append(await timed.change(start, 1))
+    for attempt in range(1, 1 + max(1, repetitions // GROWTHS_PER_ATTEMPT)):
+        start = Start(job=JOB, attempt=attempt, workers=1, spec=timed.spec)
+        measured["submit" if attempt == 1 else "resume"].append(await timed.change(start, 1))
         # Until the warm server has imported all, a growth would measure that.
         await timed.until(lambda seen: seen.target == seen.workers == 1)
-        for _ in range(GROWTHS_A_LIFE):
+        for _ in range(GROWTHS_PER_ATTEMPT):
             await timed.calm()
-            measured["grow"].append(await timed.change(resized(life, 2), 2))
+            measured["grow"].append(await timed.change(resized(attempt, 2), 2))
             await timed.calm()
-            measured["shrink"].append(await timed.change(resized(life, 1), 1))
+            measured["shrink"].append(await timed.change(resized(attempt, 1), 1))
         await timed.calm()
         decided_s = time.time()
-        await timed.order(Stop(job=JOB, life=life))
+        await timed.order(Stop(job=JOB, attempt=attempt))
         await timed.until(lambda seen: not seen.present)
         measured["pause"].append(time.time() - decided_s)
     felt = [felt_of(timed.ledger(), decided_s, workers) for decided_s, workers in timed.resizes]
@@ -174,8 +174,8 @@ def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Fel
     )
 
 
-def resized(life: int, workers: int) -> Resize:
-    return Resize(job=JOB, life=life, workers=workers, limits=(1, 2))
+def resized(attempt: int, workers: int) -> Resize:
+    return Resize(job=JOB, attempt=attempt, workers=workers, limits=(1, 2))
 
 
 async def looking(home: Path) -> Spread:
@@ -185,8 +185,8 @@ async def looking(home: Path) -> Spread:
         run_dir = places.run_dir(f"settled-{number}")
         run_dir.logs.mkdir(parents=True)
         run_dir.presence.touch()
-        life = Life(number=1, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0))
-        run_dir.life.write_bytes(msgspec.json.encode(life))
+        attempt = Attempt(number=1, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0))
+        run_dir.attempt.write_bytes(msgspec.json.encode(attempt))
     jobs = [f"waiting-{number}" for number in range(WAITING)]
     took = []
     for _ in range(20):

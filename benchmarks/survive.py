@@ -4,8 +4,8 @@ Each history loses all of its processes once to three times, at instants that fo
 what the processes are doing then; a checkpoint is half written as often as not. It goes on with other numbers
 of workers and of copies, and must end with the bytes of one quiet run that all are compared with.
 
-Workers are forked from one process that has imported torch, as in the tests: lives are short, and importing
-would be most of them.
+Workers are forked from one process that has imported torch, as in the tests: attempts are short, and
+importing would be most of them.
 """
 
 import argparse
@@ -38,7 +38,7 @@ WARM = HERE.parent / "tests" / "processes"
 
 @dataclass(frozen=True)
 class Shape:
-    """How a life is started."""
+    """How an attempt is started."""
 
     workers: int
     copies: str
@@ -49,12 +49,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Death:
-    """The end of a life.
+    """The end of an attempt.
 
     Args:
-        after_steps: made in this life; -1: while it is still starting.
+        after_steps: made in this attempt; -1: while it is still starting.
         after_s: and this long after that, in seconds, so that any instant is hit.
-        then: how the next life is started.
+        then: how the next attempt is started.
     """
 
     after_steps: int
@@ -78,7 +78,8 @@ def plan(seed: int) -> History:
         return Shape(dice.randint(1, 3), dice.choice(["all", "2"]))
 
     def death(number: int) -> Death:
-        # A life that has no checkpoint yet cannot be resumed, so the first one is not ended while it starts.
+        # An attempt that has no checkpoint yet cannot be resumed, so the first one is not ended while it
+        # starts.
         if number and dice.random() < 0.25:
             return Death(-1, dice.uniform(0, 2.5), shape())
         return Death(dice.randint(1, 12), dice.uniform(0, 0.3), shape())
@@ -153,7 +154,7 @@ def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int)
         warm_pid: of the process that its warm servers are forked from.
 
     Raises:
-        RuntimeError: a life ended otherwise than it was meant to.
+        RuntimeError: an attempt ended otherwise than it was meant to.
     """
     dice = random.Random(history.seed)  # noqa: S311 - an order, not a secret
     first = history.first
@@ -182,7 +183,7 @@ def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int)
 
 
 def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
-    """Until the instant of a death, in the life after so many resumes."""
+    """Until the instant of a death, in the attempt after so many resumes."""
     if death.after_steps >= 0:
         run.wait(lambda: len(run.events("run.resumed")) >= resumes, "the resume")
         goal = run.steps() + death.after_steps

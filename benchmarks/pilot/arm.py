@@ -16,9 +16,9 @@ from elastane.api.errors import ElastaneError
 from elastane.api.jobs import JobSpec
 from elastane.api.rundir import RunDir
 from elastane.api.serving import Ready
+from elastane.attempts.attempt_file import read_attempt
 from elastane.client.channel import ask
 from elastane.client.cluster import Cluster
-from elastane.lives.life_file import read_life
 
 from pilot.controller import SOURCES, controller
 from pilot.recorded import Deed, Look, Recorded
@@ -212,8 +212,8 @@ class _Arm:
 
 
 def _agent(run_dir: RunDir) -> int | None:
-    life = read_life(run_dir)
-    return None if life is None or life.outcome is not None else life.pid
+    attempt = read_attempt(run_dir)
+    return None if attempt is None or attempt.outcome is not None else attempt.pid
 
 
 def _worker(run_dir: RunDir) -> int | None:

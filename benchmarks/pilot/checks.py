@@ -37,7 +37,7 @@ def _of(scenario: Scenario, arm: Recorded, figures: Figures, equal: Equal) -> It
     for job in arm.jobs:
         if job.state == "failed":
             text = f"{arm.name}: {job.name} failed at its first try, and its traceback is kept"
-            yield Check(text, bool(job.traceback) and job.lives == 1)
+            yield Check(text, bool(job.traceback) and job.attempts == 1)
     killed = {
         one.what.job for one in scenario.happens if isinstance(one.what, Kill) and one.what.process == "agent"
     }

@@ -45,7 +45,7 @@ def controller(home: Path) -> Iterator[Ready]:
             raise RunFailed(f"elastane up did not start a controller: {line.decode()}")
         yield msgspec.json.decode(line, type=Ready)
     finally:
-        # First the controller, or it would begin the next lives of its jobs.
+        # First the controller, or it would begin the next attempts of its jobs.
         process.terminate()
         try:
             process.wait(GONE_S)

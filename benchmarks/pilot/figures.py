@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from statistics import mean, median
 
 import msgspec
-from elastane.observability.lives import lives_of
+from elastane.observability.attempts import compute_attempt_costs
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
 
 import ticks
@@ -35,9 +35,9 @@ class Worked(msgspec.Struct, frozen=True):
 
     Args:
         committed: in steps that hold.
-        again: begun besides, because of deaths and of lives that went back.
+        again: begun besides, because of deaths and of attempts that went back.
         rehearsed: by workers on their way in, one each.
-        lost_steps: that a later life made again.
+        lost_steps: that a later attempt made again.
     """
 
     committed: int
@@ -64,7 +64,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         most_resizes: of one job.
         back_and_forth: resizes that took back the one before it within a cooldown.
         preemptions: jobs stopped for others.
-        crashes: lives that ended by themselves and were followed by another.
+        crashes: attempts that ended by themselves and were followed by another.
         interventions: things people did to help; see `HELP`.
         most_beyond: devices in use in a pool beyond those there were, at most; see `most_beyond`.
     """
@@ -146,7 +146,7 @@ def worked_of(arm: Recorded, job: str, virtual_ranks: int) -> Worked:
     begun = ticks.microbatches(arm.ticks(job))
     rehearsed = len({tick.pid for tick in begun})
     committed = len(run.ledger) * virtual_ranks
-    lost = sum(life.lost_steps for life in lives_of(run.events, run.ledger))
+    lost = sum(attempt.lost_steps for attempt in compute_attempt_costs(run.events, run.ledger))
     return Worked(committed, len(begun) - committed - rehearsed, rehearsed, lost)
 
 

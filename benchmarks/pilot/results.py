@@ -39,7 +39,7 @@ def _arm(arm: Recorded, figures: Figures) -> dict[str, Any]:
                 "started_s": None if job.started_s is None else job.started_s - arm.began_s,
                 "ended_s": None if job.ended_s is None else job.ended_s - arm.began_s,
                 "step": job.step,
-                "lives": job.lives,
+                "attempts": job.attempts,
                 "crashes": job.crashes,
                 "resizes": job.resizes,
                 "preemptions": job.preemptions,

@@ -1,6 +1,6 @@
-"""Lives of two kinds: training where the job's script trains, else small ones.
+"""Attempts of two kinds: training where the job's script trains, else small ones.
 
-Arguments: the warm server's command, ``--``, and those of `elastane.lives`.
+Arguments: the warm server's command, ``--``, and those of `elastane.attempts`.
 """
 
 import os
@@ -17,7 +17,7 @@ def main() -> None:
     trains = b'"script": "%s"' % bytes(HERE.parent / "processes" / "scripts" / "training.py")
     if trains in (Path(run_dir) / "run.json").read_bytes():
         main_of = HERE.parent / "processes" / "warm_main.py"
-        program = [str(main_of), "elastane.lives.__main__", *warm, "--"]
+        program = [str(main_of), "elastane.attempts.__main__", *warm, "--"]
     else:
         program = [str(HERE / "small_agent.py")]
     os.execv(sys.executable, [sys.executable, "-P", *program, run_dir, *rest])  # noqa: S606

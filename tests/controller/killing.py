@@ -36,12 +36,12 @@ from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.rest import ENDED, NewToken
 from elastane.api.rules import Rules
 from elastane.api.serving import Serving
+from elastane.attempts.verification import judged
 from elastane.client.cluster import Cluster, Refused
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.store import events, jobs, tables, tokens
 from elastane.controller.store.database import Store
 from elastane.engines.local.places import Places
-from elastane.lives.proof import judged
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
 
 HERE = Path(__file__).parent
@@ -355,16 +355,16 @@ def look_at(job, run_dir, *, wanted_no_more: bool) -> None:
     expect(job.crashes == 0, f"{name} crashed {job.crashes} times")
     expect(not job.grant.workers and not job.observed.held and not job.workers, f"{name} holds devices")
     expect(not anyone_present(run_dir), f"{name} has processes: {those_present(run_dir)}")
-    if not run_dir.life.exists():
-        expect(job.state == "cancelled", f"{name} finished without a life")
+    if not run_dir.attempt.exists():
+        expect(job.state == "cancelled", f"{name} finished without an attempt")
         return
     begun = [
         int(line.split()[1])
         for line in run_dir.log("agent").read_text().splitlines()
-        if line.startswith("life ") and " begins with " in line
+        if line.startswith("attempt ") and " begins with " in line
     ]
     expect(begun == list(range(1, len(begun) + 1)), f"{name} lived {begun}")
-    expect(job.lives == len(begun), f"{name} lived {begun}, and {job.lives} lives were judged")
+    expect(job.attempts == len(begun), f"{name} lived {begun}, and {job.attempts} attempts were judged")
     ledger = [line.step for line in read_lines(run_dir.ledger, decode_ledger_line, torn_tail=False)]
     expect(ledger == list(range(1, len(ledger) + 1)), f"the ledger of {name} is {ledger}")
     if trains(run_dir):
@@ -392,7 +392,9 @@ def look_at_devices(places: Places, names: list[str], devices: int) -> None:
         journal = read_lines(places.run_dir(name).root / "journal.jsonl", decode, torn_tail=False)
         for one, following in itertools.pairwise(journal):
             own = one.pid == following.pid
-            expect(own or not one.workers, f"{name}: life {following.life} began while {one.life} lived")
+            expect(
+                own or not one.workers, f"{name}: attempt {following.attempt} began while {one.attempt} lived"
+            )
         used = 0
         for line in journal:
             changes.append((line.time_s, line.workers - used, name))

@@ -6,7 +6,7 @@ real one.
 
 from dataclasses import dataclass, field
 
-from elastane.api.lives import Outcome
+from elastane.api.attempts import Outcome
 from elastane.api.observations import Observation, Progress, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Resize, Settle, Start, Stop
 
@@ -18,10 +18,10 @@ LEAVING_TURNS = 2
 
 @dataclass
 class Agent:
-    """One life.
+    """One attempt.
 
     Args:
-        life: its number.
+        attempt: its number.
         target: workers it aims at.
         workers: processes that exist.
         age: turns since it was started; it answers from the second on.
@@ -29,7 +29,7 @@ class Agent:
         stopping: it was told to.
     """
 
-    life: int
+    attempt: int
     target: int
     workers: int
     age: int = 0
@@ -40,7 +40,7 @@ class Agent:
 @dataclass
 class Job:
     agent: Agent | None = None
-    life: int = 0
+    attempt: int = 0
     outcome: Outcome | None = None
     step: int = 0
     begun: list[int] = field(default_factory=list)
@@ -96,21 +96,21 @@ class Machine:
     def _end(self, job: Job, outcome: Outcome | None) -> None:
         job.agent, job.outcome = None, outcome
 
-    def start(self, name: str, life: int, workers: int) -> None:
+    def start(self, name: str, attempt: int, workers: int) -> None:
         job = self.jobs.setdefault(name, Job())
-        if job.agent is not None or job.life >= life:
+        if job.agent is not None or job.attempt >= attempt:
             return
         self.unsettled.add(name)
-        job.agent, job.life, job.outcome = Agent(life, workers, workers), life, None
-        job.begun.append(life)
+        job.agent, job.attempt, job.outcome = Agent(attempt, workers, workers), attempt, None
+        job.begun.append(attempt)
         self.check()
 
-    def agent_of(self, name: str, life: int) -> Agent | None:
+    def agent_of(self, name: str, attempt: int) -> Agent | None:
         agent = self.jobs[name].agent if name in self.jobs else None
-        return agent if agent is not None and agent.life == life else None
+        return agent if agent is not None and agent.attempt == attempt else None
 
-    def kill(self, name: str, life: int) -> None:
-        if self.agent_of(name, life) is not None:
+    def kill(self, name: str, attempt: int) -> None:
+        if self.agent_of(name, attempt) is not None:
             self._end(self.jobs[name], None)
 
 
@@ -137,7 +137,7 @@ class MachineEngine:
         answers = agent is not None and agent.age >= BEGINNING_TURNS
         return Observation(
             job=name,
-            life=job.life,
+            attempt=job.attempt,
             present=agent is not None,
             agent=agent is not None,
             outcome=job.outcome,
@@ -156,14 +156,14 @@ class MachineEngine:
     def _carry_out(self, order) -> None:
         machine = self._machine
         match order:
-            case Start(job=job, life=life, workers=workers):
-                machine.start(job, life, workers)
+            case Start(job=job, attempt=attempt, workers=workers):
+                machine.start(job, attempt, workers)
             case Settle(job=job):
                 machine.unsettled.discard(job)
-            case Kill(job=job, life=life):
-                machine.kill(job, life)
+            case Kill(job=job, attempt=attempt):
+                machine.kill(job, attempt)
             case Resize(job=job) | Evict(job=job) | Stop(job=job):
-                if agent := machine.agent_of(job, order.life):
+                if agent := machine.agent_of(job, order.attempt):
                     self._tell(agent, order, stubborn=job in machine.stubborn)
             case Drain():
                 raise NotImplementedError

@@ -1,6 +1,6 @@
-"""Lives without training: everything about a life is real but what happens in it.
+"""Attempts without training: everything about an attempt is real but what happens in it.
 
-The program of `elastane.lives`, with its lock, its number, its files and its line. Steps are lines in the
+The program of `elastane.attempts`, with its lock, its number, its files and its line. Steps are lines in the
 ledger, one every few hundredths of a second, to the number that the script's ``--steps=`` says. Beside them
 ``journal.jsonl`` says which process has used how many workers at which times.
 """
@@ -14,6 +14,7 @@ import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from elastane.api.attempts import Outcome
 from elastane.api.control import (
     Answer,
     AskEvict,
@@ -23,10 +24,9 @@ from elastane.api.control import (
     decode_to_coordinator,
     encode,
 )
-from elastane.api.lives import Outcome
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
-from elastane.lives import __main__ as lives
+from elastane.attempts import __main__ as attempts
 from elastane.observability.run_files import decode_ledger_line, last_line, read_record
 
 STEP_S = 0.05
@@ -37,23 +37,23 @@ class Used(msgspec.Struct):
     """A line of ``journal.jsonl``: from now on."""
 
     pid: int
-    life: int
+    attempt: int
     time_s: float
     workers: int
 
 
-class SmallLife:
-    """One life.
+class SmallAttempt:
+    """One attempt.
 
     Args:
         run_dir: whose.
-        life: its number.
+        attempt: its number.
         workers: to begin with.
     """
 
-    def __init__(self, run_dir: RunDir, life: int, workers: int) -> None:
+    def __init__(self, run_dir: RunDir, attempt: int, workers: int) -> None:
         self._run_dir = run_dir
-        self._life = life
+        self._attempt = attempt
         self._workers = self._target = workers
         self._changing: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -96,7 +96,7 @@ class SmallLife:
         self._step += 1
         line = LedgerLine(
             step=self._step,
-            generation=self._life,
+            generation=self._attempt,
             workers={worker: ((worker, worker + 1),) for worker in range(self._workers)},
             samples=Samples(0, 0, 1, 1, "0" * 16),
             loss=1.0,
@@ -109,7 +109,7 @@ class SmallLife:
     def _note(self) -> None:
         """Whoever comes counts from the moment he is wanted, whoever goes until he has gone."""
         workers = max(self._workers, self._target)
-        used = Used(pid=os.getpid(), life=self._life, time_s=time.time(), workers=workers)
+        used = Used(pid=os.getpid(), attempt=self._attempt, time_s=time.time(), workers=workers)
         append(self._run_dir.root / "journal.jsonl", used)
 
     async def _answer(self, connection: ServerConnection) -> None:
@@ -150,10 +150,10 @@ def append(path: Path, value: msgspec.Struct) -> None:
         file.write(msgspec.json.encode(value) + b"\n")
 
 
-def outcome_of(run_dir: RunDir, wish: lives.Wish, _: object) -> Outcome:
-    return asyncio.run(SmallLife(run_dir, wish.life, wish.workers).lived())
+def outcome_of(run_dir: RunDir, wish: attempts.Wish, _: object) -> Outcome:
+    return asyncio.run(SmallAttempt(run_dir, wish.attempt, wish.workers).lived())
 
 
 if __name__ == "__main__":
-    lives.outcome_of = outcome_of
-    lives.main()
+    attempts.outcome_of = outcome_of
+    attempts.main()

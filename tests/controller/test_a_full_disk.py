@@ -75,7 +75,7 @@ def test_the_loop_says_so_goes_on_trying_and_recovers_and_jobs_go_on(
     operator.put("/pools/local", {"name": "local", "device": "cpu", "devices": DEVICES})
     assert ada.post("/jobs", make_spec("before")).is_success
     eventually(lambda: "before" in machine.jobs, "the job runs")
-    life = machine.jobs["before"].life
+    attempt = machine.jobs["before"].attempt
 
     fill(disk)
     refused = ada.post("/jobs", make_spec("meanwhile", env={"BALLAST": "x" * 100_000}))
@@ -102,4 +102,4 @@ def test_the_loop_says_so_goes_on_trying_and_recovers_and_jobs_go_on(
             return jobs.find(tx, "before").state == "cancelled"
 
     eventually(ended, "what is asked for is done again")
-    assert machine.jobs["before"].life == life
+    assert machine.jobs["before"].attempt == attempt

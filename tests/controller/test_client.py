@@ -38,7 +38,7 @@ def ada(api, url):
         yield cluster
 
 
-def test_a_job_lives_its_life(ada, make_spec):
+def test_a_job_lives_its_attempt(ada, make_spec):
     assert ada.submit(make_spec(), key="k") == ada.submit(make_spec(), key="k")
     assert ada.scale("train", max_replicas=6).spec.elastic_policy.max_replicas == 6
     assert ada.pause("train").state == "paused"

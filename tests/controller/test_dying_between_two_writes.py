@@ -160,7 +160,7 @@ def look(story: Story) -> None:
         assert {name: job.state for name, job in found.items()} == ENDS
         for job in found.values():
             assert (job.grant.workers, job.observed.held, job.workers, job.crashes) == ({}, {}, 0, 0), job
-            assert job.lives == machine.jobs[job.name].life
+            assert job.attempts == machine.jobs[job.name].attempt
         told = [one.kind for one in events.after(tx, 0, 10_000)]
         for kind in ("job.submitted", "job.scaled", "job.paused", "job.resumed"):
             assert told.count(kind) == sum(kind.startswith(f"job.{verb(wish)}") for wish in SCRIPT), kind

@@ -18,10 +18,10 @@ def run_dir(tmp_path) -> RunDir:
     return run_dir
 
 
-def lived(run_dir, life=1):
-    """What it says, of a life that ends once something is decided or refused."""
+def lived(run_dir, attempt=1):
+    """What it says, of an attempt that ends once something is decided or refused."""
     said = []
-    with Embedded(run_dir, SPEC, life, (2, "cpu"), said.append) as controller:
+    with Embedded(run_dir, SPEC, attempt, (2, "cpu"), said.append) as controller:
         while controller._thread.is_alive() and not _decisions(run_dir):
             controller._thread.join(0.02)
     return said
@@ -46,7 +46,7 @@ def test_it_decides_with_the_devices_of_this_machine_and_says_why(run_dir) -> No
     assert [decided.action for decided in told.decisions] == ["start"]
 
 
-def test_another_life_has_the_devices_that_the_one_before_had(run_dir) -> None:
+def test_another_attempt_has_the_devices_that_the_one_before_had(run_dir) -> None:
     assert lived(run_dir) == []
     said = []
     with Embedded(run_dir, SPEC, 2, (2, "cpu"), said.append) as controller:

@@ -27,9 +27,9 @@ from .conftest import Api, spec
 WAIT_S = 60
 AGENT = f"""
 import json, os, pathlib, sys, time
-root, life = pathlib.Path(sys.argv[1]), int(sys.argv[2].partition("=")[2])
+root, attempt = pathlib.Path(sys.argv[1]), int(sys.argv[2].partition("=")[2])
 started = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
-said = {{"number": life, "pid": os.getpid(), "started": int(started), "began_s": time.time()}}
+said = {{"number": attempt, "pid": os.getpid(), "started": int(started), "began_s": time.time()}}
 hostile = root.name == "bad"
 line = {{"step": 1, "generation": 1, "workers": {{"0": [[0, 1]]}}, "loss": 1.0, "loss_hex": "",
     "time": time.time(),
@@ -38,7 +38,7 @@ line = {{"step": 1, "generation": 1, "workers": {{"0": [[0, 1]]}}, "loss": 1.0, 
 (root / "ledger.jsonl").write_text(json.dumps(line) + "\\n")
 if hostile:
     (root / "events.jsonl").write_text('{{"time": 1e18, "kind": "checkpoint.saved"}}\\n')
-(root / "life.json").write_text({DEEP!r} if hostile else json.dumps(said))
+(root / "attempt.json").write_text({DEEP!r} if hostile else json.dumps(said))
 time.sleep(600)
 """
 
@@ -84,13 +84,13 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
     async def story():
         loop = Loop(store, engine, Scheduler(plan=plan, words=explain), api.clock)
         await until(
-            loop, lambda: job("good").observed.step == 1 and bad.life.exists() and bad.events.exists()
+            loop, lambda: job("good").observed.step == 1 and bad.attempt.exists() and bad.events.exists()
         )
         turns = iter([False] * 10 + [True])
         await until(loop, lambda: next(turns))
         with store.writing() as tx:
             jobs.cancel(tx, "bad", api.clock())
-        # Nobody can tell which life it is: its processes are ended once they have lingered.
+        # Nobody can tell which attempt it is: its processes are ended once they have lingered.
         await until(loop, lambda: job("bad").state == "cancelled")
 
     bad = Places(tmp_path / "home").run_dir("bad")
@@ -102,6 +102,6 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
     listed = msgspec.json.decode(operator.get("/jobs").content, type=Page[JobSummary]).items
     assert {one.name: one.state for one in listed} == {"bad": "cancelled", "good": "running"}
     assert (job("bad").observed.step, job("good").observed.step) == (0, 1)
-    for file in ("ledger.jsonl", "events.jsonl", "life.json"):
+    for file in ("ledger.jsonl", "events.jsonl", "attempt.json"):
         assert len([one for one in caplog.messages if f"bad/{file}" in one]) == 1, caplog.messages
     assert those_present(bad) == ()

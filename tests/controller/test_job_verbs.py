@@ -549,14 +549,14 @@ def test_events_of_a_job_are_followed_until_it_has_ended(elastane, cluster, subm
 
 @pytest.fixture
 def run_here(cluster, tmp_path):
-    """The run of a job of this machine's cluster, between two lives; what is said there is appended."""
+    """The run of a job of this machine's cluster, between two attempts; what is said there is appended."""
 
     def make(name="digits"):
         directory = RunDir(cluster.world.where / name)
         directory.logs.mkdir()
         record = RunRecord(spec=RunSpec(name=name, script="train.py"), created="2026-01-01T00:00:00Z")
         directory.run.write_bytes(msgspec.json.encode(record))
-        directory.life.write_text("{}")
+        directory.attempt.write_text("{}")
         home = tmp_path / "home" / "runs"
         home.mkdir()
         (home / name).symlink_to(directory.root)
@@ -573,19 +573,19 @@ def run_here(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["events", "logs"])
-def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
+def test_a_job_here_is_followed_over_its_attempts_until_it_has_ended(
     elastane, cluster, submitted, run_here, *, looked, verb
 ):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
     say = run_here()
-    say("first life")
+    say("first attempt")
     elastane("pause", "digits")
     cluster.until(lambda: cluster.job("digits").state == "paused")
 
     def go_on():
         looked()
-        say("second life")
+        say("second attempt")
         cluster.api.user().post("/jobs/digits/cancel")
 
     thread = threading.Thread(target=go_on)
@@ -593,11 +593,11 @@ def test_a_job_here_is_followed_over_its_lives_until_it_has_ended(
     answer = elastane(verb, "digits", "-f")
     thread.join()
     assert answer.exit_code == 0, answer.output
-    assert "first life" in answer.stdout
-    assert "second life" in answer.stdout
-    awaited = "digits is paused; its next life is awaited"
+    assert "first attempt" in answer.stdout
+    assert "second attempt" in answer.stdout
+    awaited = "digits is paused; its next attempt is awaited"
     assert awaited in answer.stderr
-    assert answer.output.index("first life") < answer.output.index(awaited)
+    assert answer.output.index("first attempt") < answer.output.index(awaited)
 
 
 @pytest.mark.parametrize(
@@ -644,9 +644,9 @@ def test_a_run_of_no_job_is_followed_until_its_processes_are_gone(
 ):
     submitted()
     cluster.until(lambda: cluster.workers("digits") == 2)
-    run_here()("its only life")
-    (cluster.world.where / "digits" / "life.json").unlink()
-    assert "its only life" in elastane(verb, "digits", "-f").stdout
+    run_here()("its only attempt")
+    (cluster.world.where / "digits" / "attempt.json").unlink()
+    assert "its only attempt" in elastane(verb, "digits", "-f").stdout
 
 
 def test_a_run_here_wins_over_a_job_of_the_same_name(elastane, submitted, tmp_path):

@@ -251,7 +251,7 @@ def test_the_controllers_own_backoff_is_nobodys_absence(cluster, ada) -> None:
     assert {action for action, *_ in decided(ada)} == {"start"}
 
 
-def test_a_life_that_does_not_begin_when_its_wait_is_over_is_overdue_from_then_on(cluster, ada) -> None:
+def test_an_attempt_that_does_not_begin_when_its_wait_is_over_is_overdue_from_then_on(cluster, ada) -> None:
     ada.post("/jobs", job(most=2))
     cluster.until(lambda: cluster.workers("train") == 2)
     train = cluster.world.running["train"]

@@ -159,7 +159,7 @@ def test_a_job_that_cannot_be_read_and_ends_by_itself_has_ended(running):
     assert "bad" not in running.world.unsettled
 
 
-def test_a_job_that_crashes_and_cannot_be_read_gives_its_devices_back_and_begins_no_life(running):
+def test_a_job_that_crashes_and_cannot_be_read_gives_its_devices_back_and_begins_no_attempt(running):
     damage_job(running, spec="{")
     running.world.running["bad"].end(None)
     running.until(lambda: running.job("bad").state == "queued")
@@ -187,7 +187,7 @@ def test_progress_that_could_not_be_read_back_is_not_stored(running, speed, capl
 
 
 def test_a_jobs_last_words_are_stored_without_what_terminals_and_databases_refuse(running):
-    from elastane.api.lives import Outcome  # noqa: PLC0415
+    from elastane.api.attempts import Outcome  # noqa: PLC0415
 
     why, traceback = "a\0b\x1b[2J\ud800" * 1_000, "line\nline\x07\0" * 20_000
     running.world.running["bad"].end(Outcome(code=1, why=why, traceback=traceback))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from elastane.api.lives import Outcome
+from elastane.api.attempts import Outcome
 from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.rest import Job, Usage
@@ -58,7 +58,7 @@ class Running:
     most: int = 1000
     hang: bool = False
     answers: bool = True
-    life: int = 0
+    attempt: int = 0
     agent: bool = False
     outcome: Outcome | None = None
     target: int = 0
@@ -83,7 +83,7 @@ class Running:
         recent = [self.loss(one) for one in range(step - RECENT_STEPS + 1, step + 1)]
         return Observation(
             job=self.name,
-            life=self.life,
+            attempt=self.attempt,
             present=self.agent,
             agent=self.agent,
             outcome=self.outcome,
@@ -174,8 +174,8 @@ class World:
         if order.job in self.deaf and not isinstance(order, Kill):
             return "its coordinator did not answer"
         job = self.running.get(order.job)
-        if job is None or not job.agent or job.life != order.life:
-            return f"life {order.life} is not there"
+        if job is None or not job.agent or job.attempt != order.attempt:
+            return f"attempt {order.attempt} is not there"
         match order:
             case Resize(workers=workers):
                 job.target = workers
@@ -198,11 +198,11 @@ class World:
             (self.where / name).mkdir(parents=True)
         job = self.running[name]
         self.unsettled.add(name)
-        if job.agent or order.life <= job.life:
+        if job.agent or order.attempt <= job.attempt:
             return "it is there already"
-        job.life, job.agent, job.outcome, job.busy_s = order.life, True, None, 0.0
+        job.attempt, job.agent, job.outcome, job.busy_s = order.attempt, True, None, 0.0
         job.target, job.workers, job.stopping = order.workers, 0, False
-        job.begun.append(order.life)
+        job.begun.append(order.attempt)
         return ""
 
     def nodes(self) -> Sequence[SeenNode]:

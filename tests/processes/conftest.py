@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .lives import Lives
+from .attempts import Attempts
 from .stage import Ended, Stage
 
 
@@ -40,15 +40,15 @@ def assert_undisturbed(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
 
 
 @pytest.fixture
-def lives(stage: Stage, tmp_path: Path) -> Iterator[Lives]:
+def attempts(stage: Stage, tmp_path: Path) -> Iterator[Attempts]:
     """A run in a process of its own, to be killed and resumed."""
-    with Lives(stage, tmp_path) as run:
+    with Attempts(stage, tmp_path) as run:
         yield run
 
 
 @pytest.fixture(scope="session")
 def assert_as_if_nothing_happened(quiet: Callable[..., Ended]) -> Callable[[Ended], None]:
-    """After any number of lives it finished, and nobody could tell its bytes from those of the quiet run."""
+    """After any number of attempts the run has finished with the bytes of the quiet run."""
 
     def check(ended: Ended) -> None:
         assert ended.over.code == 0, ended.story()
@@ -57,7 +57,8 @@ def assert_as_if_nothing_happened(quiet: Callable[..., Ended]) -> Callable[[Ende
         assert ended.digests == expected.digests, ended.story()
         assert ended.model == expected.model, ended.story()
         assert ended.verdict.problems == (), ended.story()
-        # What is done again is said again, in the same words; a life that was stopped has an end of its own.
+        # What is done again is said again, in the same words; an attempt that was stopped has an end of its
+        # own.
         assert set(ended.said) >= set(expected.said), ended.story()
         assert len(ended.events("run.finished")) == 1, ended.story()
         # Workers are killed, but none comes to grief by itself: the others would quietly go on without it.

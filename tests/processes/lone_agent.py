@@ -10,7 +10,7 @@ from pathlib import Path
 from elastane.agent.agent import Agent
 from elastane.agent.processes import Commands
 from elastane.api.spec import RunSpec
-from elastane.lives.run_directory import claimed
+from elastane.attempts.run_directory import claimed
 
 
 def main() -> None:

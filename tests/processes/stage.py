@@ -19,9 +19,9 @@ from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
+from elastane.attempts.run_directory import claimed
+from elastane.attempts.verification import judged
 from elastane.client.channel import ask
-from elastane.lives.proof import judged
-from elastane.lives.run_directory import claimed
 from elastane.observability.run_files import Recorded, read_run
 from elastane.observability.verify import Verdict
 from elastane.protocol.tree import members_of

@@ -15,12 +15,12 @@ import elastane
 from elastane.agent.presence import those_present
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
+from elastane.attempts.verification import judged
 from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
-from elastane.lives.proof import judged
 from elastane.observability.run_files import read_run
 from tests.courses import cancelling, granting
 
@@ -35,7 +35,7 @@ WISHES = {"grows": (2, 3, 1, 0, 2), "ends": (1,), "cancelled": (2, 1, CANCEL)}
 LOOK_S = 0.03
 LONGEST_S = 150
 MOST_CALLS = 25
-LONGEST_LIFE_S = 0.4
+LONGEST_CONTROLLER_S = 0.4
 
 
 class Stored(msgspec.Struct):
@@ -129,7 +129,7 @@ def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
         Exit status as `os.waitpid` gives it.
     """
     calls = iter(range(dice.randrange(1, MOST_CALLS)))
-    life_s = dice.uniform(0.001, LONGEST_LIFE_S)
+    controller_s = dice.uniform(0.001, LONGEST_CONTROLLER_S)
     by_calls = dice.random() < 0.5
     pid = os.fork()
     if pid == 0:
@@ -141,7 +141,7 @@ def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
         if not by_calls:
             # Nobody handles SIGALRM: it ends the process wherever that is.
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, life_s)
+            signal.setitimer(signal.ITIMER_REAL, controller_s)
         try:
             asyncio.run(Driver(engine(), store, call).drive())
             os._exit(0)
@@ -153,7 +153,7 @@ def one_driver(engine: Callable[[], LocalEngine], store: Store, dice: Random) ->
 def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     seed = time.time_ns()
     dice = Random(seed)  # noqa: S311 - a death, not a secret
-    warm = stage.program("elastane.lives.__main__")
+    warm = stage.program("elastane.attempts.__main__")
     places, store = Places(tmp_path), Store(tmp_path / "stored.json")
     courses = {job: granting(Course(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES}
     store.write(Stored(courses, dict.fromkeys(WISHES, 0)))
@@ -180,7 +180,7 @@ def assert_undisturbed(job, course, run, where):
     assert course.over == 1 + WISHES[job].count(0), f"{where}: {course}\n{told(run)}"
     log = run.run_dir.log("agent").read_text()
     begun = [line for line in log.splitlines() if " begins with " in line]
-    assert [line.split()[1] for line in begun] == [str(life + 1) for life in range(course.over)], where
+    assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(course.over)], where
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
     assert judged(run).problems == (), f"{where}\n{told(run)}"
     # Nothing but the job's own changes: nobody died, and no coordinator was replaced.

@@ -48,167 +48,169 @@ def names(*steps: int, resumed: int = 0) -> list[str]:
     ids=["steps", "epochs", "evaluations", "both", "the script's own", "the last step's is the end's"],
 )
 def test_checkpoints_are_made_when_they_were_asked_for(
-    lives, assert_as_if_nothing_happened, options, args, steps
+    attempts, assert_as_if_nothing_happened, options, args, steps
 ):
-    lives.begin("--start=2", *options, "--keep-last=20", args=args)
-    ended = lives.ended()
+    attempts.begin("--start=2", *options, "--keep-last=20", args=args)
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
-    assert lives.complete() == [*lives.found()] == names(*steps)
+    assert attempts.complete() == [*attempts.found()] == names(*steps)
     assert [event.detail["name"] for event in ended.events("checkpoint.saved")] == names(*steps)
-    assert not any(lives.catalog.verify(name) for name in lives.complete())
+    assert not any(attempts.catalog.verify(name) for name in attempts.complete())
     if args:
-        metrics = lives.found()[checkpoint_name(13)].metrics
+        metrics = attempts.found()[checkpoint_name(13)].metrics
         assert metrics["asked_for"] == 1.5
         assert "unknown" not in metrics, "JSON has no number for one that is not finite"
 
 
-def test_without_a_wish_checkpoints_are_made_now_and_then_and_at_the_end(lives):
-    lives.begin("--start=2")
-    assert lives.finish() == 0
-    assert lives.complete() == names(30)
+def test_without_a_wish_checkpoints_are_made_now_and_then_and_at_the_end(attempts):
+    attempts.begin("--start=2")
+    assert attempts.finish() == 0
+    assert attempts.complete() == names(30)
 
 
-def test_never_means_never(lives):
-    lives.begin("--start=2", "--checkpoint-every=never", args=("--keep-at=13",))
-    assert lives.finish() == 0
-    assert lives.complete() == []
+def test_never_means_never(attempts):
+    attempts.begin("--start=2", "--checkpoint-every=never", args=("--keep-at=13",))
+    assert attempts.finish() == 0
+    assert attempts.complete() == []
 
 
-def test_a_checkpoint_is_made_when_somebody_asks(lives, assert_as_if_nothing_happened):
-    lives.begin("--start=2", "--checkpoint-every=1 h", args=("--paced-from=10",))
-    lives.until_step(9)
-    lives.ask(AskCheckpoint())
-    lives.open("gates")
-    ended = lives.ended()
+def test_a_checkpoint_is_made_when_somebody_asks(attempts, assert_as_if_nothing_happened):
+    attempts.begin("--start=2", "--checkpoint-every=1 h", args=("--paced-from=10",))
+    attempts.until_step(9)
+    attempts.ask(AskCheckpoint())
+    attempts.open("gates")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
-    first, last = lives.complete()
+    first, last = attempts.complete()
     assert last == checkpoint_name(30)
     assert checkpoint_name(9) <= first < last
 
 
-def test_a_joiner_knows_the_figures_that_checkpoints_are_told_apart_by(lives, assert_as_if_nothing_happened):
+def test_a_joiner_knows_the_figures_that_checkpoints_are_told_apart_by(
+    attempts, assert_as_if_nothing_happened
+):
     """The one who evaluated is gone when the last checkpoint is written."""
-    lives.begin("--start=1", "--checkpoint-every=1 h", args=("--paced-from=10",))
-    lives.until_step(9)
-    lives.ask(AskResize(workers=2))
-    paced(lives, lambda: 1 in member_states(lives.status))
-    lives.ask(AskDrain(worker=0))
-    paced(lives, lambda: state_of(lives.status, 0) == "")
-    lives.open("gates")
-    ended = lives.ended()
+    attempts.begin("--start=1", "--checkpoint-every=1 h", args=("--paced-from=10",))
+    attempts.until_step(9)
+    attempts.ask(AskResize(workers=2))
+    paced(attempts, lambda: 1 in member_states(attempts.status))
+    attempts.ask(AskDrain(worker=0))
+    paced(attempts, lambda: state_of(attempts.status, 0) == "")
+    attempts.open("gates")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     assert ended.shares(30).keys() == {1}
     evaluated = ended.events("evaluation")[0].detail
-    metrics = lives.found()[checkpoint_name(30)].metrics
+    metrics = attempts.found()[checkpoint_name(30)].metrics
     assert {name: metrics[f"evaluation.{name}"] for name in ("right", "seen")} == evaluated
 
 
-def paced(lives, done) -> None:
+def paced(attempts, done) -> None:
     """One step after the other, until it is so."""
     while not done():
-        step = lives.status.step + 1
-        lives.open(f"gate-{step}")
-        lives.until_step(step)
+        step = attempts.status.step + 1
+        attempts.open(f"gate-{step}")
+        attempts.until_step(step)
 
 
 # -- stops and drains ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["SIGTERM", "SIGINT", "elastane stop"])
-def test_a_stop_leaves_a_checkpoint_that_the_run_goes_on_from(lives, assert_as_if_nothing_happened, way):
-    lives.begin("--start=2", "--checkpoint-every=1 h", args=("--paced-from=10",))
-    lives.until_step(9)
+def test_a_stop_leaves_a_checkpoint_that_the_run_goes_on_from(attempts, assert_as_if_nothing_happened, way):
+    attempts.begin("--start=2", "--checkpoint-every=1 h", args=("--paced-from=10",))
+    attempts.until_step(9)
     if way == "elastane stop":
-        lives.ask(AskStop())
+        attempts.ask(AskStop())
     else:
-        lives.send(signal.Signals[way])
-    lives.until_event("drain.requested")
-    lives.open("gates")
-    assert lives.finish() == 130
-    (stopped,) = lives.events("run.stopped")
+        attempts.send(signal.Signals[way])
+    attempts.until_event("drain.requested")
+    attempts.open("gates")
+    assert attempts.finish() == 130
+    (stopped,) = attempts.events("run.stopped")
     assert 10 <= stopped.step < 30
-    assert lives.complete() == names(stopped.step)
-    assert lives.run_dir.model.exists()
-    lives.resume("--start=3", "--copies=2")
-    ended = lives.ended()
+    assert attempts.complete() == names(stopped.step)
+    assert attempts.run_dir.model.exists()
+    attempts.resume("--start=3", "--copies=2")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     (resumed,) = ended.events("run.resumed")
     assert (resumed.step, resumed.detail["lost_steps"]) == (stopped.step, 0)
 
 
-def test_a_stream_that_was_stopped_is_not_a_finished_one(lives, stage):
+def test_a_stream_that_was_stopped_is_not_a_finished_one(attempts, stage):
     """How many steps its epochs have is known when they are over."""
     expected = stage.play("stream", "--until=2 epochs", script="feeding.py")
     args = ("stream", "--until=2 epochs", "--paced-from=10")
-    lives.begin("--start=2", "--checkpoint-every=1 h", script="feeding.py", args=args)
-    lives.until_step(9)
-    lives.ask(AskStop())
-    lives.open("gates")
-    assert lives.finish() == 130
-    (stopped,) = lives.events("run.stopped")
+    attempts.begin("--start=2", "--checkpoint-every=1 h", script="feeding.py", args=args)
+    attempts.until_step(9)
+    attempts.ask(AskStop())
+    attempts.open("gates")
+    assert attempts.finish() == 130
+    (stopped,) = attempts.events("run.stopped")
     assert stopped.step < len(expected.run.ledger)
-    lives.resume()
-    ended = lives.ended()
+    attempts.resume()
+    ended = attempts.ended()
     assert ended.over.code == 0, ended.story()
     assert (ended.losses, ended.model) == (expected.losses, expected.model)
     assert ended.verdict.problems == ()
 
 
-def test_a_worker_that_leaves_writes_its_part_before_it_goes(lives, assert_as_if_nothing_happened):
-    lives.begin("--start=2", EVERY_FOUR, "--keep-last=9", args=("--paced-from=7", "--hold=within-part:4"))
-    lives.until_file("held")
-    lives.ask(AskDrain(worker=1))
+def test_a_worker_that_leaves_writes_its_part_before_it_goes(attempts, assert_as_if_nothing_happened):
+    attempts.begin("--start=2", EVERY_FOUR, "--keep-last=9", args=("--paced-from=7", "--hold=within-part:4"))
+    attempts.until_file("held")
+    attempts.ask(AskDrain(worker=1))
     for step in (7, 8):
-        lives.until_step(step - 1)
-        lives.open(f"gate-{step}")
-    lives.until(lambda: state_of(lives.status, 1) == "leaving", "worker 1 has left training")
-    assert lives.complete() == []
-    assert not lives.events("worker.left")
-    lives.open("release")
-    lives.until_event("worker.left")
-    lives.open("gates")
-    ended = lives.ended()
+        attempts.until_step(step - 1)
+        attempts.open(f"gate-{step}")
+    attempts.until(lambda: state_of(attempts.status, 1) == "leaving", "worker 1 has left training")
+    assert attempts.complete() == []
+    assert not attempts.events("worker.left")
+    attempts.open("release")
+    attempts.until_event("worker.left")
+    attempts.open("gates")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     first = ended.events("checkpoint.saved")[0]
     assert (first.detail["name"], first.detail["writers"]) == (checkpoint_name(4), 2)
 
 
-def test_a_writer_that_dies_is_named_and_another_checkpoint_is_made(lives, assert_as_if_nothing_happened):
-    lives.begin(
+def test_a_writer_that_dies_is_named_and_another_checkpoint_is_made(attempts, assert_as_if_nothing_happened):
+    attempts.begin(
         "--start=2", "--checkpoint-every=1 h", args=("--paced-from=10", "--keep-at=6", "--hold=within-part")
     )
-    lives.until_file("held")
-    victims = [row for row in lives.status.processes if row.role == "worker" and row.worker == 1]
+    attempts.until_file("held")
+    victims = [row for row in attempts.status.processes if row.role == "worker" and row.worker == 1]
     os.kill(victims[0].pid, signal.SIGKILL)
-    lives.until_event("worker.died")
-    lives.open("gates")
-    lives.until_event("checkpoint.abandoned")
-    lives.open("release")
-    ended = lives.ended()
+    attempts.until_event("worker.died")
+    attempts.open("gates")
+    attempts.until_event("checkpoint.abandoned")
+    attempts.open("release")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     (abandoned,) = ended.events("checkpoint.abandoned")
     assert abandoned.why == f"{checkpoint_name(6)}: its writers died: worker 1"
-    instead, last = lives.complete()
+    instead, last = attempts.complete()
     assert checkpoint_name(6) < instead < last == checkpoint_name(30)
 
 
 # -- storage away for a while --------------------------------------------------------------------------------
 
 
-def outlives(lives, assert_as_if_nothing_happened, *, go, come, place, refusal):
+def outlives(attempts, assert_as_if_nothing_happened, *, go, come, place, refusal):
     """Storage goes away after step 9, when two checkpoints are there, and comes back after step 20."""
-    lives.until_event("checkpoint.saved", 2)
+    attempts.until_event("checkpoint.saved", 2)
     go()
     for step in range(10, 21):
-        lives.open(f"gate-{step}")
-    lives.until_step(20)
-    lives.until_event("checkpoint.failing")
-    saved = len(lives.events("checkpoint.saved"))
+        attempts.open(f"gate-{step}")
+    attempts.until_step(20)
+    attempts.until_event("checkpoint.failing")
+    saved = len(attempts.events("checkpoint.saved"))
     assert saved == 2, "nothing can have been saved meanwhile"
     come()
-    lives.until_event("checkpoint.saved", 3)
-    lives.open("gates")
-    ended = lives.ended()
+    attempts.until_event("checkpoint.saved", 3)
+    attempts.open("gates")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     failing = ended.events("checkpoint.failing")[0]
     assert "training goes on, and it is tried again" in failing.why
@@ -221,7 +223,7 @@ def outlives(lives, assert_as_if_nothing_happened, *, go, come, place, refusal):
 PACED = ("--paced-from=10",)
 
 
-def test_training_goes_on_while_the_directory_is_away(lives, tmp_path, assert_as_if_nothing_happened):
+def test_training_goes_on_while_the_directory_is_away(attempts, tmp_path, assert_as_if_nothing_happened):
     root, aside = tmp_path / "kept", tmp_path / "aside"
 
     def go() -> None:
@@ -232,9 +234,9 @@ def test_training_goes_on_while_the_directory_is_away(lives, tmp_path, assert_as
         root.unlink()
         aside.rename(root)
 
-    lives.begin("--start=2", EVERY_FOUR, f"--checkpoint-dir={root}", args=PACED)
+    attempts.begin("--start=2", EVERY_FOUR, f"--checkpoint-dir={root}", args=PACED)
     outlives(
-        lives, assert_as_if_nothing_happened, go=go, come=come, place=str(root), refusal="Not a directory"
+        attempts, assert_as_if_nothing_happened, go=go, come=come, place=str(root), refusal="Not a directory"
     )
 
 
@@ -243,7 +245,7 @@ def small_disk(small_disk_of):
     return small_disk_of(16 << 20)
 
 
-def test_training_goes_on_while_the_disk_is_full(lives, small_disk, assert_as_if_nothing_happened):
+def test_training_goes_on_while_the_disk_is_full(attempts, small_disk, assert_as_if_nothing_happened):
     filler = small_disk / "filler"
 
     def go() -> None:
@@ -256,9 +258,9 @@ def test_training_goes_on_while_the_disk_is_full(lives, small_disk, assert_as_if
                     continue
 
     place = str(small_disk / "kept")
-    lives.begin("--start=2", EVERY_FOUR, f"--checkpoint-dir={place}", args=PACED)
+    attempts.begin("--start=2", EVERY_FOUR, f"--checkpoint-dir={place}", args=PACED)
     outlives(
-        lives,
+        attempts,
         assert_as_if_nothing_happened,
         go=go,
         come=filler.unlink,
@@ -267,7 +269,7 @@ def test_training_goes_on_while_the_disk_is_full(lives, small_disk, assert_as_if
     )
 
 
-def test_training_goes_on_while_an_object_store_is_away(lives, monkeypatch, assert_as_if_nothing_happened):
+def test_training_goes_on_while_an_object_store_is_away(attempts, monkeypatch, assert_as_if_nothing_happened):
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     servers = [ThreadedMotoServer(ip_address="127.0.0.1", port=0)]
     servers[0].start()
@@ -290,9 +292,9 @@ def test_training_goes_on_while_an_object_store_is_away(lives, monkeypatch, asse
 
     place = "s3://away/kept"
     try:
-        lives.begin("--start=2", EVERY_FOUR, f"--checkpoint-dir={place}", args=PACED)
+        attempts.begin("--start=2", EVERY_FOUR, f"--checkpoint-dir={place}", args=PACED)
         outlives(
-            lives,
+            attempts,
             assert_as_if_nothing_happened,
             go=servers[0].stop,
             come=come,

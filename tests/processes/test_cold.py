@@ -77,7 +77,7 @@ def spare_of(files):
     return next((row for row in rows if row["role"] == "spare"), {"pid": None, "state": ""})
 
 
-def test_what_a_script_orders_by_a_set_is_the_same_in_every_process_and_life(stage, tmp_path):
+def test_what_a_script_orders_by_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_path):
     quiet = stage.play(f"--steps={STEPS}", script="unordered.py")
     assert quiet.over.code == 0, quiet.story()
     files = RunDir(tmp_path / "run")

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from elastane.api.rundir import RunDir
-from elastane.lives.proof import judged
+from elastane.attempts.verification import judged
 from elastane.observability.compare import compare
 from elastane.observability.run_files import read_run
 

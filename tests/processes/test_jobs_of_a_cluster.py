@@ -53,7 +53,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
         token = first_token(tx, "ada", time.time())
     loop = Loop(
         store,
-        LocalEngine(home, agent=stage.program("elastane.lives.__main__")),
+        LocalEngine(home, agent=stage.program("elastane.attempts.__main__")),
         Scheduler(plan=plan, words=explain),
     )
     api = application(Controller(store, wake=loop.wake, plan=plan, words=explain))
@@ -111,7 +111,7 @@ def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
     assert (run.record.pinned.seed, run.record.pinned.virtual_ranks) == (5, 4)
     assert run.record.spec.checkpoints is None
     assert {len(line.workers) for line in run.ledger} == {2}
-    assert typed("logs", "asked", "agent", "--job").stdout.startswith("life 1 begins with 2 workers\n")
+    assert typed("logs", "asked", "agent", "--job").stdout.startswith("attempt 1 begins with 2 workers\n")
 
 
 def test_what_can_be_asked_of_a_run_can_be_asked_of_a_job_where_it_trained(typed, tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_job_that_trains_follows_limits_beyond_those_it_began_with(typed):
     eventually(lambda: 5 in trained_by(typed, "stretched"), "5 workers train")
     typed("pause", "stretched", "--wait")
     typed("resume", "stretched")
-    # Another life, which begins with the limits as they are.
+    # Another attempt, which begins with the limits as they are.
     eventually(lambda: told(typed, "describe", "stretched")["observed"].get("held", {}), "it goes on")
     typed("scale", "stretched", "1")
     eventually(lambda: 1 in trained_by(typed, "stretched"), "1 worker trains")

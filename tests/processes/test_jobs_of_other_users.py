@@ -194,10 +194,10 @@ import json, os, sys
 run_dir = os.path.dirname(os.path.dirname(os.readlink("/proc/self/fd/1")))
 pid = int(sys.argv[3])
 started = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19])
-life = json.load(open(run_dir + "/life.json"))
-beside = run_dir + "/life.json.mine"
-json.dump(life | {"pid": pid, "started": started}, open(beside, "w"))
-os.rename(beside, run_dir + "/life.json")
+attempt = json.load(open(run_dir + "/attempt.json"))
+beside = run_dir + "/attempt.json.mine"
+json.dump(attempt | {"pid": pid, "started": started}, open(beside, "w"))
+os.rename(beside, run_dir + "/attempt.json")
 """
     controller = json.loads((cluster.home / "controller.json").read_text())["pid"]
     script = cluster.script("naming.py", naming + HONEST)

@@ -15,13 +15,13 @@ from elastane.agent.presence import anyone_present, those_present
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
 from elastane.api.orders import Kill, Start
+from elastane.attempts.attempt_file import read_attempt
+from elastane.attempts.verification import judged
 from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
-from elastane.lives.life_file import read_life
-from elastane.lives.proof import judged
 from elastane.observability.run_files import read_run
 from tests.courses import cancelling, granting
 
@@ -89,7 +89,7 @@ class Loop:
 
 @pytest.fixture
 def engine(stage, tmp_path) -> Iterator[LocalEngine]:
-    warm = stage.program("elastane.lives.__main__")
+    warm = stage.program("elastane.attempts.__main__")
     yield LocalEngine(tmp_path, agent=warm)
     for run_dir in map(Places(tmp_path).run_dir, Places(tmp_path).unsettled()):
         for pid in set(those_present(run_dir)) - {os.getpid()}:
@@ -250,11 +250,11 @@ def test_a_worker_that_does_not_leave_in_time_is_ended_and_the_others_go_on(engi
     assert_proved(loop)
 
 
-def test_an_agent_that_is_killed_is_followed_by_a_life_that_goes_on(engine, tmp_path):
+def test_an_agent_that_is_killed_is_followed_by_an_attempt_that_goes_on(engine, tmp_path):
     async def story():
         loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
         await loop.until_step(4)
-        await engine.carry_out([Kill(job="j", life=1)])
+        await engine.carry_out([Kill(job="j", attempt=1)])
         loop.open("gates")
         await loop.until_over()
         return loop
@@ -271,7 +271,7 @@ def test_an_agent_that_is_told_to_end_leaves_a_checkpoint_and_the_job_goes_on(en
     async def story():
         loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
         await loop.until_step(4)
-        os.kill(read_life(loop.run_dir).pid, signal.SIGTERM)
+        os.kill(read_attempt(loop.run_dir).pid, signal.SIGTERM)
         loop.open("gates")
         await loop.until_over()
         return loop
@@ -289,14 +289,14 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
         loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
         await loop.until_step(4)
         os.kill(worker_pid(loop), signal.SIGSTOP)
-        await engine.carry_out([Kill(job="j", life=1)])
+        await engine.carry_out([Kill(job="j", attempt=1)])
         await loop.until(lambda loop: not loop.seen.agent)
         await asyncio.sleep(0.5)
         await loop.turn()
         assert loop.seen.present
         assert loop.course.uses == 2
         assert loop.course.over == 0
-        await engine.carry_out([Kill(job="j", life=1)])
+        await engine.carry_out([Kill(job="j", attempt=1)])
         await loop.until(lambda loop: loop.course.over == 1)
         loop.course = cancelling(loop.course, time.time())
         await loop.until_over()
@@ -312,12 +312,12 @@ def logs_of(pid: int) -> bytes:
     return os.fsencode(Path(f"/proc/{pid}/fd/1").readlink())
 
 
-def test_a_life_is_begun_once_however_often_and_late_it_is_ordered(engine, tmp_path, stage):
+def test_an_attempt_is_begun_once_however_often_and_late_it_is_ordered(engine, tmp_path, stage):
     spec = job()
 
     async def story():
         loop = Loop(engine, tmp_path, spec)
-        order = Start(job="j", life=1, workers=1, spec=spec)
+        order = Start(job="j", attempt=1, workers=1, spec=spec)
         others = [LocalEngine(tmp_path, agent=engine._agent) for _ in range(3)]
         await asyncio.gather(*(other.carry_out([order, order]) for other in others))
         await loop.until_over()
@@ -328,12 +328,12 @@ def test_a_life_is_begun_once_however_often_and_late_it_is_ordered(engine, tmp_p
 
     loop = asyncio.run(story())
     assert (loop.course.ended.how, loop.course.over) == ("finished", 1)
-    begun = loop.run_dir.log("agent").read_text().count("life 1 begins")
+    begun = loop.run_dir.log("agent").read_text().count("attempt 1 begins")
     assert begun == 1
     assert_proved(loop)
 
 
-def test_what_cannot_be_started_is_a_life_that_failed(engine, tmp_path):
+def test_what_cannot_be_started_is_an_attempt_that_failed(engine, tmp_path):
     async def story(spec):
         loop = Loop(engine, tmp_path, spec)
         await loop.until(lambda loop: loop.course.over == 1)

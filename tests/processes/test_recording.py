@@ -84,14 +84,14 @@ def test_a_step_that_was_computed_again_is_logged_once(stage, quiet):
     assert ended.who("worker.died") == ["worker 1"]
 
 
-def test_steps_made_again_after_a_resume_are_logged_once(lives, quiet):
-    lives.begin("--start=2", "--checkpoint-every=5 steps", script=SCRIPT, args=("--paced-from=13",))
-    lives.until_event("checkpoint.saved", 2)
-    lives.until_file("artifacts/step-10/weights.txt")
-    lives.kill_everything()
-    lives.open("gates")
-    lives.resume("--start=3")
-    ended = lives.ended()
+def test_steps_made_again_after_a_resume_are_logged_once(attempts, quiet):
+    attempts.begin("--start=2", "--checkpoint-every=5 steps", script=SCRIPT, args=("--paced-from=13",))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.until_file("artifacts/step-10/weights.txt")
+    attempts.kill_everything()
+    attempts.open("gates")
+    attempts.resume("--start=3")
+    ended = attempts.ended()
     assert_recorded_as(ended, quiet)
     assert len(ended.events("run.resumed")) == 1
 

@@ -15,7 +15,7 @@ import pytest
 from elastane.api.checkpoints import MARKER, checkpoint_name
 from elastane.api.control import AskResize
 
-from .lives import processes_of
+from .attempts import processes_of
 from .stage import eventually, pid_of
 
 pytestmark = pytest.mark.processes
@@ -40,47 +40,49 @@ EVERY_FOUR = "--checkpoint-every=4 steps"
     ],
 )
 def test_everything_dies_while_a_checkpoint_is_being_made(
-    lives, assert_as_if_nothing_happened, moment, first, then
+    attempts, assert_as_if_nothing_happened, moment, first, then
 ):
-    lives.begin(*first, EVERY_FOUR, args=("--paced-from=10", f"--hold={moment}:12"))
-    lives.until_event("checkpoint.saved", 2)
-    lives.open("gates")
-    lives.until_file("held")
-    lives.kill_everything()
-    lives.resume(*then)
-    ended = lives.ended()
+    attempts.begin(*first, EVERY_FOUR, args=("--paced-from=10", f"--hold={moment}:12"))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.open("gates")
+    attempts.until_file("held")
+    attempts.kill_everything()
+    attempts.resume(*then)
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     (resumed,) = ended.events("run.resumed")
     # With its marker a checkpoint exists, whether or not anybody has heard of it.
     assert resumed.step == (12 if moment == "after-marker" else 8)
-    assert not lives.found()[checkpoint_name(30, 1)].damages
+    assert not attempts.found()[checkpoint_name(30, 1)].damages
 
 
-def test_everything_dies_while_an_older_checkpoint_is_being_deleted(lives, assert_as_if_nothing_happened):
-    lives.begin("--start=2", EVERY_FOUR, args=("--paced-from=14", "--hold=tidying-up:4"))
-    lives.until_file("held")
-    lives.kill_everything()
-    assert not (lives.run_dir.checkpoints / checkpoint_name(4) / MARKER).exists()
-    lives.open("gates")
-    lives.resume("--start=1")
-    ended = lives.ended()
+def test_everything_dies_while_an_older_checkpoint_is_being_deleted(attempts, assert_as_if_nothing_happened):
+    attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=14", "--hold=tidying-up:4"))
+    attempts.until_file("held")
+    attempts.kill_everything()
+    assert not (attempts.run_dir.checkpoints / checkpoint_name(4) / MARKER).exists()
+    attempts.open("gates")
+    attempts.resume("--start=1")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
-    assert checkpoint_name(4) not in lives.found(), "what was left of it is deleted by the next life"
+    assert checkpoint_name(4) not in attempts.found(), "what was left of it is deleted by the next attempt"
 
 
-def test_what_a_life_began_with_stays_for_those_that_join_it_later(lives, assert_as_if_nothing_happened):
+def test_what_an_attempt_began_with_stays_for_those_that_join_it_later(
+    attempts, assert_as_if_nothing_happened
+):
     """A worker that joins looks at it, long after two newer ones have pushed it out of the newest two."""
-    lives.begin("--start=1", "--checkpoint-every=2 steps", args=("--paced-from=10",))
-    lives.until(lambda: checkpoint_name(8) in lives.complete(), "the checkpoint of step 8")
-    lives.kill_everything()
-    lives.resume("--start=1")
+    attempts.begin("--start=1", "--checkpoint-every=2 steps", args=("--paced-from=10",))
+    attempts.until(lambda: checkpoint_name(8) in attempts.complete(), "the checkpoint of step 8")
+    attempts.kill_everything()
+    attempts.resume("--start=1")
     for step in range(10, 18):
-        lives.open(f"gate-{step}")
+        attempts.open(f"gate-{step}")
     kept = [checkpoint_name(8), checkpoint_name(14, 1), checkpoint_name(16, 1)]
-    lives.until(lambda: lives.complete() == kept, f"only {kept}")
-    lives.ask(AskResize(workers=2))
-    lives.open("gates")
-    ended = lives.ended()
+    attempts.until(lambda: attempts.complete() == kept, f"only {kept}")
+    attempts.ask(AskResize(workers=2))
+    attempts.open("gates")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     assert [event.who for event in ended.events("worker.joined")] == ["worker 0", "worker 1", "worker 2"]
 
@@ -89,63 +91,65 @@ def test_what_a_life_began_with_stays_for_those_that_join_it_later(lives, assert
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_everything_dies_again_and_again(lives, assert_as_if_nothing_happened, seed):
+def test_everything_dies_again_and_again(attempts, assert_as_if_nothing_happened, seed):
     """At instants and with numbers of workers and copies that follow from the seed."""
     dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
 
     def shape() -> tuple[str, str]:
         return f"--start={dice.randint(1, 4)}", f"--copies={dice.choice(['all', '1', '2', '3'])}"
 
-    lives.begin(*shape(), "--checkpoint-every=3 steps", args=("--steps=60", "--seconds=0.01"))
-    lives.until_event("checkpoint.saved")
+    attempts.begin(*shape(), "--checkpoint-every=3 steps", args=("--steps=60", "--seconds=0.01"))
+    attempts.until_event("checkpoint.saved")
     for _ in range(4):
         time.sleep(dice.uniform(0, 1.2))
-        lives.kill_everything(dice)
-        if lives.events("run.finished"):
+        attempts.kill_everything(dice)
+        if attempts.events("run.finished"):
             break
-        lives.resume(*shape())
-    assert_as_if_nothing_happened(lives.ended())
+        attempts.resume(*shape())
+    assert_as_if_nothing_happened(attempts.ended())
 
 
-def test_a_module_is_trained_as_its_script_is_and_resumed_from_anywhere(lives, assert_as_if_nothing_happened):
-    lives.begin("--start=2", EVERY_FOUR, module="training", args=("--paced-from=10",))
-    lives.until_event("checkpoint.saved", 2)
-    lives.kill_everything()
-    lives.open("gates")
-    lives.resume("--start=2")
-    assert_as_if_nothing_happened(lives.ended())
+def test_a_module_is_trained_as_its_script_is_and_resumed_from_anywhere(
+    attempts, assert_as_if_nothing_happened
+):
+    attempts.begin("--start=2", EVERY_FOUR, module="training", args=("--paced-from=10",))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.open("gates")
+    attempts.resume("--start=2")
+    assert_as_if_nothing_happened(attempts.ended())
 
 
-def test_a_run_is_resumed_the_moment_its_agent_was_killed(lives, assert_as_if_nothing_happened):
+def test_a_run_is_resumed_the_moment_its_agent_was_killed(attempts, assert_as_if_nothing_happened):
     """The others end by themselves, and until they have, nobody writes beside them."""
-    lives.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
-    lives.until_event("checkpoint.saved", 2)
-    before = processes_of(lives.run_dir)
+    attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
+    attempts.until_event("checkpoint.saved", 2)
+    before = processes_of(attempts.run_dir)
     assert len(before) >= 5
-    lives.send(signal.SIGKILL)
-    lives.open("gates")
-    lives.resume("--start=1")
-    assert_as_if_nothing_happened(lives.ended())
-    assert not before.keys() & processes_of(lives.run_dir).keys()
+    attempts.send(signal.SIGKILL)
+    attempts.open("gates")
+    attempts.resume("--start=1")
+    assert_as_if_nothing_happened(attempts.ended())
+    assert not before.keys() & processes_of(attempts.run_dir).keys()
 
 
-def test_a_coordinator_left_behind_is_waited_for(lives, assert_as_if_nothing_happened):
-    lives.begin("--start=1", EVERY_FOUR, args=("--paced-from=10",))
-    lives.until_event("checkpoint.saved", 2)
-    left = pid_of(lives.status, "coordinator")
+def test_a_coordinator_left_behind_is_waited_for(attempts, assert_as_if_nothing_happened):
+    attempts.begin("--start=1", EVERY_FOUR, args=("--paced-from=10",))
+    attempts.until_event("checkpoint.saved", 2)
+    left = pid_of(attempts.status, "coordinator")
     os.kill(left, signal.SIGSTOP)
-    lives.send(signal.SIGKILL)
-    assert lives.finish() == -signal.SIGKILL
-    events = lives.run_dir.events.read_bytes()
-    lives.resume()
-    assert lives.finish() == 2
-    assert "is in use" in lives.said
-    assert lives.run_dir.events.read_bytes() == events
+    attempts.send(signal.SIGKILL)
+    assert attempts.finish() == -signal.SIGKILL
+    events = attempts.run_dir.events.read_bytes()
+    attempts.resume()
+    assert attempts.finish() == 2
+    assert "is in use" in attempts.said
+    assert attempts.run_dir.events.read_bytes() == events
     os.kill(left, signal.SIGCONT)
-    eventually(lambda: left not in processes_of(lives.run_dir), "it ends with its agent's pipe")
-    lives.open("gates")
-    lives.resume("--start=2")
-    assert_as_if_nothing_happened(lives.ended())
+    eventually(lambda: left not in processes_of(attempts.run_dir), "it ends with its agent's pipe")
+    attempts.open("gates")
+    attempts.resume("--start=2")
+    assert_as_if_nothing_happened(attempts.ended())
 
 
 # -- after the last step -------------------------------------------------------------------------------------
@@ -185,73 +189,73 @@ def assert_equal(ended, expected):
         ("mixed.py", ("--end=return",)),
     ],
 )
-def test_everything_dies_before_the_model_is_written(lives, quietly, script, args):
+def test_everything_dies_before_the_model_is_written(attempts, quietly, script, args):
     """What is left to do is to write it, however the training had ended."""
     expected = quietly(script, *args)
-    lives.begin("--start=2", EVERY_FOUR, script=script, args=(*args, "--hold=before-model"))
-    lives.until_file("held")
-    lives.kill_everything()
-    assert not lives.run_dir.model.exists()
-    lives.resume("--start=3", "--copies=2")
-    ended = lives.ended()
+    attempts.begin("--start=2", EVERY_FOUR, script=script, args=(*args, "--hold=before-model"))
+    attempts.until_file("held")
+    attempts.kill_everything()
+    assert not attempts.run_dir.model.exists()
+    attempts.resume("--start=3", "--copies=2")
+    ended = attempts.ended()
     assert_equal(ended, expected)
     (resumed,) = ended.events("run.resumed")
     assert (resumed.step, resumed.detail["lost_steps"]) == (len(expected.run.ledger), 0)
     assert max(line.generation for line in ended.run.ledger) == 1, "nothing was trained again"
 
 
-def test_every_worker_dies_before_the_model_is_written(lives, assert_as_if_nothing_happened):
+def test_every_worker_dies_before_the_model_is_written(attempts, assert_as_if_nothing_happened):
     """While ``elastane run`` lives, it needs nobody to resume it."""
-    lives.begin("--start=2", EVERY_FOUR, args=("--hold=before-model",))
-    lives.until_file("held")
-    kill_workers(lives)
-    ended = lives.ended()
+    attempts.begin("--start=2", EVERY_FOUR, args=("--hold=before-model",))
+    attempts.until_file("held")
+    kill_workers(attempts)
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     (resumed,) = ended.events("run.resumed")
     assert (resumed.step, resumed.why.split(":")[0]) == (30, "every copy of the state died")
 
 
-def test_a_finished_run_is_not_resumed(lives):
-    lives.begin(args=("--steps=2",))
-    assert lives.finish() == 0
-    before = contents(lives.run_dir.root)
-    lives.resume()
-    assert lives.finish() == 2
-    assert "has finished" in lives.said
-    assert contents(lives.run_dir.root) == before
+def test_a_finished_run_is_not_resumed(attempts):
+    attempts.begin(args=("--steps=2",))
+    assert attempts.finish() == 0
+    before = contents(attempts.run_dir.root)
+    attempts.resume()
+    assert attempts.finish() == 2
+    assert "has finished" in attempts.said
+    assert contents(attempts.run_dir.root) == before
 
 
 # -- every copy of the state ---------------------------------------------------------------------------------
 
 
-def kill_workers(lives, *others: str) -> None:
-    for row in lives.status.processes:
+def kill_workers(attempts, *others: str) -> None:
+    for row in attempts.status.processes:
         if row.role in ("worker", *others):
             os.kill(row.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("others", [(), ("coordinator",), ("coordinator", "spare")])
-def test_every_copy_of_the_state_dies_and_the_run_has_another_life(
-    lives, assert_as_if_nothing_happened, others
+def test_every_copy_of_the_state_dies_and_the_run_has_another_attempt(
+    attempts, assert_as_if_nothing_happened, others
 ):
-    lives.begin("--start=3", "--copies=2", EVERY_FOUR, args=("--paced-from=12",))
-    lives.until_event("checkpoint.saved", 2)
-    lives.until_step(11)
-    kill_workers(lives, *others)
-    lives.open("gates")
-    ended = lives.ended()
+    attempts.begin("--start=3", "--copies=2", EVERY_FOUR, args=("--paced-from=12",))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.until_step(11)
+    kill_workers(attempts, *others)
+    attempts.open("gates")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     (resumed,) = ended.events("run.resumed")
     assert (resumed.step, resumed.detail["lost_steps"]) == (8, 3)
 
 
-def test_without_a_checkpoint_the_loss_of_every_copy_ends_the_run(lives):
-    lives.begin("--start=2", "--checkpoint-every=never", args=("--paced-from=5",))
-    lives.until_step(4)
-    kill_workers(lives)
-    assert lives.finish() == 1
-    assert "no way back" in lives.said
-    assert "every copy died" in lives.said
+def test_without_a_checkpoint_the_loss_of_every_copy_ends_the_run(attempts):
+    attempts.begin("--start=2", "--checkpoint-every=never", args=("--paced-from=5",))
+    attempts.until_step(4)
+    kill_workers(attempts)
+    assert attempts.finish() == 1
+    assert "no way back" in attempts.said
+    assert "every copy died" in attempts.said
 
 
 # -- damage --------------------------------------------------------------------------------------------------
@@ -304,43 +308,43 @@ def take_the_marker(checkpoint: Path) -> str:
     ids=lambda d: d.__name__,
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    lives, assert_as_if_nothing_happened, damage
+    attempts, assert_as_if_nothing_happened, damage
 ):
-    lives.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
-    lives.until_event("checkpoint.saved", 2)
-    lives.kill_everything()
-    said = damage(lives.run_dir.checkpoints / checkpoint_name(8))
-    lives.open("gates")
-    lives.resume("--start=3", "--copies=2")
-    ended = lives.ended()
+    attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    said = damage(attempts.run_dir.checkpoints / checkpoint_name(8))
+    attempts.open("gates")
+    attempts.resume("--start=3", "--copies=2")
+    ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     assert said in ended.over.why
     assert ended.events("run.resumed")[0].detail["name"] == checkpoint_name(4)
 
 
-def test_with_every_checkpoint_damaged_nothing_is_started_and_nothing_changed(lives):
-    lives.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
-    lives.until_event("checkpoint.saved", 2)
-    lives.kill_everything()
-    flip_a_bit(lives.run_dir.checkpoints / checkpoint_name(4))
-    cut_short(lives.run_dir.checkpoints / checkpoint_name(8))
-    before = contents(lives.run_dir.root)
-    lives.resume()
-    assert lives.finish() == 1
-    assert "none of the 2 checkpoints" in lives.said
-    assert checkpoint_name(8) in lives.said
-    assert contents(lives.run_dir.root) == before
+def test_with_every_checkpoint_damaged_nothing_is_started_and_nothing_changed(attempts):
+    attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    flip_a_bit(attempts.run_dir.checkpoints / checkpoint_name(4))
+    cut_short(attempts.run_dir.checkpoints / checkpoint_name(8))
+    before = contents(attempts.run_dir.root)
+    attempts.resume()
+    assert attempts.finish() == 1
+    assert "none of the 2 checkpoints" in attempts.said
+    assert checkpoint_name(8) in attempts.said
+    assert contents(attempts.run_dir.root) == before
 
 
-def test_before_the_first_checkpoint_there_is_nothing_to_resume(lives):
-    lives.begin("--start=2", "--checkpoint-every=25 steps", args=("--paced-from=10",))
-    lives.until_step(9)
-    lives.kill_everything()
-    before = contents(lives.run_dir.root)
-    lives.resume()
-    assert lives.finish() == 1
-    assert "holds no finished checkpoint" in lives.said
-    assert contents(lives.run_dir.root) == before
+def test_before_the_first_checkpoint_there_is_nothing_to_resume(attempts):
+    attempts.begin("--start=2", "--checkpoint-every=25 steps", args=("--paced-from=10",))
+    attempts.until_step(9)
+    attempts.kill_everything()
+    before = contents(attempts.run_dir.root)
+    attempts.resume()
+    assert attempts.finish() == 1
+    assert "holds no finished checkpoint" in attempts.said
+    assert contents(attempts.run_dir.root) == before
 
 
 # -- what must come back -------------------------------------------------------------------------------------
@@ -355,20 +359,20 @@ def test_before_the_first_checkpoint_there_is_nothing_to_resume(lives):
     ],
     ids=["cursors of streams", "loaders", "scaler, plateau, keep and patience"],
 )
-def test_state_of_every_kind_comes_back(lives, quietly, script, args):
+def test_state_of_every_kind_comes_back(attempts, quietly, script, args):
     """In the middle of an epoch, with scales moved, steps skipped and patience half run out."""
     expected = quietly(script, *args)
-    lives.begin("--start=2", EVERY_FOUR, script=script, args=(*args, "--paced-from=10"))
-    lives.until_event("checkpoint.saved", 2)
-    lives.kill_everything()
-    lives.open("gates")
-    lives.resume("--start=3", "--copies=2")
-    ended = lives.ended()
+    attempts.begin("--start=2", EVERY_FOUR, script=script, args=(*args, "--paced-from=10"))
+    attempts.until_event("checkpoint.saved", 2)
+    attempts.kill_everything()
+    attempts.open("gates")
+    attempts.resume("--start=3", "--copies=2")
+    ended = attempts.ended()
     assert_equal(ended, expected)
     assert ended.events("run.resumed")[0].step == 8
 
 
-# -- and by the command line alone, with lives that import everything anew -----------------------------------
+# -- and by the command line alone, with attempts that import everything anew --------------------------------
 
 SURVIVE = Path(__file__).parents[2] / "benchmarks" / "survive.py"
 

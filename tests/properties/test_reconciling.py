@@ -1,4 +1,4 @@
-"""Lives of a job, whatever happens: to the job, to the orders, and to the controller between any two of them.
+"""Attempts of a job under any order of faults in the job, its orders and the controller.
 
 The world is an engine in little: it does what `elastane.api.orders` and `elastane.engines` promise, no more.
 """
@@ -9,8 +9,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastane.api.attempts import Outcome
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
-from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
 from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.controller.course import Course
@@ -39,7 +39,7 @@ ENOUGH_TURNS = 700
 class World:
     """One job on a machine."""
 
-    life: int = 0
+    attempt: int = 0
     agent: bool = False
     outcome: Outcome | None = None
     target: int = 0
@@ -57,12 +57,12 @@ class World:
         return self.agent or self.workers > 0 or bool(self.booting)
 
     def seen(self) -> Observation:
-        if self.failed > self.life and not self.present:
-            return Observation(job="j", life=self.failed, outcome=Outcome(128, "could not begin"))
+        if self.failed > self.attempt and not self.present:
+            return Observation(job="j", attempt=self.failed, outcome=Outcome(128, "could not begin"))
         told = self.agent and self.answers
         return Observation(
             job="j",
-            life=self.life,
+            attempt=self.attempt,
             present=self.present,
             agent=self.agent,
             outcome=self.outcome,
@@ -73,10 +73,10 @@ class World:
 
     def obey(self, order: Order | None) -> None:
         """An engine may be asked for anything at any time."""
-        mine = isinstance(order, Resize | Evict | Stop | Kill) and order.life == self.life
+        mine = isinstance(order, Resize | Evict | Stop | Kill) and order.attempt == self.attempt
         match order:
-            case Start(life=life, workers=workers) if life > self.life:
-                self.booting.append((life, workers))
+            case Start(attempt=attempt, workers=workers) if attempt > self.attempt:
+                self.booting.append((attempt, workers))
             case Resize(workers=workers) if mine and self.agent:
                 self.target = workers
             case Evict() if mine and self.agent:
@@ -101,13 +101,13 @@ class World:
             # Stopped, or in a driver that does not answer: only SIGKILL ends it.
             self.workers -= not self.stuck
         elif not self.agent and self.booting:
-            life, workers = self.booting.pop(0)
-            if life > self.life:
+            attempt, workers = self.booting.pop(0)
+            if attempt > self.attempt:
                 # Only one at a time can take the lock, and no number twice.
                 assert self.workers == 0
-                self.life, self.agent, self.outcome = life, True, None
+                self.attempt, self.agent, self.outcome = attempt, True, None
                 self.target, self.workers, self.stopping, self.stuck = workers, 0, False, False
-                self.begun.append(life)
+                self.begun.append(attempt)
         elif self.agent and self.stopping:
             self.end(Outcome(130, "stopped"))
         elif self.agent:
@@ -225,7 +225,7 @@ def test_a_paused_or_cancelled_job_holds_nothing_in_the_end(history, how) -> Non
 
 
 @given(LATE_HISTORIES)
-def test_no_life_is_lived_twice_and_none_out_of_order(history) -> None:
+def test_no_attempt_is_lived_twice_and_none_out_of_order(history) -> None:
     turns = played(history)
     left_alone(turns)
     assert turns.world.begun == sorted(set(turns.world.begun))
@@ -240,7 +240,7 @@ def test_what_counts_as_free_is_free(history) -> None:
         turns.turn(fate)
         for _ in range(passing):
             turns.world.go_on()
-            ready = [workers for life, workers in turns.world.booting if life > turns.world.life]
+            ready = [workers for attempt, workers in turns.world.booting if attempt > turns.world.attempt]
             assert turns.course.uses >= max([turns.world.workers, *ready])
             assert not turns.world.agent or turns.course.uses >= turns.world.target
 

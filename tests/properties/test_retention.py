@@ -105,8 +105,8 @@ def test_what_is_no_checkpoint_has_no_age(name):
 
 
 @given(some, rules, st.data())
-def test_the_one_that_the_present_life_began_with_stays(found, wanted, data):
-    """Whoever joins later in that life looks at it: without it a resumed run could not grow."""
+def test_the_one_that_the_present_attempt_began_with_stays(found, wanted, data):
+    """Whoever joins later in that attempt looks at it: without it a resumed run could not grow."""
     origin = data.draw(st.sampled_from([s.name for s in found] or [""]))
     gone = {deletion.name for deletion in deletions(found, wanted)}
     keeping = msgspec.structs.replace(wanted, origin=origin)

@@ -18,7 +18,7 @@ decode_peer = msgspec.msgpack.Decoder(AnyPeerMessage).decode
 
 
 def play(some, then, repeat):
-    """Play a plan and the life after it; when a promise breaks, the end of the transcript is the failure."""
+    """Play a plan and the attempt after it; a broken promise fails with the end of the transcript."""
     try:
         first = History(some)
         first.play()

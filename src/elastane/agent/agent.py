@@ -53,7 +53,7 @@ class Agent:
         run_dir: with ``run.json``, ``secret`` and ``logs/`` in place and the lock taken.
         spec: of the run.
         commands: how processes are started.
-        resumed: what this life of the run begins with; None: it is its first.
+        resumed: what this attempt of the run begins with; None: it is its first.
     """
 
     def __init__(

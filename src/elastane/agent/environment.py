@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 HASH_SEED = {"PYTHONHASHSEED": "0"}
-"""Gives a ``set`` of strings the same order in every process of a run, and in every life of it.
+"""Gives a ``set`` of strings the same order in every process of a run, and in every attempt of it.
 
 Python otherwise draws a seed for each process. A script that numbers its vocabulary or orders its parameter
 groups by a set would then train another model in a joiner, and in the run after a resume.

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 LARGEST_COUNT = 10**9
-"""Of devices, workers or virtual ranks, of the samples of one step, of the lives of one job."""
+"""Of devices, workers or virtual ranks, of the samples of one step, of the attempts of one job."""
 MOST_STEPS = 10**12
 LAST_MOMENT_S = 253_402_300_799.0
 """The end of the year 9999: later moments have no date."""

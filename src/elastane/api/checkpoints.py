@@ -218,8 +218,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
         last: so many of the newest.
         every: those of every so many steps.
         best: the best by a metric, ``("eval_loss", "min")``.
-        origin: the one that the present life of the run began with, which whoever joins still looks at; it is
-            kept whatever the rules say. Empty: the run began anew.
+        origin: the one that the present attempt of the run began with, which whoever joins still looks at; it
+            is kept whatever the rules say. Empty: the run began anew.
     """
 
     last: int | None = None

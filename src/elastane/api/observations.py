@@ -2,7 +2,7 @@
 
 import msgspec
 
-from elastane.api.lives import Outcome
+from elastane.api.attempts import Outcome
 
 RECENT_STEPS = 20
 """Over which a loss is averaged where one lucky step must not count."""
@@ -49,11 +49,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         job: its name.
-        life: number of the newest life that has begun; 0: none.
-        present: some process of the job exists, a life that is about to begin included. Only when none does
-            are its devices free.
-        agent: the agent of ``life`` lives.
-        outcome: how ``life`` ended; None: it has not, or left no word.
+        attempt: number of the newest attempt that has begun; 0: none.
+        present: some process of the job exists, an attempt that is about to begin included. Only when none
+            does are its devices free.
+        agent: the agent of ``attempt`` attempts.
+        outcome: how ``attempt`` ended; None: it has not, or left no word.
         workers: worker processes that exist, those on their way in or out included; None: nobody answered.
         members: of ``workers``, those that take part in the training; None: the engine counts processes
             only.
@@ -66,7 +66,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     job: str
-    life: int = 0
+    attempt: int = 0
     present: bool = False
     agent: bool = False
     outcome: Outcome | None = None

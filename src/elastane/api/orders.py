@@ -1,6 +1,6 @@
 """What an engine can be told. Every order may be lost, repeated or late without harm.
 
-Each names the life it means, and an engine leaves every other life alone.
+Each names the attempt it means, and an engine leaves every other attempt alone.
 """
 
 from typing import TypeAlias
@@ -11,14 +11,14 @@ from elastane.api.jobs import JobSpec
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Begin a life with so many workers, unless it has begun already.
+    """Begin an attempt with so many workers, unless it has begun already.
 
     Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning. What has
     lived under the job's name before it was submitted, in seconds since 1970, was another job.
     """
 
     job: str
-    life: int
+    attempt: int
     workers: int
     spec: JobSpec
     submitted_s: float = 0.0
@@ -28,7 +28,7 @@ class Resize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Train with so many workers from now on; ``limits`` are the fewest and most that the job may have."""
 
     job: str
-    life: int
+    attempt: int
     workers: int
     limits: tuple[int, int]
 
@@ -37,7 +37,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Let one worker leave at a commit, because its device will not be there for long."""
 
     job: str
-    life: int
+    attempt: int
     worker: int
 
 
@@ -48,22 +48,22 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     job: str
-    life: int
+    attempt: int
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End the life at the next commit, with a checkpoint where the run keeps any; ``why``: in a sentence."""
+    """End the attempt at the next commit, with a checkpoint if the run keeps any; ``why`` is a sentence."""
 
     job: str
-    life: int
+    attempt: int
     why: str = ""
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End every process of the life now, those its agent has left behind included."""
+    """End every process of the attempt now, those its agent has left behind included."""
 
     job: str
-    life: int
+    attempt: int
 
 
 class Settle(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -212,7 +212,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
         observed: what it has, as last seen.
         explained: why.
         run_dir: where its run lies, on the machines that run it; empty: it never began.
-        lives: that are over: it has crashed, was preempted or paused so often.
+        attempts: that are over: it has crashed, was preempted or paused so often.
         crashes: of its own; these count against its retries.
         resizes: how often its grant changed while it ran.
         preemptions: how often it was stopped for others; by its own budget or limits does not count.
@@ -222,7 +222,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
         spending_since_s: since when it uses that, at that price.
         active_s: seconds it has held devices, before ``active_since_s``.
         active_since_s: since when it holds some; None: it holds none.
-        why: how it ended, why it is about to, or how its last life did.
+        why: how it ended, why it is about to, or how its last attempt did.
         traceback: the user's own, if the script raised.
     """
 
@@ -232,7 +232,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
     observed: Observed
     explained: Explanation
     run_dir: str
-    lives: int
+    attempts: int
     crashes: int
     resizes: int
     preemptions: int

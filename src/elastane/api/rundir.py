@@ -103,9 +103,9 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "controller.db"
 
     @property
-    def life(self) -> Path:
-        """`elastane.api.lives.Life` of a job that was started by an engine."""
-        return self.root / "life.json"
+    def attempt(self) -> Path:
+        """`elastane.api.attempts.Attempt` of a job that was started by an engine."""
+        return self.root / "attempt.json"
 
     @property
     def presence(self) -> Path:

@@ -134,13 +134,13 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What the present life of a run began with.
+    """What the present attempt of a run began with.
 
     Args:
         checkpoint: its name; empty: none, everything is done again.
         step: of the checkpoint.
         times: how often the run has been resumed.
-        first_worker: number of the first worker of this life; none is used twice.
+        first_worker: number of the first worker of this attempt; none is used twice.
         first_term: of its first coordinator, likewise.
     """
 
@@ -159,7 +159,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         spec: what was asked for.
         pinned: None before the first worker has loaded the script.
         created: UTC.
-        resumed: what the present life began with; None in the first.
+        resumed: what the present attempt began with; None in the first.
         typed: the options of ``elastane run`` that the user has typed; None: the run was asked for in another
             way.
     """

@@ -9,9 +9,9 @@ from elastane.api.checkpoints import EVALUATION, Deletion, Retention, Summary
 def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
     """Checkpoints to delete, oldest first, each with its reason.
 
-    Never the newest complete one, never the best one, never the one that the run's present life began with,
-    never anything newer than the newest complete one (it may be in the making), never one of a schema this
-    version does not know.
+    Never the newest complete one, never the best one, never the one that the run's present attempt began
+    with, never anything newer than the newest complete one (it may be in the making), never one of a schema
+    this version does not know.
 
     Raises:
         ValueError: a rule keeps a number of checkpoints below one.

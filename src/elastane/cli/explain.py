@@ -21,7 +21,7 @@ def explain(
     """
     run_dir = found_run(name, job=job)
     # Jobs of the cluster are runs of this machine, too; it is the cluster's controller that knows why.
-    if run_dir is not None and not run_dir.life.exists():
+    if run_dir is not None and not run_dir.attempt.exists():
         run_explained(run_dir, as_json=as_json)
     else:
         job_explained(name, as_json=as_json)

@@ -9,8 +9,8 @@ from elastane.api.printable import folded
 from elastane.api.records import EventLine
 from elastane.cli.runs.progress import Progress
 from elastane.cli.tables import UNBOUNDED
+from elastane.observability.attempts import restored_of
 from elastane.observability.evaluations import KIND, evaluation_text
-from elastane.observability.lives import restored_of
 from elastane.observability.quantities import speed_text
 
 COLOURS = {
@@ -58,7 +58,7 @@ def event_text(event: EventLine) -> Text:
 
 
 def restored_event(events: Sequence[EventLine]) -> EventLine:
-    """What every worker of a new life has read of its checkpoint, told once for all of them.
+    """What every worker of a new attempt has read of its checkpoint, told once for all of them.
 
     Args:
         events: ``checkpoint.restored`` of each, at least one.

@@ -1,4 +1,4 @@
-"""What the controller keeps of a job between two turns, as far as its lives are concerned."""
+"""What the controller keeps of a job between two turns, as far as its attempts are concerned."""
 
 from typing import Literal
 
@@ -37,10 +37,10 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         gone_by_s: when workers beyond those granted are to be gone; 0: nobody was asked to leave.
         beyond_since_s: since when there are such workers, though their agent was told, or nobody says that it
             was not; None: there are none.
-        over: so many of its lives have ended and been judged. The next has the number after.
+        over: so many of its attempts have ended and been judged. The next has the number after.
         crashes: of those, how many count against the retry limit.
-        retry_at_s: no life begins before; in seconds since 1970.
-        why: how the last life ended, if another is to follow.
+        retry_at_s: no attempt begins before; in seconds since 1970.
+        why: how the last attempt ended, if another is to follow.
         ended: None: it may still run.
     """
 
@@ -78,7 +78,7 @@ def course_of(job: Job) -> Course:
         ending=_ending(job.wanted, job.why),
         gone_by_s=job.grant.drain_until_s,
         beyond_since_s=job.observed.beyond_since_s,
-        over=job.lives,
+        over=job.attempts,
         crashes=job.crashes,
         retry_at_s=job.retry_at_s,
         why=job.why,

@@ -39,7 +39,7 @@ class Embedded:
     Args:
         run_dir: of the run; the store is in it, so that other terminals can read the reasons.
         spec: of the run.
-        life: number of the run's life, from 1.
+        attempt: number of the run's attempt, from 1.
         devices: of this machine: how many, and ``cpu`` or ``gpu``.
         say: where a failure is told; training does not stop for it.
     """
@@ -48,12 +48,12 @@ class Embedded:
         self,
         run_dir: RunDir,
         spec: RunSpec,
-        life: int,
+        attempt: int,
         devices: tuple[int, str],
         say: Callable[[str], None],
     ) -> None:
         self._run_dir = run_dir
-        self._job = job_of(spec, life, kind=devices[1])
+        self._job = job_of(spec, attempt, kind=devices[1])
         self._pool = pool_of(self._job, devices)
         self._say = say
         self._over = threading.Event()
@@ -159,16 +159,16 @@ def explained(run_dir: RunDir) -> Explained | None:
         store.close()
 
 
-def job_of(spec: RunSpec, life: int, *, kind: str) -> JobSpec:
+def job_of(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
     """The job that a run is in the store of its own controller.
 
     Args:
         spec: of the run.
-        life: its number.
+        attempt: its number.
         kind: of device; of cores, a worker takes as many as it has threads.
     """
     return JobSpec(
-        name=spec.name if life == 1 else f"{spec.name}.{life}",
+        name=spec.name if attempt == 1 else f"{spec.name}.{attempt}",
         team=TEAM,
         script="" if spec.module else spec.script,
         module=spec.module,

@@ -415,5 +415,7 @@ def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:
     if not seen.present:
         return Settle(job=job.name)
     over = course_of(job)
-    gone = Course(job=over.job, spec=over.spec, over=max(over.over, seen.life - 1), ending=Ended("cancelled"))
+    gone = Course(
+        job=over.job, spec=over.spec, over=max(over.over, seen.attempt - 1), ending=Ended("cancelled")
+    )
     return due(gone, seen, now_s)

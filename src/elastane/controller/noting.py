@@ -29,18 +29,18 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
         job: its name.
         state: where it is now.
         observed: what the engine saw.
-        lives: that are over.
+        attempts: that are over.
         crashes: of those, its own.
-        retry_at_s: no life begins before.
+        retry_at_s: no attempt begins before.
         run_dir: where its run lies.
-        why: how it ended, or how its last life did.
+        why: how it ended, or how its last attempt did.
         traceback: the user's own, if the script raised.
     """
 
     job: str
     state: State
     observed: Observed
-    lives: int = 0
+    attempts: int = 0
     crashes: int = 0
     retry_at_s: float = 0.0
     run_dir: str = ""
@@ -62,7 +62,7 @@ def noted(job: Job, after: Course, seen: Observation, now_s: float) -> Noted:
         job=job.name,
         state=state_of(job, after, present=seen.present),
         observed=_observed(job, after, seen, now_s),
-        lives=after.over,
+        attempts=after.over,
         crashes=after.crashes,
         retry_at_s=after.retry_at_s,
         run_dir=seen.run_dir or job.run_dir,
@@ -93,9 +93,9 @@ def matters(job: Job, after: Noted) -> bool:
 def changes_the_plan(job: Job, after: Noted) -> bool:
     """Whether devices became free or taken, or the job can do something it could not."""
     before, now = job.observed, after.observed
-    return (job.state, job.lives, job.crashes, job.run_dir, before.held) != (
+    return (job.state, job.attempts, job.crashes, job.run_dir, before.held) != (
         after.state,
-        after.lives,
+        after.attempts,
         after.crashes,
         after.run_dir,
         now.held,
@@ -183,10 +183,10 @@ def _missing(
 ) -> tuple[float | None, float | None]:
     """Since when granted workers have not arrived, and since when some that had are gone.
 
-    Whoever grants more says that they are expected, and so does the end of a life that another will follow,
-    from when that may begin. Those that had been there are a fault, until those who take their places are on
-    their way, and then expected since the death. Where the number is not the controller's to change, nothing
-    is missing.
+    Whoever grants more says that they are expected, and so does the end of an attempt that another will
+    follow, from when that may begin. Those that had been there are a fault, until those who take their places
+    are on their way, and then expected since the death. Where the number is not the controller's to change,
+    nothing is missing.
 
     Args:
         before: what was seen before.

@@ -1,8 +1,8 @@
-"""What an observation means for a job. Pure; every life is judged once, however often it is seen ended."""
+"""What an observation means for a job. Pure; every attempt is judged once, however often it is seen ended."""
 
 import msgspec
 
-from elastane.api.lives import NOBODYS_FAULT, Outcome
+from elastane.api.attempts import RETRYABLE, Outcome
 from elastane.api.observations import Observation
 from elastane.controller.course import Course, Ended
 
@@ -12,7 +12,7 @@ LONGEST_RETRY_S = 300.0
 DOUBLINGS = 8
 """From the first wait on, to the longest at the least; of thousands of crashes the power is no float."""
 
-WITHOUT_A_WORD = Outcome(code=NOBODYS_FAULT + 9, why="its agent is gone and left no word")
+WITHOUT_A_WORD = Outcome(code=RETRYABLE + 9, why="its agent is gone and left no word")
 
 
 def observed(course: Course, seen: Observation, now_s: float) -> Course:
@@ -26,8 +26,8 @@ def observed(course: Course, seen: Observation, now_s: float) -> Course:
     course = msgspec.structs.replace(course, held=held(course, seen))
     if seen.present or course.ended is not None:
         return course
-    if seen.life > course.over:
-        course = msgspec.structs.replace(course, over=seen.life)
+    if seen.attempt > course.over:
+        course = msgspec.structs.replace(course, over=seen.attempt)
         course = judged(course, seen.outcome or WITHOUT_A_WORD, now_s)
     if course.ended is None and course.ending is not None:
         course = msgspec.structs.replace(course, ended=course.ending)
@@ -53,7 +53,7 @@ def held(course: Course, seen: Observation) -> int:
 
 
 def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
-    """The job after a life that ended so."""
+    """The job after an attempt that ended so."""
     if outcome.code == FINISHED:
         return msgspec.structs.replace(course, ended=Ended("finished", outcome.why))
     if course.ending is not None and course.ending.how == "cancelled":
@@ -78,17 +78,17 @@ def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
 
 def _unready(course: Course, ending: Ended, outcome: Outcome) -> Course:
     """The job was to stop in order, and did not: its files are those of its newest checkpoint."""
-    words = f"{ending.why}; its last life did not stop in order: {outcome.why}"
+    words = f"{ending.why}; its last attempt did not stop in order: {outcome.why}"
     return msgspec.structs.replace(course, ending=msgspec.structs.replace(ending, why=words))
 
 
 def is_permanent(outcome: Outcome) -> bool:
-    """Another life would end alike: exit codes from 1 to 127, as Kubeflow has it."""
-    return 0 < outcome.code < NOBODYS_FAULT
+    """Another attempt would end alike: exit codes from 1 to 127, as Kubeflow has it."""
+    return 0 < outcome.code < RETRYABLE
 
 
 def retried_at_s(retry_at_s: float, now_s: float) -> float:
-    """When another life may begin; 0: at once.
+    """When another attempt may begin; 0: at once.
 
     No wait is longer than `LONGEST_RETRY_S`: after a clock was set back nobody waits until it shows again
     what it did.

@@ -28,7 +28,7 @@ def due(course: Course, seen: Observation, now_s: float) -> Order | None:
         return None
     return Start(
         job=course.job,
-        life=course.over + 1,
+        attempt=course.over + 1,
         workers=course.granted,
         spec=course.spec,
         submitted_s=course.submitted_s,
@@ -37,24 +37,28 @@ def due(course: Course, seen: Observation, now_s: float) -> Order | None:
 
 def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | None:
     # One that was judged before it began, because its order was long on its way, is as good as any other.
-    kill = Kill(job=course.job, life=seen.life)
+    kill = Kill(job=course.job, attempt=seen.attempt)
     if not seen.agent:
         # Either it is about to begin, or it is about to be gone.
         return kill if seen.lingering_s > LINGER_S else None
     if course.ended is not None or course.granted == 0:
-        return kill if now_s >= course.gone_by_s else Stop(job=course.job, life=seen.life, why=course.reason)
+        return (
+            kill
+            if now_s >= course.gone_by_s
+            else Stop(job=course.job, attempt=seen.attempt, why=course.reason)
+        )
     if seen.target is not None and seen.target != course.granted:
         limits = course.spec.elastic_policy.limits
-        return Resize(job=course.job, life=seen.life, workers=course.granted, limits=limits)
+        return Resize(job=course.job, attempt=seen.attempt, workers=course.granted, limits=limits)
     if _is_hopeless(course, seen, now_s):
         return kill
     if seen.workers is not None and seen.workers > course.granted and 0 < course.gone_by_s <= now_s:
-        return Evict(job=course.job, life=seen.life)
+        return Evict(job=course.job, attempt=seen.attempt)
     return None
 
 
 def _is_hopeless(course: Course, seen: Observation, now_s: float) -> bool:
-    """Whether only the end of the life gives back what it should have given back long ago."""
+    """Whether only the end of the attempt gives back what it should have given back long ago."""
     if course.beyond_since_s is None or not course.gone_by_s or seen.fixed or course.held <= course.granted:
         return False
     # Of an earlier shrink the time is over; who is beyond the grant now may be so for a moment.

@@ -1,7 +1,7 @@
 """What becomes of a job whose record cannot be read. Pure.
 
 Nothing is planned for it. It keeps what it holds while its processes exist. When they are gone, it has ended
-if its last life says so; else it waits, and no other life begins. Whoever may cancel it can: its processes
+if its last attempt says so; else it waits, and no other attempt begins. Cancelling it works: its processes
 are killed then.
 """
 
@@ -37,7 +37,7 @@ def released(job: Job, seen: Observation) -> Released | None:
     if job.wanted in ENDINGS:
         return Released(ENDINGS[job.wanted], job.why)
     after = Released("paused" if job.wanted == "pause" else "queued", job.why)
-    if seen.life > job.lives:
+    if seen.attempt > job.attempts:
         outcome = seen.outcome or WITHOUT_A_WORD
         why = paragraphs(outcome.why, LONGEST_WHY)
         if outcome.code == FINISHED:
@@ -52,5 +52,5 @@ def released(job: Job, seen: Observation) -> Released | None:
 def order(job: Job, seen: Observation) -> Order | None:
     """What its engine must be told: to end its processes, if it is to end."""
     if seen.present and job.wanted in ENDINGS:
-        return Kill(job=job.name, life=seen.life)
+        return Kill(job=job.name, attempt=seen.attempt)
     return None

@@ -25,7 +25,7 @@ class History:
         generation_started: highest number in a ``generation.started``.
         over: the outcome, once it has been written.
         kept: names of the checkpoints written.
-        kept_step: of the newest of them that the present life of the run has written.
+        kept_step: of the newest of them that the present attempt of the run has written.
     """
 
     noted: Noted = frozenset()
@@ -46,7 +46,7 @@ def history_of(events: Iterable[EventLine]) -> History:
     kept_step = 0
     for event in events:
         if event.kind == "run.resumed":
-            # Another life: it has an end of its own, and what is done again is told again.
+            # Another attempt: it has an end of its own, and what is done again is told again.
             over, kept_step = None, 0
             keys.clear()
         if event.kind == "checkpoint.saved":

@@ -228,7 +228,7 @@ def _tell_to_write(turn: Turn, whom: Iterable[WorkerId], attempt: int, writers: 
 def _publish_the_next(turn: Turn) -> None:
     """The oldest that is written; one that storage has refused does not keep back those after it.
 
-    A life that begins with a checkpoint goes on with the ledger, so the lines up to its step come first.
+    An attempt that begins with a checkpoint goes on with the ledger, so the lines up to its step come first.
     """
     roster = turn.roster
     written = [

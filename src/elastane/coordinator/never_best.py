@@ -10,7 +10,7 @@ from elastane.coordinator.actions import Record
 from elastane.coordinator.turn import Turn
 
 KEY = "never best"
-"""Of the event, which is written once per life of the run."""
+"""Of the event, which is written once per attempt of the run."""
 
 
 def warn_if_never_best(turn: Turn, kept: CheckpointKept) -> None:

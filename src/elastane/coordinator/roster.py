@@ -60,7 +60,7 @@ class Roster:
         stopping: who asked first for the end of the run, and why; None: nobody has, as far as is known.
         failed_joins: processes in a row that ended before they became members.
         exhausted: when, and at which step, members ran out of a resource lately.
-        origin: step of the checkpoint this life of the run began with; 0: it began anew.
+        origin: step of the checkpoint this attempt of the run began with; 0: it began anew.
         step: highest committed step heard of.
         recorded: highest step up to which every step's report has been heard.
         early: steps heard beyond ``recorded``.
@@ -323,8 +323,8 @@ def fresh_roster(
         pinned: from ``run.json``, once an earlier coordinator has written it.
         events: changes in ``events.jsonl``.
         last: line of the ledger.
-        origin: step of the checkpoint this life of the run began with; 0: it began anew.
-        first_term: of this life's first coordinator; a later one listens before it decides.
+        origin: step of the checkpoint this attempt of the run began with; 0: it began anew.
+        first_term: of this attempt's first coordinator; a later one listens before it decides.
     """
     past = history_of(events)
     step = origin if last is None else last.step

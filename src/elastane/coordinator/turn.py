@@ -85,7 +85,7 @@ class Turn:
         )
 
     def note(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
-        """A ``worker.*`` event, written once per kind and worker in the life of the run."""
+        """A ``worker.*`` event, written once per kind and worker in an attempt."""
         if (kind, worker) in self.roster.noted:
             return
         self.actions.append(Record(self.about(kind, worker, why, pid=pid)))

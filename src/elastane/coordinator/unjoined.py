@@ -11,7 +11,7 @@ PATIENCE_S = 10.0
 """A script imports packages and reads data before it joins; many do so within this time."""
 
 KEY = "unjoined"
-"""Of the event, which is written once per life of the run."""
+"""Of the event, which is written once per attempt of the run."""
 
 
 def warn_of_unjoined(turn: Turn) -> None:

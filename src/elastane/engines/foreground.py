@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from elastane.api.attempts import Outcome
 from elastane.api.control import Answer, AskResize, AskStatus
-from elastane.api.lives import Outcome
 from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Order, Resize, Start
 from elastane.api.rundir import RunDir
@@ -11,8 +11,8 @@ from elastane.engines.local.counted import counted
 from elastane.engines.local.watched import Watched
 
 ANSWER_S = 1.0
-LIFE = 1
-"""Of each job: the run's next life is another one."""
+ATTEMPT = 1
+"""Of each job: the run's next attempt is another one."""
 
 ENDED_BEFORE = Outcome(code=1, why="`elastane run` has ended")
 """For good: what `elastane run --resume` goes on with is another job."""
@@ -31,15 +31,15 @@ class Foreground:
         self._watched = Watched(run_dir)
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
-        """The run as its coordinator says; other jobs are earlier lives of it, which are over."""
-        gone = {name: Observation(job=name, life=LIFE, outcome=ENDED_BEFORE) for name in jobs}
+        """The run as its coordinator says; other jobs are earlier attempts of it, which are over."""
+        gone = {name: Observation(job=name, attempt=ATTEMPT, outcome=ENDED_BEFORE) for name in jobs}
         return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
 
     def _observation(self, answer: Answer | None) -> Observation:
         count = counted(answer)
         return Observation(
             job=self._job,
-            life=LIFE,
+            attempt=ATTEMPT,
             present=True,
             agent=True,
             workers=count.workers,

@@ -10,10 +10,10 @@ import msgspec
 
 from elastane.api.environment import Environment
 from elastane.api.records import EventLine
+from elastane.observability.attempts import AttemptCost, is_beginning
 from elastane.observability.drawing import number
 from elastane.observability.evaluations import means_text, value_text
 from elastane.observability.facts import Facts
-from elastane.observability.lives import Life, is_beginning
 from elastane.observability.metrics import Metrics
 from elastane.observability.optimizer_groups import (
     MOST_GROUPS,
@@ -217,7 +217,7 @@ def happenings(run: Recorded, metrics: Metrics) -> Iterable[str]:
     changes = [
         event
         for event in run.events
-        if event.kind in TOLD and not is_beginning(event, step_of(event, run.ledger), metrics.lives)
+        if event.kind in TOLD and not is_beginning(event, step_of(event, run.ledger), metrics.attempts)
     ]
     counts = Counter(event.kind for event in changes)
     told = [
@@ -258,23 +258,23 @@ def checkpoints(metrics: Metrics) -> Iterable[str]:
         yield "None were written or used: the state lived in the workers from the first step to the last."
         return
     written = [checkpoint for checkpoint in metrics.checkpoints if not checkpoint.used]
-    yield f"{len(written)} written, " + ("none used." if not metrics.lives else "training went on from:")
-    for life in metrics.lives:
-        yield f"- {code(life.checkpoint)}, step {life.step:,}{going_on(life)}"
+    yield f"{len(written)} written, " + ("none used." if not metrics.attempts else "training went on from:")
+    for attempt in metrics.attempts:
+        yield f"- {code(attempt.checkpoint)}, step {attempt.step:,}{going_on(attempt)}"
     if written:
         last = written[-1]
         step = "" if last.step is None else f" after step {last.step:,}"
         yield f"\nThe last one: {code(last.name)}{step}."
 
 
-def going_on(life: Life) -> str:
-    """What a life cost, as far as it is known."""
+def going_on(attempt: AttemptCost) -> str:
+    """What an attempt cost, as far as it is known."""
     words = []
-    if life.lost_steps:
-        words.append(f"{life.lost_steps:,} step{plural(life.lost_steps)} after it made again")
-    if life.restored is not None:
-        speed = speed_text(life.restored.bytes, life.restored.seconds)
-        words.append(f"{speed} read on {life.restored.workers} worker{plural(life.restored.workers)}")
+    if attempt.lost_steps:
+        words.append(f"{attempt.lost_steps:,} step{plural(attempt.lost_steps)} after it made again")
+    if attempt.restored is not None:
+        speed = speed_text(attempt.restored.bytes, attempt.restored.seconds)
+        words.append(f"{speed} read on {attempt.restored.workers} worker{plural(attempt.restored.workers)}")
     return ": " + ", ".join(words) if words else ""
 
 

@@ -7,10 +7,10 @@ from html import escape
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.attempts import AttemptCost, compute_attempt_costs, is_beginning
 from elastane.observability.curves import evaluation_means, loss_scores
 from elastane.observability.drawing import Axis, frame, nice_ticks, path
 from elastane.observability.facts import median
-from elastane.observability.lives import Life, is_beginning, lives_of
 from elastane.observability.loss_panel import View, loss_panel, views_of
 from elastane.observability.series import Lane, Point, lanes_of, points_of, sizes_of, step_of, thinned
 
@@ -90,7 +90,7 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
     losses = thinned(points, height=loss_height)
     scores = loss_scores(evaluation_means(events, ledger))
     lanes = lanes_of(ledger)
-    lives = lives_of(events, ledger)
+    attempts = compute_attempt_costs(events, ledger)
     shown = lanes if len(lanes) <= MOST_LANES else []
 
     parts: list[str] = []
@@ -113,16 +113,16 @@ def chart_of(ledger: Sequence[LedgerLine], events: Sequence[EventLine], virtual_
     if kept:
         kept_top = bottom + GAP_PX
         bottom = kept_top + KEPT_PX
-        parts += kept_panel(kept, {life.checkpoint for life in lives}, x, kept_top)
+        parts += kept_panel(kept, {attempt.checkpoint for attempt in attempts}, x, kept_top)
     parts += step_ticks(x, bottom)
     # Who begins is no change; who comes or goes later is.
-    changes = [event for event in events if not is_beginning(event, step_of(event, ledger), lives)]
+    changes = [event for event in events if not is_beginning(event, step_of(event, ledger), attempts)]
     marks = marks_of(changes, ledger, x)
     height = bottom + 40
     svg = (
         f'<svg id="chart" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'aria-label="Loss, workers and step time over {len(ledger)} steps">'
-        + "".join(made_again(lives, x, top, bottom))
+        + "".join(made_again(attempts, x, top, bottom))
         + "".join(draw_marks(marks, bottom))
         + "".join(parts)
         + f'<g id="cross" visibility="hidden"><line y1="{MARKS_PX + 6}" y2="{bottom:.1f}"/>'
@@ -231,12 +231,14 @@ def kept_panel(kept: Mapping[str, int], used: Collection[str], x: Axis, top: flo
         )
 
 
-def made_again(lives: Sequence[Life], x: Axis, top: float, bottom: float) -> Iterable[str]:
-    """Steps that one life lost and the next made again."""
-    for life in lives:
-        if life.lost_steps:
-            start, stop = x(max(life.step, x.low)), x(min(life.step + life.lost_steps, x.high))
-            words = f"steps {life.step + 1} to {life.step + life.lost_steps} were lost and made again"
+def made_again(attempts: Sequence[AttemptCost], x: Axis, top: float, bottom: float) -> Iterable[str]:
+    """Steps that one attempt lost and the next made again."""
+    for attempt in attempts:
+        if attempt.lost_steps:
+            start, stop = x(max(attempt.step, x.low)), x(min(attempt.step + attempt.lost_steps, x.high))
+            words = (
+                f"steps {attempt.step + 1} to {attempt.step + attempt.lost_steps} were lost and made again"
+            )
             yield (
                 f'<rect class="again" x="{start}" y="{top}" width="{max(stop - start, 1):.2f}" '
                 f'height="{bottom - top:.1f}"><title>{words}</title></rect>'

@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api.records import Digest, LedgerLine
 from elastane.api.spec import Pinned
-from elastane.observability.digests import digest_problems, is_due, is_end_of_a_life, with_last_digest
+from elastane.observability.digests import digest_problems, ends_attempt, is_due, with_last_digest
 from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
 from elastane.observability.tensors import (
@@ -169,8 +169,8 @@ def problems_within(run: Recorded, one_sided: frozenset[int]) -> tuple[RunProble
 def one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifference, ...]:
     """Find the steps at which one run has a digest, and the other should have one and has none.
 
-    Runs may differ in how many steps lie between two digests. A life that ends also leaves a digest behind,
-    which a run without that end does not have.
+    Runs may differ in how many steps lie between two digests. An attempt that ends also leaves a digest
+    behind, which a run without that end does not have.
     """
     same_every = first.record.spec.digest_every == second.record.spec.digest_every
     found = []
@@ -178,7 +178,7 @@ def one_sided_digests(first: Recorded, second: Recorded) -> tuple[LedgerDifferen
         if a.step != b.step or (a.digest is None) == (b.digest is None):
             continue
         having, lacking = (first, second) if b.digest is None else (second, first)
-        if is_due(lacking, a.step) or (same_every and not is_end_of_a_life(having, a.step)):
+        if is_due(lacking, a.step) or (same_every and not ends_attempt(having, a.step)):
             texts = tuple("none" if line.digest is None else line.digest.parameters for line in (a, b))
             found.append(LedgerDifference("digest", a.step, texts[0], texts[1]))
     return tuple(found)

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import msgspec
 
 from elastane.api.records import SCRIPT, Digest, EventLine
+from elastane.observability.attempts import RESUMED
 from elastane.observability.coverage import Problem
 from elastane.observability.facts import outcome_event
-from elastane.observability.lives import RESUMED
 from elastane.observability.run_files import Recorded
 
 ENDED = ("run.finished", "run.stopped")
@@ -22,7 +22,7 @@ def due_last(run: Recorded) -> int | None:
     """Return the last step if it must have a digest whatever its number; None: it need not.
 
     The line of a step after which the script ended the run was reported before it was known to be the last;
-    an event has its digest. A life that made no step has no last one.
+    an event has its digest. An attempt that made no step has no last one.
     """
     event = outcome_event(run.events)
     if event is None or event.kind not in ENDED or event.who in (SCRIPT, AGENT) or not run.ledger:
@@ -38,8 +38,8 @@ def is_due(run: Recorded, step: int) -> bool:
     return (every > 0 and step % every == 0) or step == due_last(run)
 
 
-def is_end_of_a_life(run: Recorded, step: int) -> bool:
-    """Whether a life of the run ended with a step, or the next one began after it."""
+def ends_attempt(run: Recorded, step: int) -> bool:
+    """Whether an attempt of the run ended with a step, or the next one began after it."""
     ends = {event.step for event in run.events if event.kind in (*ENDED, RESUMED)}
     return step in ends or (bool(run.ledger) and step == run.ledger[-1].step)
 

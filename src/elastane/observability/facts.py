@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
-from elastane.observability.lives import RESUMED, Restored, lives_of
+from elastane.observability.attempts import RESUMED, Restored, compute_attempt_costs
 from elastane.observability.run_files import Recorded
 
 OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
@@ -40,7 +40,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         pause_steps: the same pause in usual steps.
         pause_step: where it was.
         usual_step_ms: median from entering a step to having applied it.
-        wall_s: from the first thing written down to the last, the time between two lives included.
+        wall_s: from the first thing written down to the last, the time between two attempts included.
         checkpoints: written.
         resumes: how often the run went on from one.
         lost_steps: made again after these.
@@ -76,7 +76,7 @@ def facts_of(run: Recorded) -> Facts:
     sizes = [len(line.workers) for line in ledger]
     pause_ms, pause_steps, pause_step = longest_pause(run.events)
     times = [line.time for line in ledger] + [event.time for event in run.events]
-    lives = lives_of(run.events, ledger)
+    attempts = compute_attempt_costs(run.events, ledger)
     return Facts(
         outcome=outcome,
         why=why,
@@ -92,9 +92,9 @@ def facts_of(run: Recorded) -> Facts:
         usual_step_ms=median(step_ms) if (step_ms := [*map(step_ms_of, ledger)]) else None,
         wall_s=max(times) - min(times) if times else 0.0,
         checkpoints=sum(event.kind == "checkpoint.saved" for event in run.events),
-        resumes=len(lives),
-        lost_steps=sum(life.lost_steps for life in lives),
-        restored=lives[-1].restored if lives else None,
+        resumes=len(attempts),
+        lost_steps=sum(attempt.lost_steps for attempt in attempts),
+        restored=attempts[-1].restored if attempts else None,
         digest=newest_digest(ledger),
         phases=phase_shares(ledger),
     )
@@ -111,10 +111,10 @@ def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
 
 
 def outcome_event(events: Sequence[EventLine]) -> EventLine | None:
-    """Return the event that says how the present life of the run ended; None: none does."""
+    """Return the event that says how the present attempt of the run ended; None: none does."""
     for event in reversed(events):
         if event.kind == RESUMED:
-            return None  # what comes before it is what an earlier life came to
+            return None  # what comes before it is what an earlier attempt came to
         if event.kind in OUTCOMES:
             return event
     return None

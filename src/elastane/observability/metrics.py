@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from elastane.api.records import EventLine, LedgerLine
+from elastane.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.observability.evaluations import KIND, count_in, means_of
 from elastane.observability.facts import Facts, facts_of
-from elastane.observability.lives import Life, lives_of
 from elastane.observability.logged import latest_values
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import sizes_of, step_of
@@ -69,7 +69,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         pauses: of every generation that followed another.
         events: how many of each kind.
         checkpoints: written and used, in order.
-        lives: of a run that was resumed, all after the first.
+        attempts: of a run that was resumed, all after the first.
     """
 
     facts: Facts
@@ -82,7 +82,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     pauses: tuple[Pause, ...]
     events: dict[str, int]
     checkpoints: tuple[Checkpoint, ...]
-    lives: tuple[Life, ...] = ()
+    attempts: tuple[AttemptCost, ...] = ()
 
 
 def metrics_of(run: Recorded) -> Metrics:
@@ -100,7 +100,7 @@ def metrics_of(run: Recorded) -> Metrics:
         pauses=pauses,
         events=dict(sorted(Counter(event.kind for event in run.events).items())),
         checkpoints=tuple(checkpoints_of(run.events)),
-        lives=lives_of(run.events, run.ledger),
+        attempts=compute_attempt_costs(run.events, run.ledger),
     )
 
 

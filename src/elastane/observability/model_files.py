@@ -46,7 +46,7 @@ def check_model(run: Recorded) -> ModelFiles:
     event = outcome_event(run.events)
     model = finished_model(run.run_dir)
     if event is None or event.kind not in ENDED:
-        # An earlier life has left it; the present one may have begun to replace it.
+        # An earlier attempt has left it; the present one may have begun to replace it.
         why = f"{NOT_CHECKED}the run has not come to its end since they were written"
         return ModelFiles(remarks=(why,) if model is not None else ())
     if not event.files:

@@ -18,7 +18,7 @@ from elastane.observability.drawing import number
 from elastane.observability.evaluations import KIND, evaluation_text, means_of
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.quantities import duration, ms_text
-from elastane.observability.report_lives import checkpoint_table, kept_tile, lives_table
+from elastane.observability.report_attempts import checkpoint_table, kept_tile, render_attempts_table
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
 from elastane.observability.verify import Verdict
@@ -64,7 +64,7 @@ def report_html(run: Recorded, verdict: Verdict | None = None) -> str:
         *curves(run),
         *event_table(run),
         *evaluation_table(run),
-        *lives_table(run),
+        *render_attempts_table(run),
         *checkpoint_table(run),
         '<div class="columns"><section>',
         *phase_bar(facts),

@@ -15,7 +15,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         spec: of the run; its defaults when alone, so that both give the same bytes.
         worker: own number.
         run_dir: None alone.
-        resumed: what this life of the run began with; None: it is its first.
+        resumed: what this attempt of the run began with; None: it is its first.
     """
 
     spec: RunSpec

@@ -391,7 +391,7 @@ class Training:
         return Catalog(open_place(policy.root(run_dir), inside))
 
     def _origin(self) -> "Origin | None":
-        """The checkpoint this life of the run began with."""
+        """The checkpoint this attempt of the run began with."""
         resumed = self._here.resumed
         if resumed is None or not resumed.checkpoint:
             return None

@@ -13,7 +13,7 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError, RunFailed, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.lives.modules import root_of
+from elastane.attempts.script_modules import root_of
 from elastane.observability.run_files import read_record
 from elastane.runtime import reporting, settings
 from elastane.runtime.artifacts import remove_unfinished

@@ -102,7 +102,8 @@ def given_up(state: JobState, now_s: float) -> GivenUp | None:
             return GivenUp(min(size, left), DidNotArrive(workers=starting))
     if faulty_s is not None and now_s >= repaired_by_s(state):
         failed = sum(holding.failed for holding in state.holds)
-        # What trains is not stopped for it: others take the places of the dead, or the life ends by itself.
+        # What trains is not stopped for it: others take the places of the dead, or the attempt ends by
+        # itself.
         left = max(smallest(policy), largest(policy, size - failed))
         return GivenUp(min(size, left), DidNotReturn(workers=failed)) if failed else None
     return None

@@ -64,7 +64,7 @@ def main(  # noqa: PLR0917 - options, named on the command line
 
 
 def retell(some: Plan, then: Plan, say: Callable[[str], None] = say_so) -> None:
-    """The story of a history that fails, or of the life after it."""
+    """The story of a history that fails, or of the attempt after it."""
     say(f"--- seed {some.seed}, copies {some.shape.layout.copies}: {some}")
     try:
         first = History(some, say)

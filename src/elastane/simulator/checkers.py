@@ -29,7 +29,7 @@ class Checker:
     Args:
         shape: of the run.
         workers: every worker that ever lived.
-        began: training steps made in earlier lives.
+        began: training steps made in earlier attempts.
     """
 
     def __init__(self, shape: Shape, workers: "dict[WorkerId, SimWorker]", began: int = 0) -> None:

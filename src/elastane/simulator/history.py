@@ -1,4 +1,4 @@
-"""One history of a run, from the first process to the last, and its verdict; and the life after it."""
+"""One history of a run, from the first process to the last, and its verdict; and the attempt after it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -66,7 +66,7 @@ class History:
     Args:
         plan: of it.
         listen: takes a line of the transcript, in all detail; None: nobody listens.
-        origin: the checkpoint of an earlier life it goes on from; None: it begins anew.
+        origin: the checkpoint of an earlier attempt it goes on from; None: it begins anew.
 
     Attributes:
         vault: the checkpoints written.
@@ -364,13 +364,13 @@ class History:
 
 
 def go_on(first: History, plan: Plan, listen: Callable[[str], None] | None = None) -> History | None:
-    """The life after a history that has been played: what its newest checkpoint was made for.
+    """The attempt after a history that has been played: what its newest checkpoint was made for.
 
     Every process is new, and there may be another number of them. None: no checkpoint was complete.
 
     Args:
         first: played to its end, whatever that was.
-        plan: of the second life; the run stays the first one's.
+        plan: of the second attempt; the run stays the first one's.
         listen: as of `History`.
     """
     kept = first.vault.newest()

@@ -1,4 +1,4 @@
-"""What a simulated run has written of its checkpoints, and what a later life may begin with."""
+"""What a simulated run has written of its checkpoints, and what a later attempt may begin with."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

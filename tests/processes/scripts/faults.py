@@ -372,7 +372,7 @@ MOMENTS: dict[str, Moment] = {
 
 
 def hold(text: str) -> None:
-    """Wait at a moment, see above; in the first life that gets there, and not in those after it."""
+    """Wait at a moment, see above; in the first attempt that gets there, and not in those after it."""
     moment, _, step = text.partition(":")
     root = _run_dir()
     if root is not None and not (root / "held").exists():

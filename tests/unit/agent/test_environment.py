@@ -55,7 +55,7 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
         monkeypatch.setenv("PYTHONHASHSEED", shell)
     wishes = {} if shell is None else {"PYTHONHASHSEED": shell}
     order = Start(
-        job="j", life=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py", env=wishes)
+        job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py", env=wishes)
     )
     module, start = {
         "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),

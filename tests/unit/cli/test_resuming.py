@@ -10,7 +10,7 @@ from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
 from elastane.api.errors import BadInput, Damaged, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
-from elastane.lives.resuming import newest_good, resume
+from elastane.attempts.resumption import newest_good, resume
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
@@ -149,13 +149,13 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(died):
     assert f"checkpoint {checkpoint_name(3)} is passed over: part-0.distcp: its checksum is" in named
 
 
-def test_of_two_lives_the_later_one_has_the_newer_checkpoint(died):
+def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(died):
     publish(died.catalog, 1, resumed=1)
     assert died.resume().resumed.checkpoint == checkpoint_name(1, 1)
 
 
 def test_one_past_the_end_of_the_ledger_is_passed_over(died):
-    """It was left behind when an earlier life went back to an older one."""
+    """It was left behind when an earlier attempt went back to an older one."""
     publish(died.catalog, 9)
     assert died.resume().resumed.step == 3
     assert f"checkpoint {checkpoint_name(9)} is passed over: ledger.jsonl: ends at step 4" in died.said[0]

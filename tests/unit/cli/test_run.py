@@ -14,7 +14,7 @@ from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunRecord, RunSpec
-from elastane.lives.living import LIVES_IN_VAIN
+from elastane.attempts.supervision import MOST_FUTILE_ATTEMPTS
 from elastane.observability.run_files import read_run
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: [bold]no[/bold]\n'
@@ -201,21 +201,21 @@ def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
 def test_a_run_that_loses_everything_again_and_again_is_given_up(
     agent, elastane, script, home, monkeypatch
 ) -> None:
-    """A life that gets no further than the checkpoint it began with was in vain."""
+    """An attempt that gets no further than the checkpoint it began with was in vain."""
     agent.over, agent.kept = RunOver(code=1, why="every copy died", lost=True), True
-    lives = []
+    attempts = []
 
     def resume(run_dir, spec, say, *, why: str) -> RunRecord:
-        lives.append(why)
+        attempts.append(why)
         record = msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord)
-        step = 10 * min(len(lives), 3)
+        step = 10 * min(len(attempts), 3)
         resumed = Resumed(checkpoint=f"step-{step:08d}", step=step, times=1, first_worker=1, first_term=2)
         return msgspec.structs.replace(record, resumed=resumed)
 
-    monkeypatch.setattr("elastane.lives.living.resume", resume)
+    monkeypatch.setattr("elastane.attempts.supervision.resume", resume)
     result = elastane("run", script)
     assert result.exit_code == 1
-    assert lives == ["every copy of the state died"] * (3 + LIVES_IN_VAIN)
+    assert attempts == ["every copy of the state died"] * (3 + MOST_FUTILE_ATTEMPTS)
     directory = next((home / "runs").iterdir())
     assert f"elastane run --resume {directory} goes back to its newest checkpoint" in result.stdout
 
@@ -231,7 +231,7 @@ def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_h
         wanted.append(spec.start)
         raise BadInput("there is no checkpoint")
 
-    monkeypatch.setattr("elastane.lives.living.resume", resume)
+    monkeypatch.setattr("elastane.attempts.supervision.resume", resume)
     assert elastane("run", "--start", "4", "--workers", "1:8", script).exit_code == 1
     assert wanted == [2]
 
@@ -239,10 +239,10 @@ def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_h
 def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -> None:
     agent.over = RunOver(code=1, why="every copy died", lost=True)
 
-    def no_life(*_: object, **__: object) -> RunRecord:
+    def no_attempt(*_: object, **__: object) -> RunRecord:
         raise BadInput("there is no checkpoint")
 
-    monkeypatch.setattr("elastane.lives.living.resume", no_life)
+    monkeypatch.setattr("elastane.attempts.supervision.resume", no_attempt)
     result = elastane("run", script)
     assert result.exit_code == 1
     assert "no way back: there is no checkpoint" in result.stdout

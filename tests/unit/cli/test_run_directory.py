@@ -9,9 +9,9 @@ import pytest
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.attempts import run_directory
+from elastane.attempts.run_directory import check_name_is_free, claimed
 from elastane.cli.home import known_runs
-from elastane.lives import run_directory
-from elastane.lives.run_directory import check_name_is_free, claimed
 from elastane.observability.run_files import is_live
 
 SPEC = RunSpec(name="trial", script="train.py")

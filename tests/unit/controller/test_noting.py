@@ -2,8 +2,8 @@
 
 import msgspec
 
+from elastane.api.attempts import Outcome
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
 from elastane.api.rest import Explanation, Grant, Held, Job, Observed
 from elastane.controller.course import course_of
@@ -36,7 +36,7 @@ JOB = Job(
     observed=Observed(seen_s=9.0, held={"p": Held(workers=3)}),
     explained=Explanation(),
     run_dir="/runs/j",
-    lives=0,
+    attempts=0,
     crashes=0,
     resizes=0,
     preemptions=0,
@@ -57,7 +57,7 @@ def after(seen: Observation, job: Job = JOB, now_s: float = 10.0) -> Noted:
 
 
 def living(workers: int | None) -> Observation:
-    return Observation(job="j", life=1, present=True, agent=True, workers=workers, target=workers)
+    return Observation(job="j", attempt=1, present=True, agent=True, workers=workers, target=workers)
 
 
 def missing_since(found: Noted) -> tuple[float | None, float | None]:
@@ -70,7 +70,7 @@ def test_fewer_workers_than_were_there_are_a_fault() -> None:
 
 def growing(target: int, members: int | None, **how: bool) -> Observation:
     return Observation(
-        job="j", life=1, present=True, agent=True, workers=target, members=members, target=target, **how
+        job="j", attempt=1, present=True, agent=True, workers=target, members=members, target=target, **how
     )
 
 
@@ -143,28 +143,28 @@ def test_workers_that_nobody_has_counted_are_neither_missing_nor_back() -> None:
     assert missing_since(after(living(None))) == (None, None)
 
 
-def test_the_workers_of_the_next_life_are_expected_and_nothing_has_failed() -> None:
+def test_the_workers_of_the_next_attempt_are_expected_and_nothing_has_failed() -> None:
     """Nobody is waited for twice: for a fault to be repaired, and for those who come after it."""
-    killed = Observation(job="j", life=1)
+    killed = Observation(job="j", attempt=1)
     found = after(killed)
-    assert (found.lives, found.crashes) == (1, 1)
+    assert (found.attempts, found.crashes) == (1, 1)
     assert missing_since(found) == (found.retry_at_s, None)
 
 
-def test_the_workers_of_the_next_life_are_expected_from_when_it_may_begin() -> None:
-    """However often lives have ended before anybody arrived."""
+def test_the_workers_of_the_next_attempt_are_expected_from_when_it_may_begin() -> None:
+    """However often attempts have ended before anybody arrived."""
     expecting = msgspec.structs.replace(JOB.observed, held={}, starting_since_s=4.0)
-    job = msgspec.structs.replace(JOB, observed=expecting, lives=1)
-    crashed = Observation(job="j", life=2, outcome=Outcome(code=255))
+    job = msgspec.structs.replace(JOB, observed=expecting, attempts=1)
+    crashed = Observation(job="j", attempt=2, outcome=Outcome(code=255))
     found = after(crashed, job)
     assert found.retry_at_s > 10.0
     assert missing_since(found) == (found.retry_at_s, None)
     waits = msgspec.structs.replace(
-        job, observed=found.observed, lives=2, crashes=1, retry_at_s=found.retry_at_s
+        job, observed=found.observed, attempts=2, crashes=1, retry_at_s=found.retry_at_s
     )
     assert missing_since(after(crashed, waits, 11.0)) == (found.retry_at_s, None)
     assert missing_since(after(crashed, waits, 99.0)) == (found.retry_at_s, None)
-    assert missing_since(after(msgspec.structs.replace(living(3), life=2), job)) == (None, None)
+    assert missing_since(after(msgspec.structs.replace(living(3), attempt=2), job)) == (None, None)
 
 
 def test_since_when_more_is_held_than_granted_counts_from_when_nothing_is_left_to_be_told() -> None:

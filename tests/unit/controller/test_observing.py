@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from elastane.api.attempts import Outcome
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
-from elastane.api.lives import Outcome
 from elastane.api.observations import Observation
 from elastane.controller.course import Course, Ended
 from elastane.controller.observing import observed
@@ -20,12 +20,12 @@ SPEC = JobSpec(
 COURSE = Course(job="j", spec=SPEC, granted=2)
 
 
-def ended(life: int, code: int, **words: str) -> Observation:
-    return Observation(job="j", life=life, outcome=Outcome(code=code, **words))
+def ended(attempt: int, code: int, **words: str) -> Observation:
+    return Observation(job="j", attempt=attempt, outcome=Outcome(code=code, **words))
 
 
-def living(life: int, workers: int | None, target: int | None) -> Observation:
-    return Observation(job="j", life=life, present=True, agent=True, workers=workers, target=target)
+def living(attempt: int, workers: int | None, target: int | None) -> Observation:
+    return Observation(job="j", attempt=attempt, present=True, agent=True, workers=workers, target=target)
 
 
 def test_a_job_whose_steps_are_all_made_has_finished() -> None:
@@ -51,8 +51,8 @@ def test_exit_codes_up_to_127_are_final(code: int, final: bool) -> None:
     assert after.crashes == (0 if final else 1)
 
 
-def test_an_agent_that_is_gone_without_a_word_is_followed_by_another_life() -> None:
-    after = observed(COURSE, Observation(job="j", life=1), 5.0)
+def test_an_agent_that_is_gone_without_a_word_is_followed_by_another_attempt() -> None:
+    after = observed(COURSE, Observation(job="j", attempt=1), 5.0)
     assert after.ended is None
     assert (after.over, after.crashes, after.granted) == (1, 1, 2)
     assert after.retry_at_s > 5.0
@@ -65,8 +65,8 @@ def test_nothing_is_judged_while_any_process_is_left() -> None:
 
 def test_a_job_is_given_up_after_as_many_retries_as_it_has() -> None:
     course = COURSE
-    for life in (1, 2):
-        course = observed(course, ended(life, 137), 5.0)
+    for attempt in (1, 2):
+        course = observed(course, ended(attempt, 137), 5.0)
         assert course.ended is None
     course = observed(course, ended(3, 137, why="gone"), 5.0)
     assert course.ended == Ended("failed", "3 crashes, and jobMaxRetryCount is 2; the last: gone")
@@ -76,8 +76,8 @@ def test_a_job_is_given_up_after_as_many_retries_as_it_has() -> None:
 def test_every_crash_waits_longer_than_the_one_before() -> None:
     spec = msgspec.structs.replace(SPEC, run_policy=RunPolicy(job_max_retry_count=100))
     course, waits = msgspec.structs.replace(COURSE, spec=spec), []
-    for life in range(1, 12):
-        course = observed(course, ended(life, 137), 0.0)
+    for attempt in range(1, 12):
+        course = observed(course, ended(attempt, 137), 0.0)
         waits.append(course.retry_at_s)
     assert waits == sorted(waits)
     assert waits[0] < waits[-1] == 300.0
@@ -92,8 +92,8 @@ def test_a_job_that_has_crashed_thousands_of_times_is_tried_again() -> None:
 
 def test_preemptions_pauses_and_stops_are_no_crashes() -> None:
     course = COURSE
-    for life in range(1, 20):
-        course = observed(granting(course, 0, 5.0), ended(life, 137 if life % 2 else 130), 6.0)
+    for attempt in range(1, 20):
+        course = observed(granting(course, 0, 5.0), ended(attempt, 137 if attempt % 2 else 130), 6.0)
         assert course.ended is None
         course = granting(course, 2, 7.0)
     course = observed(course, ended(20, 130, why="stopped by hand"), 8.0)
@@ -128,7 +128,7 @@ def test_a_job_that_did_not_stop_in_order_says_so_and_is_not_tried_again() -> No
     course = msgspec.structs.replace(COURSE, granted=0, ending=TARGET)
     after = observed(course, ended(1, 137, why="killed"), 6.0)
     assert after.ended == Ended(
-        "finished", "its loss has reached its target; its last life did not stop in order: killed"
+        "finished", "its loss has reached its target; its last attempt did not stop in order: killed"
     )
     assert after.crashes == 0
 

@@ -586,7 +586,7 @@ def test_a_stop_in_the_last_step_of_a_stream_is_told_from_its_end_by_the_workers
     assert stage.kinds()[-1] == kind
 
 
-def test_when_all_die_before_the_model_is_written_the_run_may_have_another_life(training) -> None:
+def test_when_all_die_before_the_model_is_written_the_run_may_have_another_attempt(training) -> None:
     stage = training(2, step=100)
     finish(stage, 0, 1)
     stage.exit(0)

@@ -324,8 +324,8 @@ def test_the_end_does_not_wait_for_ever_for_storage(training):
     assert given_up.why == f"{checkpoint_name(100)}: no room"
 
 
-def test_the_last_checkpoint_of_a_life_that_had_nothing_left_to_train_is_waited_for(training):
-    """Its step is the one that the life began with."""
+def test_the_last_checkpoint_of_an_attempt_that_had_nothing_left_to_train_is_waited_for(training):
+    """Its step is the one that the attempt began with."""
     stage = training(2, step=100, checkpoints=EVERY_STEPS)
     stage.roster = replace(stage.roster, keeping=replace(stage.roster.keeping, step=100), origin=100)
     for worker in (0, 1):

@@ -62,31 +62,31 @@ def test_the_number_of_workers_is_not_always_the_controllers(engine, how) -> Non
     assert observed(engine, "trial")["trial"].fixed
 
 
-def test_an_earlier_life_is_over(engine) -> None:
+def test_an_earlier_attempt_is_over(engine) -> None:
     seen = observed(engine, "trial", "before")["before"]
     assert not seen.present
     assert seen.outcome is not None
 
 
 def test_it_resizes_within_the_limits_that_the_controller_knows(engine) -> None:
-    assert told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4))) == {}
+    assert told(engine, Resize(job="trial", attempt=1, workers=3, limits=(1, 4))) == {}
     # What a human has set meanwhile is the coordinator's to know.
     assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4), unless_by_hand=True)]
 
 
 def test_what_the_coordinator_refuses_is_told(engine) -> None:
     engine._watched.line.answer = Answer(ok=False, why="its number of workers was set by hand")
-    refused = told(engine, Resize(job="trial", life=1, workers=3, limits=(1, 4)))
+    refused = told(engine, Resize(job="trial", attempt=1, workers=3, limits=(1, 4)))
     assert refused == {"trial": "its number of workers was set by hand"}
 
 
-@pytest.mark.parametrize("order", [Stop(job="trial", life=1), Kill(job="trial", life=1)])
+@pytest.mark.parametrize("order", [Stop(job="trial", attempt=1), Kill(job="trial", attempt=1)])
 def test_a_controller_never_ends_the_run(engine, order) -> None:
     assert "is stopped there" in told(engine, order)["trial"]
     assert engine._watched.line.asked == []
 
 
 def test_it_has_begun_before_it_is_told_to(engine) -> None:
-    start = Start(job="trial", life=1, workers=1, spec=JobSpec(name="trial", team="local"))
+    start = Start(job="trial", attempt=1, workers=1, spec=JobSpec(name="trial", team="local"))
     assert told(engine, start) == {}
     assert engine._watched.line.asked == []

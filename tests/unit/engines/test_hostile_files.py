@@ -13,22 +13,22 @@ from hypothesis import HealthCheck, given, settings
 
 from elastane.agent import identity
 from elastane.agent.presence import anyone_present, be_present
+from elastane.api.attempts import Attempt, Outcome
 from elastane.api.bounds import LARGEST_COUNT
 from elastane.api.control import Answer, ProcessInfo
 from elastane.api.jobs import JobSpec
-from elastane.api.lives import Life, Outcome
 from elastane.api.orders import Kill, Start
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord, RunSpec
+from elastane.attempts.attempt_file import read_attempt, write_attempt
 from elastane.engines.local.counted import Counted, counted
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.places import Places
 from elastane.engines.local.watched import Watched
-from elastane.lives.life_file import read_life, write_life
 from tests.hostile import STAND_INS, damaged, replaced
 
-OVER = Life(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
+OVER = Attempt(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
 LINE = LedgerLine(
     step=7,
     generation=1,
@@ -64,7 +64,7 @@ RECORD = RunRecord(
         versions={},
     ),
 )
-FILES = ("run", "life", "ledger", "events", "presence", "lock", "endpoint", "secret")
+FILES = ("run", "attempt", "ledger", "events", "presence", "lock", "endpoint", "secret")
 
 
 def written(run_dir: RunDir) -> RunDir:
@@ -74,7 +74,7 @@ def written(run_dir: RunDir) -> RunDir:
     run_dir.run.write_bytes(msgspec.json.encode(RECORD))
     run_dir.ledger.write_bytes(msgspec.json.encode(LINE) + b"\n")
     run_dir.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in EVENTS))
-    write_life(run_dir, OVER)
+    write_attempt(run_dir, OVER)
     return run_dir
 
 
@@ -97,14 +97,14 @@ def test_whatever_is_in_a_files_place_the_other_job_is_seen(tmp_path, file, stan
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             seen = observed(engine, "bad", "good")
-    assert (seen["good"].life, seen["good"].progress.step, seen["good"].outcome) == (3, 7, OVER.outcome)
+    assert (seen["good"].attempt, seen["good"].progress.step, seen["good"].outcome) == (3, 7, OVER.outcome)
     assert seen["good"].progress.steps == 100
     # Each file is complained about once, not at every look.
     assert len(caplog.messages) == len(set(caplog.messages)) <= 2
 
 
 @pytest.mark.parametrize("stand_in", [*STAND_INS, "a link to another job's"])
-@pytest.mark.parametrize("file", ["life", "presence"])
+@pytest.mark.parametrize("file", ["attempt", "presence"])
 def test_a_job_whose_files_say_nothing_is_gone_once_it_is_killed(tmp_path, file, stand_in) -> None:
     """Else it would hold its devices for ever, and nobody could cancel it."""
     run_dir = written(Places(tmp_path).run_dir("bad"))
@@ -118,7 +118,7 @@ def test_a_job_whose_files_say_nothing_is_gone_once_it_is_killed(tmp_path, file,
             getattr(run_dir, file).symlink_to(getattr(other, file))
         engine = LocalEngine(tmp_path)
         seen = observed(engine, "bad")["bad"]
-        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
         assert not observed(engine, "bad")["bad"].present
         assert anyone_present(other)
     finally:
@@ -134,13 +134,13 @@ def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
     os.close(presence)
     try:
         begun = identity.started(stranger.pid)
-        write_life(run_dir, Life(number=3, pid=stranger.pid, started=begun, began_s=0.0))
+        write_attempt(run_dir, Attempt(number=3, pid=stranger.pid, started=begun, began_s=0.0))
         run_dir.presence.unlink()
         run_dir.presence.symlink_to(other.presence)
         engine = LocalEngine(tmp_path)
         seen = observed(engine, "bad")["bad"]
         assert not seen.agent
-        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
         assert not observed(engine, "bad")["bad"].present
         assert stranger.poll() is None
     finally:
@@ -158,9 +158,9 @@ def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_sam
         replaced(run_dir.presence, "a pipe")
         seen = observed(engine, "bad")["bad"]
         assert seen.present
-        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
         assert process.wait(20) == -signal.SIGKILL
-        asyncio.run(engine.carry_out([Kill(job="bad", life=seen.life)]))
+        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
         assert not observed(engine, "bad")["bad"].present
     finally:
         process.kill()
@@ -168,7 +168,7 @@ def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_sam
 
 
 @pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
-def test_starting_a_life_writes_into_no_file_that_the_job_has_linked(tmp_path, place) -> None:
+def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_path, place) -> None:
     run_dir = written(Places(tmp_path / "home").run_dir("bad"))
     Places(tmp_path / "home").note("bad")
     folder = tmp_path / "somebody's"
@@ -181,7 +181,7 @@ def test_starting_a_life_writes_into_no_file_that_the_job_has_linked(tmp_path, p
     script = tmp_path / "train.py"
     script.touch()
     engine = LocalEngine(tmp_path / "home", agent=("/bin/false",))
-    order = Start(job="bad", life=4, workers=1, spec=JobSpec(name="bad", team="t", script=str(script)))
+    order = Start(job="bad", attempt=4, workers=1, spec=JobSpec(name="bad", team="t", script=str(script)))
     refused = asyncio.run(engine.carry_out([order]))
     assert victim.read_text() == "mine"
     assert bool(refused) == (place != ".room")
@@ -228,12 +228,12 @@ def test_whatever_a_jobs_files_say_its_progress_is_finite_and_within_bounds(
 
 
 @fuzz
-@given(life=damaged(msgspec.json.encode(OVER)))
-def test_whatever_life_json_says_it_is_a_life_or_refused(tmp_path_factory, life) -> None:
+@given(attempt=damaged(msgspec.json.encode(OVER)))
+def test_whatever_attempt_json_says_it_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
     home = tmp_path_factory.mktemp("home")
-    written(Places(home).run_dir("j")).life.write_bytes(life)
+    written(Places(home).run_dir("j")).attempt.write_bytes(attempt)
     seen = observed(LocalEngine(home), "j")["j"]
-    assert 0 <= seen.life <= LARGEST_COUNT
+    assert 0 <= seen.attempt <= LARGEST_COUNT
     assert not seen.present
 
 
@@ -249,4 +249,4 @@ def test_a_file_that_grows_by_gigabytes_is_followed_from_its_end(tmp_path) -> No
     assert watched.progress().step == 9
     # Reading all of it would take minutes, and memory that is not there.
     assert time.monotonic() - begun_s < 60
-    assert read_life(run_dir) == OVER
+    assert read_attempt(run_dir) == OVER

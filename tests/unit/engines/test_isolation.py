@@ -14,19 +14,19 @@ import msgspec
 import pytest
 
 from elastane.agent.presence import be_present, those_present
+from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.jobs import JobSpec
-from elastane.api.lives import Life
 from elastane.api.orders import Kill, Start
 from elastane.api.run_as import RunAs, parse_run_as
 from elastane.api.rundir import RunDir
+from elastane.attempts.attempt_file import write_attempt
 from elastane.client.owner_rights import rights_of_owner
 from elastane.engines.local import accounts, beginning, isolation
 from elastane.engines.local.accounts import Account, account_of, find_account
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.places import Places
-from elastane.lives.life_file import write_life
 
 NOBODY = 65534
 ACCOUNT = Account("el-red", 4000, 4001, (4001, 4002), "/home/el-red", "/bin/sh")
@@ -114,7 +114,7 @@ def test_the_environment_is_that_users_and_has_nothing_of_the_controllers() -> N
 
 
 def test_a_process_that_is_still_root_becomes_no_agent(tmp_path) -> None:
-    order = Start(job="j", life=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py"))
+    order = Start(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py"))
     for uid in {0, os.getuid(), NOBODY} - ({os.getuid()} if os.getuid() else set()):
         with pytest.raises(PermissionError):
             beginning.become_agent(beginning.Beginning(order, str(tmp_path), ("true",), uid, "somebody"))
@@ -137,7 +137,7 @@ def test_root_runs_no_job_in_a_directory_that_another_user_could_fill(place) -> 
     os.chown(root, NOBODY, NOBODY)
     script = place / "train.py"
     script.touch()
-    order = Start(job="j", life=1, workers=1, spec=JobSpec(name="j", team="t", script=str(script)))
+    order = Start(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script=str(script)))
     refused = asyncio.run(LocalEngine(place, agent=("false",)).carry_out([order]))
     assert "belongs to user" in refused["j"]
 
@@ -207,7 +207,7 @@ def test_processes_of_other_users_are_not_present(tmp_path) -> None:
 
 @as_root
 def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
-    """A job of nobody's writes root's process into its life.json, which has the file of the lock open too."""
+    """A job writes root's process, which has the lock file open too, into its attempt.json."""
     run_dir = Places(place).run_dir("j")
     run_dir.root.mkdir(parents=True)
     presence = be_present(run_dir)
@@ -216,16 +216,16 @@ def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
     os.close(presence)
     try:
         stat = Path(f"/proc/{victim.pid}/stat").read_text()
-        write_life(
+        write_attempt(
             run_dir,
-            Life(number=1, pid=victim.pid, started=int(stat.rpartition(")")[2].split()[19]), began_s=0.0),
+            Attempt(number=1, pid=victim.pid, started=int(stat.rpartition(")")[2].split()[19]), began_s=0.0),
         )
-        for path in (run_dir.root, run_dir.presence, run_dir.life):
+        for path in (run_dir.root, run_dir.presence, run_dir.attempt):
             os.chown(path, NOBODY, NOBODY)
         engine = LocalEngine(place, run_as=RunAs(default="nobody"))
         seen = asyncio.run(engine.observe(["j"]))["j"]
-        assert (seen.life, seen.agent) == (1, False)
-        asyncio.run(engine.carry_out([Kill(job="j", life=1)]))
+        assert (seen.attempt, seen.agent) == (1, False)
+        asyncio.run(engine.carry_out([Kill(job="j", attempt=1)]))
         assert victim.poll() is None
     finally:
         victim.send_signal(signal.SIGKILL)

@@ -14,20 +14,20 @@ import pytest
 
 from elastane.agent import identity
 from elastane.agent.presence import be_present
+from elastane.api.attempts import Attempt, Outcome
 from elastane.api.control import Answer, AskStop
 from elastane.api.errors import BadInput
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
-from elastane.api.lives import Life, Outcome
 from elastane.api.orders import Drain, Kill, Resize, Settle, Start, Stop
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
+from elastane.attempts.attempt_file import read_attempt, write_attempt
+from elastane.attempts.run_directory import claimed
 from elastane.controller.observing import is_permanent
 from elastane.engines.local.engine import ASKED_AT_ONCE, LocalEngine
 from elastane.engines.local.environment import environment_of
 from elastane.engines.local.job import run_spec_of
 from elastane.engines.local.places import Places
-from elastane.lives.life_file import read_life, write_life
-from elastane.lives.run_directory import claimed
 
 SPEC = JobSpec(
     name="j",
@@ -37,7 +37,7 @@ SPEC = JobSpec(
     elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=6),
 )
 PYTHON = "/opt/python/bin/python3"
-OVER = Life(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
+OVER = Attempt(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ def test_a_script_without_a_place_is_refused_in_words() -> None:
 
 def test_a_job_nobody_has_heard_of_is_not_there(tmp_path) -> None:
     seen = asyncio.run(LocalEngine(tmp_path).observe(["j"]))["j"]
-    assert (seen.life, seen.present, seen.agent, seen.outcome) == (0, False, False, None)
+    assert (seen.attempt, seen.present, seen.agent, seen.outcome) == (0, False, False, None)
 
 
 def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path) -> None:
@@ -140,10 +140,10 @@ def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path
     places.note("old")
     places.run_dir("old").logs.mkdir(parents=True)
     places.run_dir("old").presence.touch()
-    write_life(places.run_dir("old"), OVER)
+    write_attempt(places.run_dir("old"), OVER)
     engine = LocalEngine(tmp_path)
     seen = asyncio.run(engine.observe([]))
-    assert seen["old"].life == 3
+    assert seen["old"].attempt == 3
     assert seen["old"].outcome == OVER.outcome
     assert asyncio.run(engine.carry_out([Settle(job="old")])) == {}
     assert asyncio.run(engine.observe([])) == {}
@@ -154,15 +154,15 @@ def test_a_damaged_job_hides_no_other(tmp_path) -> None:
         places = Places(tmp_path)
         places.run_dir(job).logs.mkdir(parents=True)
         places.run_dir(job).presence.touch()
-        write_life(places.run_dir(job), OVER)
-    places.run_dir("bad").life.write_bytes(b"{")
+        write_attempt(places.run_dir(job), OVER)
+    places.run_dir("bad").attempt.write_bytes(b"{")
     seen = asyncio.run(LocalEngine(tmp_path).observe(["good", "bad"]))
-    assert (seen["good"].life, seen["bad"].life) == (3, 0)
+    assert (seen["good"].attempt, seen["bad"].attempt) == (3, 0)
 
 
 def damaged(how: str, run_dir: RunDir) -> None:
     match how:
-        case "ledger" | "events" | "life" | "presence" | "run":
+        case "ledger" | "events" | "attempt" | "presence" | "run":
             path = getattr(run_dir, how)
             path.unlink(missing_ok=True)
             path.mkdir()
@@ -176,14 +176,16 @@ def damaged(how: str, run_dir: RunDir) -> None:
             run_dir.root.symlink_to(run_dir.root)
 
 
-@pytest.mark.parametrize("how", ["ledger", "events", "life", "presence", "run", "gone", "a file", "a loop"])
+@pytest.mark.parametrize(
+    "how", ["ledger", "events", "attempt", "presence", "run", "gone", "a file", "a loop"]
+)
 @pytest.mark.parametrize("known", [False, True])
 def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, known) -> None:
     places = Places(tmp_path / "home")
     for job in ("good", "bad"):
         places.run_dir(job).logs.mkdir(parents=True)
         places.run_dir(job).presence.touch()
-        write_life(places.run_dir(job), OVER)
+        write_attempt(places.run_dir(job), OVER)
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     engine = LocalEngine(tmp_path / "home", agent=("/no/such/agent",))
@@ -193,36 +195,39 @@ def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, kn
             await engine.observe(["good", "bad"])
         damaged(how, places.run_dir("bad"))
         seen = await engine.observe(["good", "bad"])
-        orders = (Start(job="bad", life=4, workers=1, spec=spec), Kill(job="bad", life=seen["bad"].life))
+        orders = (
+            Start(job="bad", attempt=4, workers=1, spec=spec),
+            Kill(job="bad", attempt=seen["bad"].attempt),
+        )
         for order in orders:
             await engine.carry_out([order, Settle(job="good")])
         return seen
 
     seen = asyncio.run(story())
-    assert (seen["good"].life, seen["good"].present) == (3, False)
+    assert (seen["good"].attempt, seen["good"].present) == (3, False)
     # Whoever cannot be seen gone still has the devices.
     assert seen["bad"].present == (how == "presence")
 
 
-def test_a_life_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, monkeypatch) -> None:
+def test_an_attempt_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, monkeypatch) -> None:
     run_dir = Places(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
     run_dir.presence.touch()
-    write_life(run_dir, msgspec.structs.replace(OVER, outcome=None))
+    write_attempt(run_dir, msgspec.structs.replace(OVER, outcome=None))
     engine = LocalEngine(tmp_path)
 
     def seen():
         return asyncio.run(engine.observe(["j"]))["j"]
 
-    assert (seen().life, seen().present) == (3, False)
-    write_life(run_dir, OVER)
+    assert (seen().attempt, seen().present) == (3, False)
+    write_attempt(run_dir, OVER)
     with monkeypatch.context() as patched:
-        patched.setattr("elastane.engines.local.watched.read_life", out_of_descriptors)
+        patched.setattr("elastane.engines.local.watched.read_attempt", out_of_descriptors)
         assert seen().present
     assert (seen().present, seen().outcome) == (False, OVER.outcome)
 
 
-def out_of_descriptors(_run_dir: RunDir) -> Life:
+def out_of_descriptors(_run_dir: RunDir) -> Attempt:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -230,7 +235,7 @@ def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp
     (tmp_path / "train.py").touch()
     engine = LocalEngine(tmp_path / "home", agent=("false",), own=os.environ)
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
-    asyncio.run(engine.carry_out([Start(job="j", life=1, workers=1, spec=spec)]))
+    asyncio.run(engine.carry_out([Start(job="j", attempt=1, workers=1, spec=spec)]))
     shutil.rmtree(tmp_path / "home" / "runs" / "j")
     give_up_s = time.monotonic() + 10
     while (outcome := asyncio.run(engine.observe(["j"]))["j"].outcome) is None:
@@ -238,8 +243,8 @@ def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp
     assert "exit code 1" in outcome.why
 
 
-def test_processes_of_a_life_that_nobody_can_read_are_killed(tmp_path) -> None:
-    """They are seen, and no life that they are of: they would keep their devices for ever."""
+def test_processes_of_an_attempt_that_nobody_can_read_are_killed(tmp_path) -> None:
+    """They are seen, and no attempt that they are of: they would keep their devices for ever."""
     run_dir = Places(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
     presence = be_present(run_dir)
@@ -249,8 +254,8 @@ def test_processes_of_a_life_that_nobody_can_read_are_killed(tmp_path) -> None:
 
     async def story():
         seen = (await engine.observe(["j"]))["j"]
-        assert (seen.life, seen.present, seen.agent) == (0, True, False)
-        return await engine.carry_out([Kill(job="j", life=seen.life)])
+        assert (seen.attempt, seen.present, seen.agent) == (0, True, False)
+        return await engine.carry_out([Kill(job="j", attempt=seen.attempt)])
 
     try:
         assert asyncio.run(story()) == {}
@@ -261,27 +266,27 @@ def test_processes_of_a_life_that_nobody_can_read_are_killed(tmp_path) -> None:
 
 
 def test_an_agent_whose_directory_was_removed_is_still_there_until_it_ends(tmp_path) -> None:
-    """Else its devices would be given to others, or the same life would begin beside it."""
+    """Else its devices would be given to others, or the same attempt would begin beside it."""
     run_dir = Places(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
     presence = be_present(run_dir)
     agent = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
-    write_life(run_dir, Life(number=3, pid=agent.pid, started=identity.started(agent.pid), began_s=0.0))
+    write_attempt(run_dir, Attempt(number=3, pid=agent.pid, started=identity.started(agent.pid), began_s=0.0))
     engine = LocalEngine(tmp_path)
 
     async def story():
         before = (await engine.observe(["j"]))["j"]
         shutil.rmtree(run_dir.root)
         after = (await engine.observe(["j"]))["j"]
-        assert (after.life, after.present, after.agent) == (before.life, True, True)
-        refused = await engine.carry_out([Kill(job="j", life=3)])
+        assert (after.attempt, after.present, after.agent) == (before.attempt, True, True)
+        refused = await engine.carry_out([Kill(job="j", attempt=3)])
         agent.wait(10)
         return refused, (await engine.observe(["j"]))["j"]
 
     try:
         refused, seen = asyncio.run(story())
-        assert (refused, seen.life, seen.present) == ({}, 0, False)
+        assert (refused, seen.attempt, seen.present) == ({}, 0, False)
     finally:
         agent.kill()
         agent.wait()
@@ -294,7 +299,7 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
     with claimed(RunSpec(name="j", script=str(script)), Places(tmp_path).run_dir("j").root):
         pass
     engine = LocalEngine(tmp_path)
-    order = Start(job="j", life=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script)))
+    order = Start(job="j", attempt=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script)))
     refused = asyncio.run(engine.carry_out([order]))
     assert "holds a run that was not this job's" in refused["j"]
     outcome = asyncio.run(engine.observe(["j"]))["j"].outcome
@@ -312,9 +317,9 @@ def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
     run_dir = Places(tmp_path).run_dir("j")
     with claimed(RunSpec(name="j", script=str(tmp_path / "train.py")), run_dir.root):
         run_dir.presence.touch()
-        write_life(run_dir, msgspec.structs.replace(OVER, began_s=99.0))
+        write_attempt(run_dir, msgspec.structs.replace(OVER, began_s=99.0))
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
-    order = Start(job="j", life=1, workers=1, spec=spec, submitted_s=100.0)
+    order = Start(job="j", attempt=1, workers=1, spec=spec, submitted_s=100.0)
 
     def begun(submitted_s):
         engine = LocalEngine(tmp_path)
@@ -334,25 +339,25 @@ def test_what_this_process_cannot_write_keeps_nobody_else_from_beginning(tmp_pat
     good = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     bad = msgspec.structs.replace(good, **where)
     engine = LocalEngine(tmp_path / "home", agent=("false",))
-    starts = [Start(job=job, life=1, workers=1, spec=spec) for job, spec in (("bad", bad), ("good", good))]
+    starts = [Start(job=job, attempt=1, workers=1, spec=spec) for job, spec in (("bad", bad), ("good", good))]
     refused = asyncio.run(engine.carry_out(starts))
     assert list(refused) == ["bad"]
     assert "can't encode" in refused["bad"]
     eventually(lambda: asyncio.run(engine.observe(["good"]))["good"].outcome is not None)
 
 
-def test_on_a_full_disk_no_life_begins_that_would_count_as_a_crash(tmp_path, small_disk_of) -> None:
+def test_on_a_full_disk_no_attempt_begins_that_would_count_as_a_crash(tmp_path, small_disk_of) -> None:
     (tmp_path / "train.py").touch()
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     home = small_disk_of(1 << 20)
     engine = LocalEngine(home, agent=("false",))
 
-    def refused(life):
-        return asyncio.run(engine.carry_out([Start(job="j", life=life, workers=1, spec=spec)]))
+    def refused(attempt):
+        return asyncio.run(engine.carry_out([Start(job="j", attempt=attempt, workers=1, spec=spec)]))
 
-    def ended(life):
+    def ended(attempt):
         seen = asyncio.run(engine.observe(["j"]))["j"]
-        return seen.life == life and seen.outcome is not None
+        return seen.attempt == attempt and seen.outcome is not None
 
     assert refused(1) == {}
     eventually(lambda: ended(1))
@@ -372,10 +377,10 @@ def eventually(done) -> None:
         assert time.monotonic() < give_up_s
 
 
-def begun_and_seen(home, spec, *, life=1):
-    """What an engine says of a life that it was told to begin."""
+def begun_and_seen(home, spec, *, attempt=1):
+    """What an engine says of an attempt that it was told to begin."""
     engine = LocalEngine(home)
-    asyncio.run(engine.carry_out([Start(job="j", life=life, workers=1, spec=spec)]))
+    asyncio.run(engine.carry_out([Start(job="j", attempt=attempt, workers=1, spec=spec)]))
     return asyncio.run(engine.observe(["j"]))["j"]
 
 
@@ -391,14 +396,14 @@ def begun_and_seen(home, spec, *, life=1):
         ("train.py", "train.py", "is not a directory"),
     ],
 )
-@pytest.mark.parametrize("life", [1, 2])
-def test_what_no_life_could_begin_with_fails_at_once(tmp_path, script, working_dir, said, life) -> None:
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_no_attempt_could_begin_with_fails_at_once(tmp_path, script, working_dir, said, attempt) -> None:
     (tmp_path / "train.py").touch()
     os.mkfifo(tmp_path / "pipe")
     where = str(tmp_path / working_dir) if working_dir else ""
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / script), working_dir=where)
-    seen = begun_and_seen(tmp_path / "home", spec, life=life)
-    assert (seen.life, seen.present) == (life, False)
+    seen = begun_and_seen(tmp_path / "home", spec, attempt=attempt)
+    assert (seen.attempt, seen.present) == (attempt, False)
     assert is_permanent(seen.outcome)
     assert said in seen.outcome.why
     assert "do:" in seen.outcome.why
@@ -427,10 +432,10 @@ def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, sh
 
 
 @pytest.mark.parametrize("kind", [Resize, Drain, Stop, Kill])
-def test_an_order_for_a_life_that_is_not_there_does_nothing(tmp_path, kind) -> None:
+def test_an_order_for_an_attempt_that_is_not_there_does_nothing(tmp_path, kind) -> None:
     more = {Resize: {"workers": 2, "limits": (1, 4)}, Drain: {"worker": 0}}.get(kind, {})
-    refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", life=1, **more)]))
-    assert refused == {"j": "life 1 is not there"}
+    refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", attempt=1, **more)]))
+    assert refused == {"j": "attempt 1 is not there"}
 
 
 def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:
@@ -441,19 +446,19 @@ def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:
         return ""
 
     monkeypatch.setattr(LocalEngine, "_tell", tell)
-    asyncio.run(LocalEngine(tmp_path).carry_out([Stop(job="j", life=1, why="It is paused.")]))
+    asyncio.run(LocalEngine(tmp_path).carry_out([Stop(job="j", attempt=1, why="It is paused.")]))
     assert asked == [AskStop(who="controller", why="It is paused.")]
 
 
-def test_a_life_reads_back_as_it_was_written(tmp_path) -> None:
+def test_an_attempt_reads_back_as_it_was_written(tmp_path) -> None:
     run_dir = Places(tmp_path).run_dir("j")
     run_dir.root.mkdir(parents=True)
-    assert read_life(run_dir) is None
-    write_life(run_dir, OVER)
-    assert read_life(run_dir) == OVER
-    run_dir.life.write_bytes(b"{")
+    assert read_attempt(run_dir) is None
+    write_attempt(run_dir, OVER)
+    assert read_attempt(run_dir) == OVER
+    run_dir.attempt.write_bytes(b"{")
     with pytest.raises(BadInput, match="damaged"):
-        read_life(run_dir)
+        read_attempt(run_dir)
 
 
 def test_many_jobs_are_asked_one_after_the_other_so_that_each_has_its_second(tmp_path, monkeypatch) -> None:
@@ -470,14 +475,14 @@ def test_many_jobs_are_asked_one_after_the_other_so_that_each_has_its_second(tmp
 
     monkeypatch.setattr(LocalEngine, "_ask", answer)
     pid = os.getpid()
-    alive = Life(number=1, pid=pid, started=identity.started(pid) or 0, began_s=0.0)
+    alive = Attempt(number=1, pid=pid, started=identity.started(pid) or 0, began_s=0.0)
     names = [f"job-{number}" for number in range(2 * ASKED_AT_ONCE)]
     with ExitStack() as present:
         for name in names:
             run_dir = Places(tmp_path).run_dir(name)
             run_dir.logs.mkdir(parents=True)
             present.callback(os.close, be_present(run_dir))
-            write_life(run_dir, alive)
+            write_attempt(run_dir, alive)
         seen = asyncio.run(LocalEngine(tmp_path).observe(names))
     assert {one.target for one in seen.values()} == {1}
     assert most == ASKED_AT_ONCE

@@ -127,7 +127,7 @@ def test_runs_may_have_digests_at_other_steps(make_run, lost, named) -> None:
     assert [problem.step for problem in found.problems] == [step for step in lost if step not in named]
 
 
-def test_the_digest_at_the_end_of_a_life_is_not_missing_where_no_life_ended(make_run) -> None:
+def test_the_digest_at_the_end_of_an_attempt_is_not_missing_where_no_attempt_ended(make_run) -> None:
     """The second run was stopped after step 4 and resumed; it has a digest there that the first has not."""
     first = digesting(make_run(name="a", change=at(4, digest=None)), 6)
     first = msgspec.structs.replace(first, ledger=tuple(map(without_digests(2), first.ledger)))

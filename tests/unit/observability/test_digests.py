@@ -5,7 +5,7 @@ import pytest
 
 from elastane.api.records import SCRIPT, EventLine, Samples
 from elastane.api.spec import Resumed
-from elastane.lives.proof import judged_by_ledger
+from elastane.attempts.verification import judged_by_ledger
 from elastane.protocol.cursors import stream_hash
 
 
@@ -71,7 +71,7 @@ def test_the_last_digest_of_a_run_that_its_script_has_ended_is_in_an_event(diges
     assert missing(digesting(50, steps=4, events=ended)) == [], "the line has it"
 
 
-def test_a_life_that_made_no_step_owes_none(digesting) -> None:
+def test_an_attempt_that_made_no_step_owes_none(digesting) -> None:
     resumed = Resumed("step-00000006", 6, 1, 3, 2)
     assert missing(digesting(50, lost=(6,), resumed=resumed, events=ending("run.finished"))) == []
 

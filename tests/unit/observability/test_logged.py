@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.checkpoints import Written
-from elastane.lives.proof import judged
+from elastane.attempts.verification import judged
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.compare import compare
 from elastane.observability.logged import latest_values

@@ -9,7 +9,7 @@ import xxhash
 from elastane.api.checkpoints import Written
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
-from elastane.lives.proof import judged, judged_by_ledger
+from elastane.attempts.verification import judged, judged_by_ledger
 from elastane.observability.model_files import check_model
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -117,7 +117,7 @@ def test_a_run_that_was_killed_before_it_could_record_checksums_is_told_apart(ma
 
 
 @pytest.mark.parametrize("kind", ["run.failed", "run.resumed", "worker.died"])
-def test_what_an_earlier_life_has_left_is_not_taken_for_the_result(make_run, kind) -> None:
+def test_what_an_earlier_attempt_has_left_is_not_taken_for_the_result(make_run, kind) -> None:
     run = ended(make_run(), ["model.safetensors"], "run.stopped")
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=2.0, kind="run.resumed")))
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=3.0, kind=kind)))

@@ -47,7 +47,7 @@ def catalog_of(run: str) -> Catalog:
 
 
 def origin_of(run: str) -> str:
-    """The checkpoint that the present life of a run began with; empty if it has none, or no life."""
+    """The checkpoint that the present attempt of a run began with; empty if it has none, or no attempt."""
     try:
         run_dir = find_run(run)
     except NoSuchRun:

@@ -85,7 +85,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("name", job.name),
         ("state", state_text(job, now_s)),
         ("next try", moment_text(job.retry_at_s) if awaits_next_try(job, now_s) else ""),
-        ("why" if job.state in ENDED else "last life", job.why),
+        ("why" if job.state in ENDED else "last attempt", job.why),
         ("team", owner + (f", queue {job.queue}" if job.queue else "")),
         ("priority", job.priority_class),
         ("workers", workers_text(job)),
@@ -102,7 +102,7 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("target", target_text(job)),
         ("time limit", limit_text(job, now_s)),
         ("cost", cost_of(job, now_s)),
-        ("was", lives_text(job)),
+        ("was", format_attempts(job)),
         ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
         ("started", moment_text(job.started_s)),
         ("ended", moment_text(job.ended_s)),
@@ -155,7 +155,7 @@ def cost_of(job: Job, now_s: float) -> str:
     return cost_text(spent) + ("" if budget is None else f" of {cost_text(budget)}")
 
 
-def lives_text(job: Job) -> str:
+def format_attempts(job: Job) -> str:
     """How often it was interrupted, and by what."""
     counts = [
         (job.crashes, "crashed"),

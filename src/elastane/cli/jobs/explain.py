@@ -32,7 +32,7 @@ def job_explained(job: str, *, as_json: bool) -> None:
         for sentence in explanation_lines(told.explanation):
             console.print(Text(sentence))
         if found.why and found.state != "running":
-            console.print(f"Its last life ended: {found.why}.", markup=False)
+            console.print(f"Its last attempt ended: {found.why}.", markup=False)
         if found.state == "running" and found.wanted != "run":
             console.print("Its workers leave at the next commit.")
     show_decisions(console, told.decisions)

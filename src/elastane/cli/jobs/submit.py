@@ -15,6 +15,7 @@ from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Team
 from elastane.api.rest import Job
+from elastane.attempts.script_modules import file_of
 from elastane.cli.home import fresh_name
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
 from elastane.cli.jobs.login import own_team
@@ -25,7 +26,6 @@ from elastane.cli.runs.run_spec import check_script, script_of
 from elastane.cli.terminal import quoted, write_paragraphs
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.client.context import connect, context, running
-from elastane.lives.modules import file_of
 
 if TYPE_CHECKING:
     from rich.console import Console

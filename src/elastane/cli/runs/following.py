@@ -1,4 +1,4 @@
-"""Looking at a run until nothing more comes of it; that of a job has as many lives as the job needs."""
+"""Looking at a run until nothing more comes of it; that of a job has as many attempts as the job needs."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from elastane.cli.runs.whose import job_that_goes_on
 from elastane.observability.run_files import is_live
 
 LOOK_S = 0.2
-BETWEEN_LIVES_S = 1.0
+BETWEEN_ATTEMPTS_S = 1.0
 """The controller is asked then, not only a file."""
 
 
@@ -25,9 +25,9 @@ def looks(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
         if not live and job is None:
             break
         yield True
-        # What the life that is over said last has been read by now.
+        # What the attempt that is over said last has been read by now.
         if job is not None and job.state not in (told, "running"):
-            print(f"{job.name} is {job.state}; its next life is awaited", file=sys.stderr, flush=True)
+            print(f"{job.name} is {job.state}; its next attempt is awaited", file=sys.stderr, flush=True)
         told = "" if job is None else job.state
-        time.sleep(LOOK_S if live else BETWEEN_LIVES_S)
+        time.sleep(LOOK_S if live else BETWEEN_ATTEMPTS_S)
     yield False

@@ -10,7 +10,7 @@ def report(run: RunName, as_json: AsJson = False) -> None:
 
     Of a run that is over, metrics.json and the model's CARD.md too.
     """
-    from elastane.lives.conclusion import drawn  # noqa: PLC0415 - only here
+    from elastane.attempts.results import drawn  # noqa: PLC0415 - only here
     from elastane.observability.finished import write_conclusion  # noqa: PLC0415
 
     recorded = read_run(find_run(run))

@@ -15,6 +15,9 @@ from elastane.api.errors import BadInput
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
+from elastane.attempts.resumption import resume as another_attempt
+from elastane.attempts.run_directory import check_name_is_free, claimed, reclaimed
+from elastane.attempts.supervision import lived
 from elastane.cli.checkpoints.policy import CheckpointOptions
 from elastane.cli.completing import runs
 from elastane.cli.devices import devices_here
@@ -35,9 +38,6 @@ from elastane.cli.terminal import write_paragraphs
 from elastane.cli.typed import typed_options
 from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.controller.embedded import Embedded
-from elastane.lives.living import lived
-from elastane.lives.resuming import resume as another_life
-from elastane.lives.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.observability.run_files import read_record
 from elastane.storage.place import open_place
 
@@ -276,14 +276,14 @@ def run(
         )
         ended = own_run(
             resume,
-            means="the controller starts its lives, and would start one beside this",
+            means="the controller starts its attempts, and would start one beside this",
             do="elastane resume {job}; elastane explain {job} says what it waits for",
         )
         with reclaimed(ended) as directory:
             record = read_record(directory)
             spec = changed_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
-            record = another_life(directory, spec, _printer(console), adapted=accept_changes)
+            record = another_attempt(directory, spec, _printer(console), adapted=accept_changes)
             over = _trained(directory, record, console)
     else:
         if accept_changes:
@@ -343,12 +343,12 @@ def _controlled(run_dir: RunDir, record: RunRecord, console: "Console") -> Abstr
     """Somebody decides on the number of workers, unless the user does."""
     if not record.spec.self_sizing:
         return nullcontext()
-    life = 1 if record.resumed is None else record.resumed.times + 1
-    return Embedded(run_dir, record.spec, life, devices_here(), _printer(console))
+    attempt = 1 if record.resumed is None else record.resumed.times + 1
+    return Embedded(run_dir, record.spec, attempt, devices_here(), _printer(console))
 
 
 def refuse_kept(given: dict[str, bool]) -> None:
-    """A life of a run may not differ in what the run was begun with.
+    """An attempt of a run may not differ in what the run was begun with.
 
     Args:
         given: options, and whether each was given.
@@ -375,7 +375,7 @@ class Terminal:
         self._console.print(line, markup=False)
 
     def view(self, record: RunRecord) -> "Watcher":
-        from elastane.cli.runs.watch import Watcher  # noqa: PLC0415 - only a life that is watched needs the panel
+        from elastane.cli.runs.watch import Watcher  # noqa: PLC0415 - only an attempt that is watched needs the panel
 
         return Watcher(self._run_dir, record.spec, self._console)
 
@@ -391,7 +391,7 @@ def _printer(console: "Console") -> Callable[[str], None]:
 
 def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the report and say how it ended; returns the exit code."""
-    from elastane.lives.conclusion import concluded  # noqa: PLC0415 - only a run that is over is drawn
+    from elastane.attempts.results import concluded  # noqa: PLC0415 - only a run that is over is drawn
     from elastane.observability.logged import latest_values  # noqa: PLC0415 - likewise
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
 

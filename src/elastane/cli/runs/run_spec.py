@@ -9,8 +9,8 @@ import msgspec
 from elastane.api.errors import BadInput
 from elastane.api.reading import MOST_WORKERS
 from elastane.api.spec import RunSpec
+from elastane.attempts.script_modules import file_of
 from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
-from elastane.lives.modules import file_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LARGEST_SEED = 2**63 - 1
@@ -106,7 +106,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
-    """The spec of a run's next life; nothing in it that decides about the trained bytes differs.
+    """The spec of a run's next attempt; nothing in it that decides about the trained bytes differs.
 
     Raises:
         BadInput: with the option to change.

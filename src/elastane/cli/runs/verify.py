@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from elastane.api.errors import BadInput
+from elastane.attempts.verification import judged
 from elastane.cli.runs.rehearsal import rehearse
 from elastane.cli.verb import AsJson, RunName, print_json, talk
 from elastane.client.resolve import find_run
-from elastane.lives.proof import judged
 from elastane.observability.compare import Comparison, compare
 from elastane.observability.coverage import EpochCoverage
 from elastane.observability.run_files import read_run

@@ -16,8 +16,8 @@ from elastane.cli.runs.live import panel
 from elastane.cli.runs.log_schedule import LogSchedule
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, after_event, after_line
 from elastane.cli.words import event_text, restored_event, step_text
+from elastane.observability.attempts import RESTORED, RESUMED
 from elastane.observability.facts import OUTCOMES
-from elastane.observability.lives import RESTORED, RESUMED
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
 
@@ -41,7 +41,7 @@ class Watcher:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Take in what earlier lives of the run have written, but do not tell it again."""
+        """Take in what earlier attempts of the run have written, but do not tell it again."""
         for line in self._ledger.new_lines():
             self.progress = after_line(self.progress, decode_ledger_line(line))
         self._shown_step = self.progress.step

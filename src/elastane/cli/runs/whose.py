@@ -37,13 +37,13 @@ def own_run(name: str, *, means: str, do: str) -> RunDir:
 
 
 def job_that_goes_on(run_dir: RunDir) -> Job | None:
-    """The job whose run this is, if it may have another life: it is paused, gave way, or is tried again.
+    """The job whose run this is, if it may have another attempt: it is paused, gave way, or is tried again.
 
     Raises:
         ElastaneError: it is a job's, and the cluster does not answer.
     """
-    # The run of a job knows of its lives from the first one on, and before that has had no events either.
-    if not run_dir.life.exists() and run_dir.events.exists():
+    # The run of a job knows of its attempts from the first one on, and before that has had no events either.
+    if not run_dir.attempt.exists() and run_dir.events.exists():
         return None
     try:
         with connect() as cluster:

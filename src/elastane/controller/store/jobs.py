@@ -300,7 +300,7 @@ def note(tx: Connection, noted: Iterable[Noted], now_s: float) -> None:
             "state": one.state,
             "observed": text_of(observed),
             "step": observed.step,
-            "lives": one.lives,
+            "lives": one.attempts,
             "crashes": one.crashes,
             "retry_at_s": one.retry_at_s,
             "run_dir": one.run_dir,
@@ -486,7 +486,7 @@ def release(tx: Connection, name: str, state: State, why: str, now_s: float) -> 
         tx: a transaction that writes.
         name: of the job.
         state: it has now.
-        why: how it ended, or its last life did.
+        why: how it ended, or its last attempt did.
         now_s: the time.
     """
     use(tx, name, (), now_s)

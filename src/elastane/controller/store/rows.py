@@ -31,7 +31,7 @@ def job_of(row: Row[Any]) -> Job:
         observed=record.observed,
         explained=_explained(row, record),
         run_dir=plain["run_dir"],
-        lives=plain["lives"],
+        attempts=plain["lives"],
         crashes=plain["crashes"],
         resizes=plain["resizes"],
         preemptions=plain["preemptions"],

@@ -1,8 +1,8 @@
-"""``python -m elastane.engines.local.beginning``: the first moments of a life that runs as another user.
+"""``python -m elastane.engines.local.beginning``: the first moments of an attempt that runs as another user.
 
 The controller starts this program as that user, so that nothing in a run directory that belongs to the user
-is ever opened with the rights of root. It prepares the run directory, and then becomes the agent of the life.
-What keeps it from doing so is written to a pipe, which is closed once the agent runs.
+is ever opened with the rights of root. It prepares the run directory, and then becomes the agent of the
+attempt. What keeps it from doing so is written to a pipe, which is closed once the agent runs.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.foreign import Decoder
 from elastane.api.orders import Start
 from elastane.api.rundir import RunDir
+from elastane.attempts.run_directory import claimed
 from elastane.engines.local.preparing import (
     blocking_directory,
     check_room,
@@ -25,14 +26,13 @@ from elastane.engines.local.preparing import (
     prepare_run,
 )
 from elastane.engines.local.starting import AGENT, open_log
-from elastane.lives.run_directory import claimed
 
 
 class Beginning(msgspec.Struct, frozen=True):
     """What this program is to become.
 
     Args:
-        order: that begins the life.
+        order: that begins the attempt.
         root: the run directory, which exists and belongs to the user.
         command: the agent's, with its options.
         uid: of the user, as the controller means it.
@@ -90,7 +90,7 @@ def _obstacle(task: Beginning) -> Obstacle:
 
 
 def become_agent(task: Beginning) -> NoReturn:
-    """Replace this process by the agent of a life.
+    """Replace this process by the agent of an attempt.
 
     Raises:
         BadInput: the job cannot begin, now or later.

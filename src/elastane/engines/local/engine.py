@@ -12,13 +12,14 @@ from typing import assert_never
 
 from elastane.agent import identity
 from elastane.agent.presence import set_aside, those_present
+from elastane.api.attempts import Outcome
 from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.lives import Outcome
 from elastane.api.observations import Observation, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
 from elastane.api.run_as import GPU_CLAIMS, RunAs
 from elastane.api.rundir import RunDir
+from elastane.attempts.run_directory import claimed
 from elastane.client.owner_rights import rights_of_owner
 from elastane.engines.local.accounts import Account, account_of
 from elastane.engines.local.counted import counted
@@ -28,13 +29,12 @@ from elastane.engines.local.places import Places
 from elastane.engines.local.preparing import environment_too_large, prepare_run
 from elastane.engines.local.starting import Impossible, Starting, start_agent
 from elastane.engines.local.watched import Watched
-from elastane.lives.run_directory import claimed
 
 ANSWER_S = 1.0
 ASKED_AT_ONCE = 64
 """A thousand at once would not all be heard within a second, however soon they answer."""
 NOT_FOR_THIS_ENGINE = 2
-AGENT = (sys.executable, "-P", "-m", "elastane.lives")
+AGENT = (sys.executable, "-P", "-m", "elastane.attempts")
 
 
 class LocalEngine:
@@ -43,7 +43,7 @@ class LocalEngine:
     Args:
         home: its jobs are in ``runs`` below it.
         own: environment, of which jobs get what a process needs.
-        agent: command that lives a life, up to its options.
+        agent: command that lives an attempt, up to its options.
         node: this machine; None: pools say themselves how many devices they have.
         run_as: the system users that jobs run as; only root can start processes of other users.
     """
@@ -97,13 +97,13 @@ class LocalEngine:
 
     def _observation(self, job: str, answer: Answer | None) -> Observation:
         watched, started = self._watched.get(job), self._started.get(job)
-        life = watched.life if watched is not None else None
-        number = 0 if life is None else life.number
+        attempt = watched.attempt if watched is not None else None
+        number = 0 if attempt is None else attempt.number
         present = watched is not None and watched.present
         if started is not None and not started.under_way and not present and started.unlived(number):
             failure = started.failure
             if failure is not None:
-                return Observation(job=job, life=started.life, outcome=failure)
+                return Observation(job=job, attempt=started.attempt, outcome=failure)
         if watched is None:
             return Observation(job=job)
         count = counted(answer)
@@ -111,10 +111,10 @@ class LocalEngine:
             progress = watched.progress()
         return Observation(
             job=job,
-            life=number,
+            attempt=number,
             present=present,
             agent=watched.agent,
-            outcome=None if life is None else life.outcome,
+            outcome=None if attempt is None else attempt.outcome,
             workers=count.workers,
             members=count.members,
             target=count.target,
@@ -165,11 +165,11 @@ class LocalEngine:
 
     async def _start(self, order: Start) -> str:
         job, before = order.job, self._started.get(order.job)
-        if before is not None and before.life >= order.life and before.under_way:
+        if before is not None and before.attempt >= order.attempt and before.under_way:
             return ""
         watched = self._seen(job)
         if watched is not None and watched.present:
-            return "processes of the job exist: another life would find its directory locked"
+            return "processes of the job exist: another attempt would find its directory locked"
         run_dir = self._places.run_dir(job)
         noted = self._places.noted(job)
         with rights_of_owner(run_dir.root):
@@ -178,7 +178,7 @@ class LocalEngine:
             # Its end would be taken for the job's, and its checkpoints for the job's state.
             why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
             return self._impossible(order, why)
-        if watched is not None and watched.life is not None and watched.life.number >= order.life:
+        if watched is not None and watched.attempt is not None and watched.attempt.number >= order.attempt:
             return ""
         try:
             account = account_of(self._run_as, order.spec.team)
@@ -216,13 +216,18 @@ class LocalEngine:
         return await asyncio.to_thread(start_agent_as, account, run_dir, order, self._agent, environment)
 
     def _impossible(self, order: Start, why: str) -> str:
-        self._started[order.job] = Impossible(order.life, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
+        self._started[order.job] = Impossible(order.attempt, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
         return why
 
     async def _tell(self, order: Resize | Drain | Evict | Stop, question: Ask) -> str:
         watched = self._seen(order.job)
-        if watched is None or not watched.agent or watched.life is None or watched.life.number != order.life:
-            return f"life {order.life} is not there"
+        if (
+            watched is None
+            or not watched.agent
+            or watched.attempt is None
+            or watched.attempt.number != order.attempt
+        ):
+            return f"attempt {order.attempt} is not there"
         answer = await self._ask(watched, question)
         if answer is None:
             return f"its coordinator did not answer within {ANSWER_S:g} s"
@@ -230,12 +235,12 @@ class LocalEngine:
 
     def _kill(self, order: Kill) -> str:
         watched = self._seen(order.job)
-        number = 0 if watched is None or watched.life is None else watched.life.number
-        if watched is None or number != order.life:
-            return f"life {order.life} is not there"
-        if watched.agent and watched.life is not None:
+        number = 0 if watched is None or watched.attempt is None else watched.attempt.number
+        if watched is None or number != order.attempt:
+            return f"attempt {order.attempt} is not there"
+        if watched.agent and watched.attempt is not None:
             # Those it has started end when it does.
-            _kill_agent(watched.life.pid, watched.life.started)
+            _kill_agent(watched.attempt.pid, watched.attempt.started)
         else:
             _kill_present(watched.run_dir, watched.user)
         return ""
@@ -259,8 +264,8 @@ def _is_anothers(run_dir: RunDir, watched: Watched | None, order: Start) -> bool
     """Whether a run is there that nobody has begun for this job: `elastane run` did, or another store's."""
     if not run_dir.run.exists():
         return False
-    life = None if watched is None else watched.life
-    return not run_dir.life.exists() or (life is not None and life.began_s < order.submitted_s)
+    attempt = None if watched is None else watched.attempt
+    return not run_dir.attempt.exists() or (attempt is not None and attempt.began_s < order.submitted_s)
 
 
 def _kill_agent(pid: int, start: int) -> None:

@@ -155,7 +155,7 @@ def _check_reach(account: Account, runs: Path) -> None:
         )
 
 
-# -- starting a life -----------------------------------------------------------------------------------------
+# -- starting an attempt -------------------------------------------------------------------------------------
 
 
 def start_agent_as(
@@ -165,7 +165,7 @@ def start_agent_as(
     command: Sequence[str],
     environment: Mapping[str, str],
 ) -> Starting:
-    """Start the process of a life as another user, once that user has prepared its run directory.
+    """Start the process of an attempt as another user, once that user has prepared its run directory.
 
     It may take seconds: call it from a thread.
 
@@ -215,7 +215,7 @@ def start_agent_as(
         raise ElastaneError(f"the first process of {order.job} was not ready within {PATIENCE_S:g} s")
     if words.strip() and _ends(process):
         raise _refusal(words, account)
-    return Starting(order.life, process, run_dir.log(AGENT))
+    return Starting(order.attempt, process, run_dir.log(AGENT))
 
 
 def _ends(process: "subprocess.Popen[bytes]") -> bool:

@@ -10,7 +10,7 @@ from elastane.api.checkpoint_policy import policy_of
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.spec import RunSpec
-from elastane.lives.modules import file_of
+from elastane.attempts.script_modules import file_of
 
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
 

@@ -13,8 +13,8 @@ from elastane.api.rundir import RunDir
 class Places(msgspec.Struct, frozen=True):
     """Names below ``home``.
 
-    ``runs/JOB`` is a job's run directory. ``unsettled/JOB`` exists from before its first life until its end
-    is written down elsewhere, so that thousands of settled jobs are never looked at.
+    ``runs/JOB`` is a job's run directory. ``unsettled/JOB`` exists from before its first attempt until its
+    end is written down elsewhere, so that thousands of settled jobs are never looked at.
     """
 
     home: Path

@@ -16,7 +16,7 @@ from elastane.engines.local.job import run_spec_of
 NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of a path that last until somebody changes the path or its rights."""
 ROOM_BYTES = 1 << 16
-"""More than a life writes about itself when it begins."""
+"""More than an attempt writes about itself when it begins."""
 
 
 def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
@@ -49,7 +49,7 @@ def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]
 
 
 def check_room(run_dir: RunDir) -> None:
-    """Check that a life could write down that it has begun; else it would end, and count as a crash.
+    """Check that an attempt could write down that it has begun; else it would end, and count as a crash.
 
     Raises:
         OSError: it could not, because the disk is full for example.

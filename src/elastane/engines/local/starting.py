@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from elastane.agent.environment import process_environment
 from elastane.agent.presence import be_present
+from elastane.api.attempts import RETRYABLE, Outcome
 from elastane.api.foreign import Malformed, open_regular
-from elastane.api.lives import NOBODYS_FAULT, Outcome
 from elastane.api.orders import Start
 from elastane.api.rundir import RunDir
 from elastane.client.owner_rights import rights_of_owner
@@ -23,10 +23,10 @@ LAST_WORDS_BYTES = 2000
 
 
 class Starting:
-    """A process that was started to live a life, and may not have begun it yet."""
+    """A process that was started to live an attempt, and may not have begun it yet."""
 
-    def __init__(self, life: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
-        self.life = life
+    def __init__(self, attempt: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self.attempt = attempt
         self._process = process
         self._log = log
 
@@ -36,8 +36,8 @@ class Starting:
         return self._process.poll() is None
 
     def unlived(self, newest: int) -> bool:
-        """Whether it is a life after the newest one."""
-        return newest < self.life
+        """Whether it is an attempt after the newest one."""
+        return newest < self.attempt
 
     @property
     def failure(self) -> Outcome | None:
@@ -55,18 +55,16 @@ class Starting:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
             last = file.read(LAST_WORDS_BYTES).decode(errors="replace").strip()
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        return Outcome(
-            code=NOBODYS_FAULT, why=f"its agent ended with {how} before it began; {self._log}: {last}"
-        )
+        return Outcome(code=RETRYABLE, why=f"its agent ended with {how} before it began; {self._log}: {last}")
 
 
 class Impossible:
-    """A life that this engine cannot begin."""
+    """An attempt that this engine cannot begin."""
 
     under_way = False
 
-    def __init__(self, life: int, failure: Outcome) -> None:
-        self.life = life
+    def __init__(self, attempt: int, failure: Outcome) -> None:
+        self.attempt = attempt
         self.failure = failure
 
     def unlived(self, newest: int) -> bool:  # noqa: ARG002 - those that are there may be another job's
@@ -76,7 +74,7 @@ class Impossible:
 def start_agent(
     run_dir: RunDir, order: Start, command: Sequence[str], environment: Mapping[str, str], working_dir: Path
 ) -> Starting:
-    """Start the process of a life in this directory, in a session of its own and without a terminal.
+    """Start the process of an attempt in this directory, in a session of its own and without a terminal.
 
     Raises:
         OSError: it cannot be started.
@@ -99,11 +97,11 @@ def start_agent(
             )
     finally:
         os.close(presence)
-    return Starting(order.life, process, log)
+    return Starting(order.attempt, process, log)
 
 
 def open_log(run_dir: RunDir, name: str) -> BinaryIO:
-    """Open a log to append to it. Lives before may have left links or pipes in its place, or in its folder's.
+    """Open a log to append to it. Earlier attempts may have left links or pipes at its path or its folder's.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -122,11 +120,11 @@ def open_log(run_dir: RunDir, name: str) -> BinaryIO:
 
 
 def options_of(run_dir: RunDir, order: Start) -> tuple[str, ...]:
-    """Return the options of the agent that lives this life."""
+    """Return the options of the agent that lives this attempt."""
     low, high = order.spec.elastic_policy.limits
     return (
         str(run_dir.root),
-        f"--life={order.life}",
+        f"--attempt={order.attempt}",
         f"--workers={order.workers}",
         f"--limits={low}:{high}",
     )

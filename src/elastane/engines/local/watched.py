@@ -6,14 +6,14 @@ from contextlib import suppress
 
 from elastane.agent import identity
 from elastane.agent.presence import NO_DIRECTORY, anyone_present, is_present
+from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput, ElastaneError, NoSuchRun
 from elastane.api.foreign import Malformed
-from elastane.api.lives import Life
 from elastane.api.observations import Progress
 from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
+from elastane.attempts.attempt_file import read_attempt
 from elastane.client.line import Line
-from elastane.lives.life_file import read_life
 from elastane.observability.pace import Pace, after_event, after_line
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
@@ -41,7 +41,7 @@ class Watched:
         self.user: int | None = None
         self.present = False
         self.agent = False
-        self.life: Life | None = None
+        self.attempt: Attempt | None = None
         self.lingering_since: float | None = None
         self._stamp: tuple[int, int] | None = None
         self._told = set[str]()
@@ -53,20 +53,20 @@ class Watched:
         self._samples = self._ranks = 0
 
     def look(self) -> None:
-        """Who is there, and which life it is."""
+        """Who is there, and which attempt it is."""
         if self._isolated:
             # Whoever removes the directory of a run ends none of its processes.
             with suppress(OSError):
                 self.user = self.run_dir.root.stat().st_uid
         try:
-            # In this order: once nobody is present, nobody is left to write how the life ended.
+            # In this order: once nobody is present, nobody is left to write how the attempt ended.
             present = anyone_present(self.run_dir)
-            self._read_life()
+            self._read_attempt()
         except OSError as error:
             # Whoever was not seen gone still has the devices, and has not crashed.
             self._tell("presence", error)
             present = True
-        self.agent = self._lives()
+        self.agent = self._is_agent_alive()
         self.present = present or self.agent
         if self.agent or not self.present:
             self.lingering_since = None
@@ -99,41 +99,41 @@ class Watched:
             saved_s=pace.saved_s,
         )
 
-    def _read_life(self) -> None:
+    def _read_attempt(self) -> None:
         try:
-            stat = self.run_dir.life.lstat()
+            stat = self.run_dir.attempt.lstat()
         except OSError as error:
             if error.errno not in NO_DIRECTORY:
                 raise
             self._stamp = None
             # Whoever removes the directory of a run ends none of its processes.
-            if not self._lives():
-                self.life = None
+            if not self._is_agent_alive():
+                self.attempt = None
             return
         # Replaced as a whole each time, so another content is another file.
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if stamp != self._stamp:
             try:
-                self.life = read_life(self.run_dir)
+                self.attempt = read_attempt(self.run_dir)
             except (BadInput, PermissionError) as error:
                 # A job can write anything there, and take away the right to read it. Neither says that its
-                # processes exist. Another life would say what is wrong.
-                self._tell("life", error)
+                # processes exist. Another attempt would say what is wrong.
+                self._tell("attempt", error)
             self._stamp = stamp
 
-    def _lives(self) -> bool:
-        """Whether the agent of the newest life that is known does."""
-        life = self.life
-        if life is None or life.outcome is not None or identity.started(life.pid) != life.started:
+    def _is_agent_alive(self) -> bool:
+        """Whether the agent of the newest attempt that is known does."""
+        attempt = self.attempt
+        if attempt is None or attempt.outcome is not None or identity.started(attempt.pid) != attempt.started:
             return False
-        if self._agents.get(life.pid) != life.started and is_present(self.run_dir, life.pid):
+        if self._agents.get(attempt.pid) != attempt.started and is_present(self.run_dir, attempt.pid):
             # Once is enough: an agent holds the lock to its end.
-            self._agents = {life.pid: life.started}
-        # A job may write any process into life.json: one of another job, or the controller itself.
-        if self._agents.get(life.pid) != life.started:
+            self._agents = {attempt.pid: attempt.started}
+        # A job may write any process into attempt.json: one of another job, or the controller itself.
+        if self._agents.get(attempt.pid) != attempt.started:
             return False
         # The controller has the file open too, for a moment at a time.
-        return not self._isolated or (self.user is not None and identity.user_of(life.pid) == self.user)
+        return not self._isolated or (self.user is not None and identity.user_of(attempt.pid) == self.user)
 
     def _tell(self, about: str, error: Exception) -> None:
         """Log what is wrong with one of the job's files, once for each.

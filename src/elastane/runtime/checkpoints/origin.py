@@ -1,4 +1,4 @@
-"""The checkpoint a life of the run begins with."""
+"""The checkpoint an attempt of the run begins with."""
 
 import time
 from collections.abc import Callable

@@ -122,7 +122,7 @@ class Rest:
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take over what `describe` told, on another worker or in an earlier life of the run."""
+        """Take over what `describe` told, on another worker or in an earlier attempt of the run."""
         for group, values in zip(self._optimizer.param_groups, rest["groups"], strict=True):
             for key, value in values.items():
                 if isinstance(group.get(key), torch.Tensor):

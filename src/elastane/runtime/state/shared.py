@@ -68,7 +68,7 @@ class SharedState:
         return {"attributes": attributes, "state": _described(shared, f"{NAME}.state", tensors)}, tensors
 
     def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Become what `describe` says of another worker's, or of an earlier life of the run."""
+        """Become what `describe` says of another worker's, or of an earlier attempt of the run."""
         for name, described in there["attributes"].items():
             mine = getattr(self._optimizer, name, None)
             setattr(self._optimizer, name, restored(mine, join_tensors(described, tensors)))

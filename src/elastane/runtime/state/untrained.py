@@ -70,7 +70,7 @@ class Untrained:
 
     @torch.no_grad()
     def take(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Become what `changed_tensors` was on another worker or in an earlier life of the run."""
+        """Become what `changed_tensors` was on another worker or in an earlier attempt of the run."""
         mine = self.tensors()
         for name, theirs in tensors.items():
             there = mine.get(name)

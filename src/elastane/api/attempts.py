@@ -1,4 +1,4 @@
-"""``life.json``: which life of a job has begun last, by which process, and how it ended."""
+"""``attempt.json``: which attempt of a job has begun last, by which process, and how it ended."""
 
 from typing import Annotated
 
@@ -8,16 +8,16 @@ from elastane.api.bounds import LARGEST_COUNT, Moment, Position
 
 LARGEST_PID = 2**22
 """On Linux."""
-NOBODYS_FAULT = 128
-"""Exit code of a life that ended for a reason outside the script: another one may fare better."""
+RETRYABLE = 128
+"""Exit code of an attempt that ended for a reason outside the script: another one may fare better."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a life ended.
+    """How an attempt ended.
 
     Args:
         code: 0: all steps are made. 130: stopped, with a checkpoint where the run keeps any. 1 to 127:
-            another life would end alike. Others from 128 on: it need not.
+            another attempt would end alike. Others from 128 on: it need not.
         why: in words.
         traceback: the user's own, if the script raised.
     """
@@ -27,11 +27,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One life of a job: one agent process, from taking the lock of the run directory to its end.
+class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt of a job: one agent process, from taking the lock of the run directory to its end.
 
     Should every copy of the state die while the agent lives, it goes on from a checkpoint by itself; that is
-    the same life.
+    the same attempt.
 
     Args:
         number: counts from 1; no number is lived twice.

@@ -1,4 +1,4 @@
-"""A life without a terminal, around an agent that trains nothing: when it begins and what it leaves."""
+"""An attempt without a terminal, around an agent that trains nothing: when it begins and what it leaves."""
 
 import os
 import sys
@@ -7,15 +7,15 @@ import msgspec
 import pytest
 
 from elastane.agent import identity
+from elastane.api.attempts import RETRYABLE, Attempt, Outcome
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
-from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
-from elastane.lives.__main__ import main
-from elastane.lives.life_file import read_life, write_life
-from elastane.lives.run_directory import claimed
+from elastane.attempts.__main__ import main
+from elastane.attempts.attempt_file import read_attempt, write_attempt
+from elastane.attempts.run_directory import claimed
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
 SPEC = RunSpec(name="j", script="/train.py", max_workers=4, checkpoints=CheckpointPolicy())
@@ -33,7 +33,7 @@ class PretendAgent:
         type(self).specs.append(spec)
 
     async def run(self) -> RunOver:
-        assert read_life(self.run_dir).pid == os.getpid()
+        assert read_attempt(self.run_dir).pid == os.getpid()
         with self.run_dir.events.open("ab") as events:
             event = EventLine(time=1.0, kind="worker.started", who="worker 3", workers=(3,))
             events.write(msgspec.json.encode(event) + b"\n")
@@ -58,9 +58,9 @@ def run_dir(tmp_path, monkeypatch) -> RunDir:
 
 @pytest.fixture
 def live(run_dir, monkeypatch):
-    def begin(life: int, workers: int = 1, limits: str = "1:4") -> int:
-        options = [f"--life={life}", f"--workers={workers}", f"--limits={limits}"]
-        monkeypatch.setattr(sys, "argv", ["lives", str(run_dir.root), *options])
+    def begin(attempt: int, workers: int = 1, limits: str = "1:4") -> int:
+        options = [f"--attempt={attempt}", f"--workers={workers}", f"--limits={limits}"]
+        monkeypatch.setattr(sys, "argv", ["attempts", str(run_dir.root), *options])
         with pytest.raises(SystemExit) as ended:
             main()
         return ended.value.code
@@ -68,11 +68,11 @@ def live(run_dir, monkeypatch):
     return begin
 
 
-def test_a_life_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> None:
+def test_an_attempt_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> None:
     assert live(1, workers=3) == 0
-    life = read_life(run_dir)
-    assert (life.number, life.pid, life.started) == (1, os.getpid(), identity.started(os.getpid()))
-    assert life.outcome == Outcome(code=0, why="all steps are made")
+    attempt = read_attempt(run_dir)
+    assert (attempt.number, attempt.pid, attempt.started) == (1, os.getpid(), identity.started(os.getpid()))
+    assert attempt.outcome == Outcome(code=0, why="all steps are made")
     assert [spec.start for spec in agent.specs] == [3]
     assert read_record(run_dir).spec.start == 3
 
@@ -82,27 +82,29 @@ def test_workers_beyond_the_limits_are_the_limits(live, agent) -> None:
     assert [spec.start for spec in agent.specs] == [4]
 
 
-def test_a_life_has_the_limits_that_it_was_started_with(live, agent) -> None:
+def test_an_attempt_has_the_limits_that_it_was_started_with(live, agent) -> None:
     live(1, workers=9, limits="6:12")
     assert [(spec.min_workers, spec.start, spec.max_workers) for spec in agent.specs] == [(6, 9, 12)]
 
 
 @pytest.mark.parametrize("newest", [2, 3])
-def test_a_life_that_has_begun_is_not_lived_again_nor_an_earlier_one(live, agent, run_dir, newest) -> None:
-    before = Life(number=newest, pid=1, started=1, began_s=0.0)
-    write_life(run_dir, before)
+def test_an_attempt_that_has_begun_is_not_lived_again_nor_an_earlier_one(
+    live, agent, run_dir, newest
+) -> None:
+    before = Attempt(number=newest, pid=1, started=1, began_s=0.0)
+    write_attempt(run_dir, before)
     assert live(2) == 0
     assert agent.specs == []
-    assert read_life(run_dir) == before
+    assert read_attempt(run_dir) == before
 
 
-def test_a_life_does_not_begin_while_another_process_lives_one(live, agent, run_dir, tmp_path) -> None:
-    from elastane.lives.run_directory import reclaimed  # noqa: PLC0415 - only here
+def test_an_attempt_does_not_begin_while_another_process_lives_one(live, agent, run_dir, tmp_path) -> None:
+    from elastane.attempts.run_directory import reclaimed  # noqa: PLC0415 - only here
 
     with reclaimed(run_dir):
         assert live(1) == 0
     assert agent.specs == []
-    assert read_life(run_dir) is None
+    assert read_attempt(run_dir) is None
 
 
 @pytest.mark.parametrize(
@@ -110,20 +112,20 @@ def test_a_life_does_not_begin_while_another_process_lives_one(live, agent, run_
     [
         (RunOver(code=130, why="stopped"), 130),
         (RunOver(code=1, why="worker 0 failed", traceback="ValueError"), 1),
-        (RunOver(code=1, why="the coordinator died 5 times"), NOBODYS_FAULT),
-        (OSError(28, "No space left on device"), NOBODYS_FAULT),
+        (RunOver(code=1, why="the coordinator died 5 times"), RETRYABLE),
+        (OSError(28, "No space left on device"), RETRYABLE),
         (BadInput("train.py has changed"), 2),
-        (ZeroDivisionError("ours"), NOBODYS_FAULT),
+        (ZeroDivisionError("ours"), RETRYABLE),
     ],
 )
 def test_only_what_the_script_did_is_the_scripts_fault(live, agent, run_dir, over, code) -> None:
     agent.over = over
     assert live(1) == code
-    assert read_life(run_dir).outcome.code == code
-    assert read_life(run_dir).outcome.why
+    assert read_attempt(run_dir).outcome.code == code
+    assert read_attempt(run_dir).outcome.why
 
 
-def test_a_life_without_a_checkpoint_begins_again(live, agent, run_dir) -> None:
+def test_an_attempt_without_a_checkpoint_begins_again(live, agent, run_dir) -> None:
     agent.over = RunOver(code=130, why="stopped")
     live(1)
     agent.over = RunOver(code=0)
@@ -136,14 +138,14 @@ def test_a_life_without_a_checkpoint_begins_again(live, agent, run_dir) -> None:
 
 def test_a_run_that_had_finished_trains_no_more(live, agent, run_dir) -> None:
     live(1)
-    write_life(run_dir, Life(number=1, pid=1, started=1, began_s=0.0))
+    write_attempt(run_dir, Attempt(number=1, pid=1, started=1, began_s=0.0))
     assert live(2) == 0
     assert len(agent.specs) == 1
-    assert read_life(run_dir).outcome.code == 0
+    assert read_attempt(run_dir).outcome.code == 0
 
 
-def test_a_damaged_file_of_lives_is_said_and_touched_by_nobody(live, agent, run_dir, capsys) -> None:
-    run_dir.life.write_bytes(b"{")
-    assert live(1) == NOBODYS_FAULT
+def test_a_damaged_file_of_attempts_is_said_and_touched_by_nobody(live, agent, run_dir, capsys) -> None:
+    run_dir.attempt.write_bytes(b"{")
+    assert live(1) == RETRYABLE
     assert "damaged" in capsys.readouterr().out
-    assert run_dir.life.read_bytes() == b"{"
+    assert run_dir.attempt.read_bytes() == b"{"

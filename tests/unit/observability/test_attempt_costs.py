@@ -7,9 +7,15 @@ import pytest
 
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy, RunRecord, RunSpec
+from elastane.observability.attempts import (
+    AttemptCost,
+    Restored,
+    compute_attempt_costs,
+    is_beginning,
+    restored_of,
+)
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.facts import facts_of, outcome_of
-from elastane.observability.lives import Life, Restored, is_beginning, lives_of, restored_of
 from elastane.observability.metrics import metrics_of
 from elastane.observability.report import command_of, report_html
 from elastane.observability.series import step_of
@@ -59,9 +65,9 @@ def run(make_run):
     return make_run(events=EVENTS)
 
 
-def test_a_life_is_what_it_went_on_from_and_what_that_cost(run):
-    (life,) = lives_of(run.events, run.ledger)
-    assert life == Life(
+def test_an_attempt_is_what_it_went_on_from_and_what_that_cost(run):
+    (attempt,) = compute_attempt_costs(run.events, run.ledger)
+    assert attempt == AttemptCost(
         checkpoint="step-00000002",
         step=2,
         why="asked to",
@@ -77,25 +83,29 @@ def test_workers_read_at_the_same_time_and_one_that_read_twice_counts_once():
     assert restored_of([]) is None
 
 
-def test_a_life_that_made_no_step_was_not_back(run):
+def test_an_attempt_that_made_no_step_was_not_back(run):
     again = msgspec.structs.replace(RESUMED, time=1002.95)
-    first, second = lives_of((RESUMED, again, *EVENTS[-1:]), run.ledger)
+    first, second = compute_attempt_costs((RESUMED, again, *EVENTS[-1:]), run.ledger)
     assert first.back_s is None
     assert second.back_s == pytest.approx(0.05)
     assert first.restored is None
 
 
-def test_what_an_earlier_life_came_to_is_not_what_the_run_came_to(run):
+def test_what_an_earlier_attempt_came_to_is_not_what_the_run_came_to(run):
     assert outcome_of(EVENTS[:5], live=False)[0] == "stopped"
     assert outcome_of(EVENTS[:7], live=True)[0] == "running"
     assert outcome_of(EVENTS[:7], live=False)[0] == "interrupted"
     assert facts_of(run).outcome == "finished"
 
 
-def test_who_begins_a_life_is_no_change(run):
-    lives = lives_of(run.events, run.ledger)
+def test_who_begins_an_attempt_is_no_change(run):
+    attempts = compute_attempt_costs(run.events, run.ledger)
     joined = [event for event in run.events if event.kind == "worker.joined"]
-    assert [is_beginning(event, step_of(event, run.ledger), lives) for event in joined] == [True, True, False]
+    assert [is_beginning(event, step_of(event, run.ledger), attempts) for event in joined] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_checkpoints_are_no_changes_and_stand_at_their_own_step(run):
@@ -107,7 +117,7 @@ def test_checkpoints_are_no_changes_and_stand_at_their_own_step(run):
 
 def test_the_metrics_have_all_of_it(run):
     metrics = metrics_of(run)
-    assert metrics.lives == lives_of(run.events, run.ledger)
+    assert metrics.attempts == compute_attempt_costs(run.events, run.ledger)
     first = metrics.checkpoints[0]
     assert (first.name, first.step, first.used) == ("step-00000002", 2, False)
     assert (first.bytes, first.copy_s, first.write_s) == (1000, 0.002, 0.25)
@@ -137,7 +147,7 @@ def test_the_report_marks_the_resume_and_shades_what_was_made_again(run):
 def test_a_run_that_never_needed_its_checkpoints_says_so(make_run):
     page = report_html(make_run(events=(EVENTS[0], EVENTS[2], EVENTS[-1])))
     assert "never needed" in page
-    assert "<h2>Lives</h2>" not in page
+    assert "<h2>Attempts</h2>" not in page
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ def say_last_word(run_dir: RunDir, over: RunOver) -> None:
             with path.open("r+b") as file:
                 file.truncate(file.read().rfind(b"\n") + 1)
     events = read_lines(run_dir.events, decode_event_line, torn_tail=False)
-    last_life = max((i for i, event in enumerate(events) if event.kind == "run.resumed"), default=0)
-    if any(event.kind in OUTCOMES for event in events[last_life:]):
+    last_attempt = max((i for i, event in enumerate(events) if event.kind == "run.resumed"), default=0)
+    if any(event.kind in OUTCOMES for event in events[last_attempt:]):
         return
     event = EventLine(time=time.time(), kind=KINDS.get(over.code, "run.failed"), who="agent", why=over.why)
     with run_dir.events.open("ab") as file:

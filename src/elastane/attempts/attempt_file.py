@@ -1,48 +1,48 @@
-"""Reading and writing ``life.json``."""
+"""Reading and writing ``attempt.json``."""
 
 import os
 
 import msgspec
 
+from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput
 from elastane.api.foreign import Decoder, Malformed, read_bytes
-from elastane.api.lives import Life
 from elastane.api.rundir import RunDir
 
 LARGEST_BYTES = 4 << 20
 """A traceback is in it."""
-_decode = Decoder[Life](Life, at_most_bytes=LARGEST_BYTES)
+_decode = Decoder[Attempt](Attempt, at_most_bytes=LARGEST_BYTES)
 
 
-def read_life(run_dir: RunDir) -> Life | None:
-    """The newest life that has begun; None: none has.
+def read_attempt(run_dir: RunDir) -> Attempt | None:
+    """The newest attempt that has begun; None: none has.
 
     Raises:
         BadInput: the file is damaged.
         OSError: it cannot be read.
     """
     try:
-        return _decode(read_bytes(run_dir.life, LARGEST_BYTES, follow_links=False))
+        return _decode(read_bytes(run_dir.attempt, LARGEST_BYTES, follow_links=False))
     except FileNotFoundError:
         return None
     except Malformed as error:
         raise BadInput(
-            f"{run_dir.life} is damaged: {error}", means="nobody knows how many lives the job has had"
+            f"{run_dir.attempt} is damaged: {error}", means="nobody knows how many attempts the job has had"
         ) from error
 
 
-def write_life(run_dir: RunDir, life: Life) -> None:
+def write_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     """Replaces it in one move that outlasts a power cut: no number may be lived twice.
 
     Raises:
         OSError: it cannot be written.
     """
-    beside = run_dir.life.with_name(f".{run_dir.life.name}.partial")
+    beside = run_dir.attempt.with_name(f".{run_dir.attempt.name}.partial")
     with beside.open("wb") as file:
-        file.write(msgspec.json.encode(life))
+        file.write(msgspec.json.encode(attempt))
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(run_dir.life)
+    beside.replace(run_dir.attempt)
     directory = os.open(run_dir.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

@@ -1,6 +1,6 @@
-"""``python -m elastane.lives RUN_DIR --life N --workers K --limits MIN:MAX``: one life of a job.
+"""``python -m elastane.attempts RUN_DIR --attempt N --workers K --limits MIN:MAX``: one attempt of a job.
 
-It needs no terminal. The number fences it: a life that has begun, or an earlier one, is not lived again,
+It needs no terminal. The number fences it: an attempt that has begun, or an earlier one, is not lived again,
 however often and late it is asked for. SIGTERM stops at the next commit, with a checkpoint; a second one ends
 everything at once.
 """
@@ -16,19 +16,19 @@ from pathlib import Path
 import msgspec
 
 from elastane.agent import identity
+from elastane.api.attempts import RETRYABLE, Attempt, Outcome
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
 from elastane.api.extras import require
-from elastane.api.lives import NOBODYS_FAULT, Life, Outcome
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
+from elastane.attempts.attempt_file import read_attempt, write_attempt
+from elastane.attempts.display import Log
+from elastane.attempts.results import concluded
+from elastane.attempts.resumption import from_the_beginning, resume
+from elastane.attempts.run_directory import reclaimed
+from elastane.attempts.supervision import STOPPED_BY_USER, lived
 from elastane.client.privacy import narrow_umask
-from elastane.lives.audience import Log
-from elastane.lives.conclusion import concluded
-from elastane.lives.life_file import read_life, write_life
-from elastane.lives.living import STOPPED_BY_USER, lived
-from elastane.lives.resuming import from_the_beginning, resume
-from elastane.lives.run_directory import reclaimed
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
 NOTHING_TO_DO = 0
@@ -39,59 +39,59 @@ class Wish:
     """What this process was started for.
 
     Args:
-        life: its number.
+        attempt: its number.
         workers: to begin with.
         limits: fewest and most workers, as they are now.
     """
 
-    life: int
+    attempt: int
     workers: int
     limits: tuple[int, int]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m elastane.lives", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m elastane.attempts", description=__doc__)
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--life", type=int, required=True, help="its number")
+    parser.add_argument("--attempt", type=int, required=True, help="its number")
     parser.add_argument("--workers", type=int, required=True, help="to begin with")
     parser.add_argument("--limits", required=True, help="fewest and most, MIN:MAX")
     options = parser.parse_args()
     low, _, high = options.limits.partition(":")
     narrow_umask()
-    wish = Wish(options.life, options.workers, (int(low), int(high)))
+    wish = Wish(options.attempt, options.workers, (int(low), int(high)))
     audience = Log()
     try:
         with reclaimed(RunDir(options.run_dir.absolute())) as run_dir:
             code = live(run_dir, wish, audience)
     except BadInput as error:
-        # Another process lives this life or the one before: it is told by its lock, and needs no help.
+        # Another process lives this attempt or the one before: it is told by its lock, and needs no help.
         audience.say(f"not begun: {error}")
         code = NOTHING_TO_DO
     sys.exit(code)
 
 
 def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
-    """The life, if it is still to be lived; its exit code. The caller holds the lock."""
+    """The attempt, if it is still to be lived; its exit code. The caller holds the lock."""
     try:
-        newest = read_life(run_dir)
+        newest = read_attempt(run_dir)
     except BadInput as error:
         audience.say(str(error))
-        return NOBODYS_FAULT
-    if newest is not None and newest.number >= wish.life:
-        audience.say(f"life {wish.life} has begun before; the newest is {newest.number}")
+        return RETRYABLE
+    if newest is not None and newest.number >= wish.attempt:
+        audience.say(f"attempt {wish.attempt} has begun before; the newest is {newest.number}")
         return NOTHING_TO_DO
     pid = os.getpid()
-    life = Life(number=wish.life, pid=pid, started=identity.started(pid) or 0, began_s=time.time())
-    write_life(run_dir, life)
-    audience.say(f"life {wish.life} begins with {wish.workers} workers")
+    attempt = Attempt(number=wish.attempt, pid=pid, started=identity.started(pid) or 0, began_s=time.time())
+    write_attempt(run_dir, attempt)
+    audience.say(f"attempt {wish.attempt} begins with {wish.workers} workers")
     try:
         outcome = outcome_of(run_dir, wish, audience)
     except RunDirectoryLost as lost:
         # Its outcome has no file to go to.
-        audience.say(f"life {wish.life} ended: {lost}")
+        audience.say(f"attempt {wish.attempt} ended: {lost}")
         return lost.exit_code
-    audience.say(f"life {wish.life} ended with {outcome.code}: {outcome.why}")
-    write_life(run_dir, msgspec.structs.replace(life, outcome=outcome))
+    audience.say(f"attempt {wish.attempt} ended with {outcome.code}: {outcome.why}")
+    write_attempt(run_dir, msgspec.structs.replace(attempt, outcome=outcome))
     return outcome.code
 
 
@@ -104,7 +104,7 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
     try:
         require("torch", "a job on this machine needs torch")
         if has_finished(run_dir):
-            # The life before ended between its last word and its file.
+            # The attempt before ended between its last word and its file.
             over = RunOver(code=0, why="all steps had been made")
         else:
             over = lived(run_dir, beginning(run_dir, wish, audience), audience)
@@ -112,15 +112,15 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
     except RunDirectoryLost:
         raise
     except BadInput as error:
-        # A script that has changed, a file that is damaged: another life would find the same.
+        # A script that has changed, a file that is damaged: another attempt would find the same.
         return Outcome(code=error.exit_code, why=str(error))
     except ElastaneError as error:
-        return Outcome(code=NOBODYS_FAULT, why=str(error))
+        return Outcome(code=RETRYABLE, why=str(error))
     except Exception as error:  # noqa: BLE001 - see above
         traceback.print_exc()
-        return Outcome(code=NOBODYS_FAULT, why=f"{type(error).__name__}: {error}")
+        return Outcome(code=RETRYABLE, why=f"{type(error).__name__}: {error}")
     blameless = over.code not in (0, STOPPED_BY_USER) and (over.lost or not over.traceback)
-    return Outcome(code=NOBODYS_FAULT if blameless else over.code, why=over.why, traceback=over.traceback)
+    return Outcome(code=RETRYABLE if blameless else over.code, why=over.why, traceback=over.traceback)
 
 
 def has_finished(run_dir: RunDir) -> bool:
@@ -129,7 +129,7 @@ def has_finished(run_dir: RunDir) -> bool:
 
 
 def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
-    """What the life begins with: the run as it was made, its newest good checkpoint, or nothing.
+    """What the attempt begins with: the run as it was made, its newest good checkpoint, or nothing.
 
     Raises:
         ElastaneError: there are checkpoints, and none can be had.
@@ -142,7 +142,7 @@ def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
         beside.replace(run_dir.run)
         return record
-    why = f"life {wish.life}"
+    why = f"attempt {wish.attempt}"
     if spec.checkpoints is None:
         return from_the_beginning(run_dir, spec, audience.say, why=why)
     try:
@@ -152,7 +152,7 @@ def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
 
 
 def beginning_with(record: RunRecord, wish: Wish) -> RunSpec:
-    """The run's spec with the sizes of this life; the number of virtual ranks, once known, bounds them."""
+    """The run's spec with the sizes of this attempt; the number of virtual ranks, once known, bounds them."""
     low, high = wish.limits
     if record.pinned is not None:
         high = min(high, record.pinned.virtual_ranks)

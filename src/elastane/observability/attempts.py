@@ -1,4 +1,4 @@
-"""The lives of a run: from its start, or a resume, to the death of everything or its end."""
+"""The attempts of a run: from its start, or a resume, to the death of everything or its end."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ RESUMED, RESTORED = "run.resumed", "checkpoint.restored"
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What the workers of a new life have read of its checkpoint.
+    """What the workers of a new attempt have read of its checkpoint.
 
     Args:
         bytes: by all of them together.
@@ -24,15 +24,15 @@ class Restored(msgspec.Struct, frozen=True):
     workers: int
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """One life after the first.
+class AttemptCost(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt after the first.
 
     Args:
         checkpoint: it went on from.
         step: of the checkpoint.
         why: it was begun.
-        lost_steps: steps that the life before had made after it, and that were made again.
-        away_s: from the last word of the life before to the resume; None if nobody wrote that down.
+        lost_steps: steps that the attempt before had made after it, and that were made again.
+        away_s: from the last word of the attempt before to the resume; None if nobody wrote that down.
         back_s: from the resume to the first new step; None if it made none.
         restored: None before any worker has read the checkpoint.
     """
@@ -46,20 +46,24 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     restored: Restored | None = None
 
 
-def lives_of(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> tuple[Life, ...]:
-    """Every life after the first, in order."""
+def compute_attempt_costs(
+    events: Sequence[EventLine], ledger: Sequence[LedgerLine]
+) -> tuple[AttemptCost, ...]:
+    """Every attempt after the first, in order."""
     starts = [number for number, event in enumerate(events) if event.kind == RESUMED]
     return tuple(
-        _life(events[start:stop], ledger) for start, stop in pairwise([*starts, len(events)]) if start < stop
+        _attempt(events[start:stop], ledger)
+        for start, stop in pairwise([*starts, len(events)])
+        if start < stop
     )
 
 
-def _life(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> Life:
+def _attempt(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> AttemptCost:
     resumed = events[0]
     detail = resumed.detail
     step = _whole(detail.get("step", resumed.step))
     away_s = detail.get("away_s")
-    return Life(
+    return AttemptCost(
         checkpoint=str(detail.get("name") or resumed.why),
         step=step,
         why=resumed.why.partition(":")[0],
@@ -73,12 +77,12 @@ def _life(events: Sequence[EventLine], ledger: Sequence[LedgerLine]) -> Life:
 def _back_s(events: Sequence[EventLine], step: int, ledger: Sequence[LedgerLine]) -> float | None:
     first = next((line for line in ledger if line.step == step + 1), None)
     began, ended = events[0].time, max(event.time for event in events)
-    # The line of a life that went back further in a later one is the later one's.
+    # The line of an attempt that went back further in a later one is the later one's.
     return first.time - began if first is not None and began <= first.time <= ended else None
 
 
 def restored_of(events: Iterable[EventLine]) -> Restored | None:
-    """What the events of one life say of it; None if nothing was read."""
+    """What the events of one attempt say of it; None if nothing was read."""
     # A worker that has read twice, because another died meanwhile, counts once.
     each = {event.who: event.detail for event in events if event.kind == RESTORED}
     if not each:
@@ -90,9 +94,9 @@ def restored_of(events: Iterable[EventLine]) -> Restored | None:
     )
 
 
-def is_beginning(event: EventLine, step: int, lives: Sequence[Life]) -> bool:
-    """Whether an event at this step belongs to the begin of a life, not to a change in one."""
-    return event.kind == "worker.joined" and step in {0, *(life.step for life in lives)}
+def is_beginning(event: EventLine, step: int, attempts: Sequence[AttemptCost]) -> bool:
+    """Whether an event at this step belongs to the begin of an attempt, not to a change in one."""
+    return event.kind == "worker.joined" and step in {0, *(attempt.step for attempt in attempts)}
 
 
 def _whole(value: float | str | None) -> int:

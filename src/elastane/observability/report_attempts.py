@@ -1,10 +1,10 @@
-"""What the report says of a run's checkpoints, and of the lives that began with one."""
+"""What the report says of a run's checkpoints, and of the attempts that began with one."""
 
 from collections.abc import Iterable
 from html import escape
 
+from elastane.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.observability.facts import Facts
-from elastane.observability.lives import Life, lives_of
 from elastane.observability.metrics import Checkpoint, checkpoints_of
 from elastane.observability.quantities import duration, ms_text, size_text
 from elastane.observability.run_files import Recorded
@@ -21,12 +21,12 @@ def kept_tile(facts: Facts) -> tuple[str, str, str] | None:
     return "checkpoints", f"{facts.checkpoints:,}", resumed if facts.resumes else "never needed"
 
 
-def lives_table(run: Recorded) -> Iterable[str]:
-    lives = lives_of(run.events, run.ledger)
-    if not lives:
+def render_attempts_table(run: Recorded) -> Iterable[str]:
+    attempts = compute_attempt_costs(run.events, run.ledger)
+    if not attempts:
         return
     titles = {
-        "life": "n",
+        "attempt": "n",
         "went on from": "",
         "why": "",
         "steps made again": "n",
@@ -34,19 +34,21 @@ def lives_table(run: Recorded) -> Iterable[str]:
         "read": "n",
         "to the first new step": "n",
     }
-    yield "<h2>Lives</h2>"
-    yield from table(titles, (life_cells(number, life) for number, life in enumerate(lives, start=2)))
+    yield "<h2>Attempts</h2>"
+    yield from table(
+        titles, (render_attempt_cells(number, attempt) for number, attempt in enumerate(attempts, start=2))
+    )
 
 
-def life_cells(number: int, life: Life) -> Iterable[tuple[str, str]]:
+def render_attempt_cells(number: int, attempt: AttemptCost) -> Iterable[tuple[str, str]]:
     yield "n", str(number)
-    yield "k", life.checkpoint
-    yield "w", life.why
-    yield "n", f"{life.lost_steps:,}"
-    yield "n", "" if life.away_s is None else duration(life.away_s)
-    read = life.restored
+    yield "k", attempt.checkpoint
+    yield "w", attempt.why
+    yield "n", f"{attempt.lost_steps:,}"
+    yield "n", "" if attempt.away_s is None else duration(attempt.away_s)
+    read = attempt.restored
     yield "n", "" if read is None else f"{size_text(read.bytes)} in {read.seconds:.2f} s"
-    yield "n", "" if life.back_s is None else duration(life.back_s)
+    yield "n", "" if attempt.back_s is None else duration(attempt.back_s)
 
 
 def checkpoint_table(run: Recorded) -> Iterable[str]:
@@ -54,7 +56,7 @@ def checkpoint_table(run: Recorded) -> Iterable[str]:
     written = [checkpoint for checkpoint in checkpoints_of(run.events) if not checkpoint.used]
     if not written:
         return
-    used = {life.checkpoint for life in lives_of(run.events, run.ledger)}
+    used = {attempt.checkpoint for attempt in compute_attempt_costs(run.events, run.ledger)}
     titles = {"step": "n", "name": "", "size": "n", "copied in": "n", "written in": "n", "": ""}
     yield "<h2>Checkpoints</h2>"
     yield from table(titles, (checkpoint_cells(one, one.name in used) for one in written[-MOST_ROWS:]))

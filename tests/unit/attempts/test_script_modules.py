@@ -8,7 +8,7 @@ import pytest
 
 import elastane
 from elastane.api.errors import BadInput
-from elastane.lives.modules import file_of, root_of
+from elastane.attempts.script_modules import file_of, root_of
 
 FILES = ("alone.py", "pkg/__init__.py", "pkg/__main__.py", "pkg/sub/train.py", "both.py", "both/__init__.py")
 FILES += ("both/__main__.py", "folder/__main__.py", "folder.py", "json/tool.py", "bare/__init__.py")
@@ -52,7 +52,7 @@ def test_it_is_the_file_that_python_runs(folder, module, root):
 
 
 def test_what_is_installed_is_found_from_anywhere():
-    assert file_of("elastane.lives", None) == Path(elastane.__file__).parent / "lives" / "__main__.py"
+    assert file_of("elastane.attempts", None) == Path(elastane.__file__).parent / "attempts" / "__main__.py"
 
 
 @pytest.mark.parametrize(

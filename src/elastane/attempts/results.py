@@ -7,7 +7,7 @@ import msgspec
 
 from elastane.api.errors import ElastaneError
 from elastane.api.rundir import RunDir
-from elastane.lives.proof import judged_by_ledger
+from elastane.attempts.verification import judged_by_ledger
 from elastane.observability.facts import Facts, facts_of
 from elastane.observability.finished import write_conclusion
 from elastane.observability.report import write_report

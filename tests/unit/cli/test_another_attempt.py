@@ -31,7 +31,7 @@ def test_what_all_workers_have_read_is_one_line():
     assert event_text(restored_event([restored(3, 0.4)])).plain.endswith("(1.00 GB/s) on 1 worker")
 
 
-def test_a_watcher_of_a_new_life_does_not_tell_the_old_one_again(finished_run, lines):
+def test_a_watcher_of_a_new_attempt_does_not_tell_the_old_one_again(finished_run, lines):
     run_dir = finished_run()
     screen = io.StringIO()
     watcher = Watcher(run_dir, RunSpec(name="done", script="train.py"), Console(file=screen, width=200))
@@ -64,7 +64,7 @@ def test_a_watcher_of_a_new_life_does_not_tell_the_old_one_again(finished_run, l
         (("--resume", "done", "train.py"), "and the script train.py at once"),
     ],
 )
-def test_what_a_new_life_cannot_change_is_refused(elastane, finished_run, words, said):
+def test_what_a_new_attempt_cannot_change_is_refused(elastane, finished_run, words, said):
     run_dir = finished_run()
     before = {path: path.read_bytes() for path in run_dir.root.rglob("*") if path.is_file()}
     result = elastane("run", *words)

@@ -1,4 +1,4 @@
-"""A run to its end: one life, and another from a checkpoint whenever every copy of the state has died."""
+"""A run to its end: one attempt, and another from a checkpoint whenever every copy of the state has died."""
 
 import asyncio
 import signal
@@ -9,11 +9,11 @@ from elastane.api.control import RunOver
 from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.lives.audience import Audience, View
-from elastane.lives.last_word import say_last_word
-from elastane.lives.resuming import resume
+from elastane.attempts.display import Audience, View
+from elastane.attempts.final_event import say_last_word
+from elastane.attempts.resumption import resume
 
-LIVES_IN_VAIN = 3
+MOST_FUTILE_ATTEMPTS = 3
 STOPPED_BY_USER = 130
 
 
@@ -36,7 +36,7 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
             say_last_word(run_dir, over)
         except (OSError, ElastaneError) as error:
             audience.say(f"the end of the run is not in its files: {error}")
-        if not over.lost or in_vain == LIVES_IN_VAIN or record.spec.debug:
+        if not over.lost or in_vain == MOST_FUTILE_ATTEMPTS or record.spec.debug:
             return over
         before = record.resumed.step if record.resumed is not None else 0
         # Those that it gave back meanwhile are somebody else's.
@@ -60,7 +60,7 @@ def _end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Audience) 
 
 
 async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> tuple[RunOver, int]:
-    """One life: the first SIGINT or SIGTERM stops at the next commit, the second ends everything at once.
+    """One attempt: the first SIGINT or SIGTERM stops at the next commit, the second ends everything at once.
 
     Returns:
         How it ended, and how many workers it was to have last.

@@ -1,4 +1,4 @@
-"""Runs that are killed whole and resumed: ``elastane run`` in a process of its own, life after life."""
+"""Runs that are killed whole and resumed: ``elastane run`` in a process of its own, attempt after attempt."""
 
 import os
 import signal
@@ -39,8 +39,8 @@ def processes_of(run_dir: RunDir) -> dict[int, frozenset[str]]:
     return found
 
 
-class Lives:
-    """A run and its lives.
+class Attempts:
+    """A run and its attempts.
 
     Args:
         stage: where runs are staged.
@@ -51,7 +51,7 @@ class Lives:
         self._elastane = stage.program("elastane.cli.main")
         self.run_dir = RunDir(root / "run")
         self._logs = root
-        self._lives: list[subprocess.Popen[bytes]] = []
+        self._attempts: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Lives:
     def __exit__(self, *_: object) -> None:
         self.kill_everything()
 
-    # -- lives ---------------------------------------------------------------------------------------------
+    # -- attempts --------------------------------------------------------------------------------------------
 
     def begin(
         self,
@@ -83,8 +83,8 @@ class Lives:
         self._start("run", f"--resume={self.run_dir.root}", *options)
 
     def _start(self, *command: str, folder: Path | None = None) -> None:
-        with self._log(len(self._lives)).open("wb") as log:
-            life = subprocess.Popen(
+        with self._log(len(self._attempts)).open("wb") as log:
+            attempt = subprocess.Popen(
                 [*self._elastane, *command],
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
@@ -92,25 +92,25 @@ class Lives:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._lives.append(life)
+        self._attempts.append(attempt)
 
     def _log(self, number: int) -> Path:
-        return self._logs / f"life-{number}.txt"
+        return self._logs / f"attempt-{number}.txt"
 
     @property
     def said(self) -> str:
-        """All that the last life has printed."""
-        return self._log(len(self._lives) - 1).read_text()
+        """All that the last attempt has printed."""
+        return self._log(len(self._attempts) - 1).read_text()
 
     def finish(self) -> int:
-        """Wait for the end of the life; its exit code."""
+        """Wait for the end of the attempt; its exit code."""
         try:
-            return self._lives[-1].wait(WAIT_S)
+            return self._attempts[-1].wait(WAIT_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"no end after {WAIT_S} s:\n{self.said}\n{self.story()}") from None
 
     def ended(self) -> Ended:
-        """After the last life's end."""
+        """After the last attempt's end."""
         code = self.finish()
         return Ended(RunOver(code=code, why=self.said), read_run(self.run_dir))
 
@@ -118,24 +118,24 @@ class Lives:
 
     def kill_everything(self, order: Random | None = None) -> None:
         """SIGKILL for every process of the run: at once, in any order."""
-        if not self._lives:
+        if not self._attempts:
             return
         dice = order or Random(0)  # noqa: S311 - an order, not a secret
         # Someone may be forked just now: it is found the next time, if its lifeline has not ended it.
         while pids := [
             *processes_of(self.run_dir),
-            *(life.pid for life in self._lives if life.poll() is None),
+            *(attempt.pid for attempt in self._attempts if attempt.poll() is None),
         ]:
             dice.shuffle(pids)
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for life in self._lives:
-                life.wait(WAIT_S)
+            for attempt in self._attempts:
+                attempt.wait(WAIT_S)
 
     def send(self, number: signal.Signals) -> None:
         """To ``elastane run``."""
-        self._lives[-1].send_signal(number)
+        self._attempts[-1].send_signal(number)
 
     def open(self, name: str) -> None:
         (self.run_dir.root / name).touch()
@@ -153,7 +153,7 @@ class Lives:
         def holds() -> bool:
             if done():
                 return True
-            code = self._lives[-1].poll()
+            code = self._attempts[-1].poll()
             assert code is None, f"the run ended with {code} before {what}:\n{self.said}\n{self.story()}"
             return False
 
@@ -163,7 +163,7 @@ class Lives:
             raise AssertionError(f"{error}\n{self.said}\n{self.story()}") from None
 
     def until_step(self, step: int) -> None:
-        """This life has committed the step and all before."""
+        """This attempt has committed the step and all before."""
         self.until(lambda: self.status is not None and self.status.step >= step, f"step {step}")
 
     def until_event(self, kind: str, count: int = 1) -> None:

@@ -8,7 +8,7 @@ from elastane.api.spec import RunRecord
 
 
 class View(Protocol):
-    """One life as somebody sees it."""
+    """One attempt as somebody sees it."""
 
     async def follow(self) -> None:
         """Shows it until cancelled."""
@@ -24,10 +24,10 @@ class Audience(Protocol):
     """Nothing it does changes what becomes of the run."""
 
     def say(self, line: str) -> None:
-        """A line between two lives."""
+        """A line between two attempts."""
 
     def view(self, record: RunRecord) -> View:
-        """Opens the view of a life that begins now."""
+        """Opens the view of an attempt that begins now."""
 
 
 class Log:
@@ -36,7 +36,7 @@ class Log:
     def say(self, line: str) -> None:
         print(entry(line), flush=True)  # noqa: T201 - standard output is the log
 
-    def view(self, record: RunRecord) -> View:  # noqa: ARG002 - all lives look alike here
+    def view(self, record: RunRecord) -> View:  # noqa: ARG002 - all attempts look alike here
         return self
 
     async def follow(self) -> None:

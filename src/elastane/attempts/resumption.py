@@ -1,4 +1,4 @@
-"""Another life for a run whose processes are all gone: from its newest good checkpoint, in its directory."""
+"""Preparation of another attempt in a run directory, from the newest valid checkpoint."""
 
 import hashlib
 import os
@@ -29,14 +29,14 @@ Say = Callable[[str], None]
 def resume(
     run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "asked to", adapted: bool = False
 ) -> RunRecord:
-    """Make the run directory ready for another life. The caller holds its lock.
+    """Make the run directory ready for another attempt. The caller holds its lock.
 
     The ledger goes back to the checkpoint: what it loses is kept in ``ledger.lost.jsonl`` and trained again,
     to the same bytes.
 
     Args:
         run_dir: of the run.
-        spec: for the new life; what decides about the trained bytes must be as it was.
+        spec: for the new attempt; what decides about the trained bytes must be as it was.
         say: takes lines for a person.
         why: goes into the event.
         adapted: the script or the software has changed, and the user knows.
@@ -67,13 +67,13 @@ def resume(
 
 
 def from_the_beginning(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> RunRecord:
-    """Make the run directory ready for another life without a checkpoint. The caller holds its lock.
+    """Make the run directory ready for another attempt without a checkpoint. The caller holds its lock.
 
     All steps are made again, to the same bytes; the lines that the ledger loses are kept as after `resume`.
 
     Args:
         run_dir: of the run; some process of it has written an event.
-        spec: for the new life.
+        spec: for the new attempt.
         say: takes lines for a person.
         why: goes into the event.
 
@@ -101,7 +101,7 @@ def _numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, 
 
 
 def _begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
-    """Write down that a life begins; how many steps of a ledger of so many lines are made again."""
+    """Write down that an attempt begins; how many steps of a ledger of so many lines are made again."""
     resumed = record.resumed
     assert resumed is not None, "the caller has said what it begins with"  # noqa: S101
     now, last_word = time.time(), _last_word(run_dir)
@@ -181,7 +181,7 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
 
 
 def _last_word(run_dir: RunDir) -> float:
-    """When the life before wrote something down for the last time."""
+    """When the attempt before wrote something down for the last time."""
     newest = last_line(run_dir.ledger, decode_ledger_line)
     said = [event.time for event in _events(run_dir)] + ([newest.time] if newest is not None else [])
     return max(said, default=time.time())
@@ -215,7 +215,7 @@ def _append_event(run_dir: RunDir, event: EventLine) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """As a whole or not at all, also if the power goes: no two lives may bear the same number."""
+    """As a whole or not at all, also if the power goes: no two attempts may bear the same number."""
     beside = path.with_name(f"{path.name}.new")
     with beside.open("wb") as file:
         file.write(content)
