@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from elastane.api import atomic_file
 from elastane.api.checkpoints import checkpoint_name
 from elastane.api.errors import StorageError, StorageFull
 from elastane.runtime.checkpoints.reader import Reader
@@ -49,7 +50,9 @@ def assert_newest_is(catalog, step):
 
 
 def on_disk(root, fault, monkeypatch):
-    monkeypatch.setattr(local, "os", FaultyOs(fault))
+    faulty = FaultyOs(fault)
+    monkeypatch.setattr(local, "os", faulty)
+    monkeypatch.setattr(atomic_file, "os", faulty)  # which syncs the directories
     return Catalog(LocalPlace(root))
 
 

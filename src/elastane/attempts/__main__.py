@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from elastane.agent import identity
+from elastane.api.atomic_file import replace_file
 from elastane.api.attempts import RETRYABLE, Attempt, Outcome
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
@@ -138,9 +139,8 @@ def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
     spec = beginning_with(record, wish)
     if not run_dir.events.exists():
         record = msgspec.structs.replace(record, spec=spec)
-        beside = run_dir.run.with_suffix(".json.new")
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        beside.replace(run_dir.run)
+        content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+        replace_file(run_dir.run, content, durable=True)
         return record
     why = f"attempt {wish.attempt}"
     if spec.checkpoints is None:

@@ -1,9 +1,8 @@
 """Reading and writing ``attempt.json``."""
 
-import os
-
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput
 from elastane.api.foreign import Decoder, Malformed, read_bytes
@@ -37,14 +36,4 @@ def write_attempt(run_dir: RunDir, attempt: Attempt) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    beside = run_dir.attempt.with_name(f".{run_dir.attempt.name}.partial")
-    with beside.open("wb") as file:
-        file.write(msgspec.json.encode(attempt))
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(run_dir.attempt)
-    directory = os.open(run_dir.root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(run_dir.attempt, msgspec.json.encode(attempt), durable=True)

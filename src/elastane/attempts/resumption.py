@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.checkpoints import Damage, Manifest
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
@@ -106,7 +107,10 @@ def _begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
     assert resumed is not None, "the caller has said what it begins with"  # noqa: S101
     now, last_word = time.time(), _last_word(run_dir)
     lost = _cut_ledger(run_dir, resumed.step, lines)
-    _replace(run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+    # No two attempts may have the same number, not even after a power cut.
+    replace_file(
+        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
+    )
     event = EventLine(
         time=now,
         kind="run.resumed",
@@ -203,7 +207,7 @@ def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
             file.write(b"\n".join(lost) + b"\n")
             file.flush()
             os.fsync(file.fileno())
-    _replace(run_dir.ledger, b"".join(line + b"\n" for line in kept))
+    replace_file(run_dir.ledger, b"".join(line + b"\n" for line in kept), durable=True)
     return len(lost)
 
 
@@ -212,18 +216,3 @@ def _append_event(run_dir: RunDir, event: EventLine) -> None:
         file.truncate(file.read().rfind(b"\n") + 1)
         file.seek(0, os.SEEK_END)
         file.write(msgspec.json.encode(event) + b"\n")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """As a whole or not at all, also if the power goes: no two attempts may bear the same number."""
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

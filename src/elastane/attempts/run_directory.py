@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -108,13 +109,9 @@ def write_beginnings(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | No
         file.write(secrets.token_hex(SECRET_BYTES))
     created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     record = RunRecord(spec=spec, created=created, typed=typed)
-    beside = run_dir.run.with_suffix(".json.new")
-    try:
-        beside.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
-        beside.replace(run_dir.run)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+    replace_file(
+        run_dir.run, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n", durable=True
+    )
 
 
 def make_known(name: str, run_dir: RunDir) -> None:

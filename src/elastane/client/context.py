@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.run_as import RunAs
 from elastane.client.addresses import check_url
@@ -183,8 +184,5 @@ def _read(path: Path, kind: type[T]) -> T | None:
 def _write(path: Path, value: msgspec.Struct) -> None:
     """Readable by nobody else: one has a token in it."""
     make_home()
-    beside = path.with_suffix(".new")
-    beside.unlink(missing_ok=True)
-    with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-    beside.replace(path)
+    content = msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+    replace_file(path, content, durable=False, mode=0o600)

@@ -6,12 +6,12 @@ import os
 import socket
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import assert_never
 
 import msgspec
 from websockets.asyncio.server import serve
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, Steps, ToWorker
 from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
@@ -168,7 +168,8 @@ class Coordinator:
         if self._pinned_on_disk:
             return None
         try:
-            replace_file(self._run_dir.run, msgspec.json.format(msgspec.json.encode(self._record)))
+            content = msgspec.json.format(msgspec.json.encode(self._record))
+            replace_file(self._run_dir.run, content, durable=True)
         except OSError as error:
             return error
         self._pinned_on_disk = True
@@ -179,10 +180,3 @@ class Coordinator:
     ) -> None:
         event = EventLine(time=now, kind=kind, who="coordinator", why=why, detail=detail or {})
         self._events.append(msgspec.json.encode(event))
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file as a whole or not at all."""
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(content)
-    beside.replace(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from elastane.api.atomic_file import open_replacement, remove_partials, replace_file
 from elastane.api.errors import BadInput
 from elastane.datasets.documents import documents_of
 from elastane.datasets.tokenizers import Tokenizer, encoded, tokenizer_digest, vocabulary_size
@@ -100,9 +101,7 @@ def _content(file: Path, cache: Path) -> str:
         return known.read_text()
     with file.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
-    partial = known.with_suffix(f".{os.getpid()}")
-    partial.write_text(found)
-    partial.replace(known)
+    replace_file(known, found.encode(), durable=False)
     return found
 
 
@@ -119,16 +118,14 @@ def _write(
 ) -> None:
     """The token file, whole or not at all."""
     end = np.array([separator], dtype)
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as out:
+    # Token files are large: what a killed process has left goes.
+    remove_partials(path)
+    with open_replacement(path, durable=True) as out:
         for file in files:
             for document in documents_of(file, field):
                 for piece in document:
                     out.write(_checked(encoded(tokenizer, piece), dtype, file).tobytes())
                 out.write(end.tobytes())
-        out.flush()
-        os.fsync(out.fileno())
-    partial.replace(path)
 
 
 def _checked(tokens: Iterable[int], dtype: np.dtype, file: Path) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.environment import Environment
 from elastane.api.errors import BadInput
 from elastane.api.foreign import Decoder, Malformed, read_bytes
@@ -71,18 +72,15 @@ def write_conclusion(run: Recorded) -> RunDir:
         BadInput: they cannot be written, or a file of the model is damaged.
     """
     metrics = metrics_of(run)
-    put(run.run_dir.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
+    _replace(run.run_dir.metrics, msgspec.json.format(msgspec.json.encode(metrics), indent=2) + b"\n")
     model = read_finished(run.run_dir)
     if model is not None:
-        put(run.run_dir.card, card_text(run, metrics, model).encode())
+        _replace(run.run_dir.card, card_text(run, metrics, model).encode())
     return run.run_dir
 
 
-def put(path: Path, text: bytes) -> None:
-    beside = path.with_name(f".{path.name}.partial")
+def _replace(path: Path, content: bytes) -> None:
     try:
-        beside.write_bytes(text)
-        beside.replace(path)
+        replace_file(path, content, durable=False)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise BadInput(f"cannot write {path}: {error.strerror}") from error

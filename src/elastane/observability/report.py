@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import msgspec
 
+from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -41,12 +42,9 @@ def write_report(run: Recorded, verdict: Verdict | None = None) -> RunDir:
         BadInput: the directory cannot be written to.
     """
     page = report_html(run, verdict)
-    beside = run.run_dir.report.with_suffix(".html.new")
     try:
-        beside.write_text(page, encoding="utf-8")
-        beside.replace(run.run_dir.report)
+        replace_file(run.run_dir.report, page.encode(), durable=False)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise BadInput(f"cannot write {run.run_dir.report}: {error.strerror}") from error
     return run.run_dir
 

@@ -5,13 +5,13 @@ name, which replaces the same bytes written by another worker. So the file is th
 to write it, and it is never there in part. Votes compare the checksums.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from elastane.api.atomic_file import sync_directory, sync_file
 from elastane.api.checkpoints import Written
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.printable import one_line
@@ -74,12 +74,12 @@ def writing(folder: Path, step: int, name: str, worker: int) -> Iterator[tuple[P
         final.parent.mkdir(exist_ok=True)
         yield beside / name, found
         _check_is_file(beside / name, name)
-        _sync(beside / name)
+        sync_file(beside / name)
         written = measure(beside / name)
         assert written is not None, "checked above"  # noqa: S101
         (beside / name).replace(final)
         found.append(written)
-        _sync(final.parent)
+        sync_directory(final.parent)
     except OSError as error:
         if error.filename is not None and not str(error.filename).startswith(str(folder)):
             raise  # the script's own
@@ -100,11 +100,3 @@ def _check_is_file(path: Path, name: str) -> None:
             means="an artifact is one file, so that it appears as a whole or not at all",
             do=f"with run.artifact({name!r}) as path: write one file to path, such as path.write_text(text)",
         )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from elastane.api.atomic_file import sync_directory
 from elastane.api.checkpoints import Written
 from elastane.api.errors import StorageError, Unreadable
 from elastane.api.foreign import Malformed, open_regular, read_bytes
@@ -60,7 +61,7 @@ class LocalPlace:
                     written = hashed(buffers, file.write, file.sync)
             finally:
                 os.close(fd)
-            _sync_directory(path.parent)
+            sync_directory(path.parent)
         return written
 
     def _make(self, directory: Path) -> None:
@@ -70,7 +71,7 @@ class LocalPlace:
         self._make(directory.parent)
         with suppress(FileExistsError):  # another writer was faster
             os.mkdir(directory)  # noqa: PTH102 - every call to the system in one style
-        _sync_directory(directory.parent)
+        sync_directory(directory.parent)
 
     def read(self, name: str) -> bytes:
         path = self._root / name
@@ -116,7 +117,7 @@ class LocalPlace:
                 os.unlink(self._root / name)  # noqa: PTH108 - every call to the system in one style
             except FileNotFoundError:
                 return
-            _sync_directory((self._root / name).parent)
+            sync_directory((self._root / name).parent)
 
     def delete_directory(self, directory: str) -> None:
         with refusals("delete", str(self._root / directory)):
@@ -235,16 +236,3 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
-
-
-def _sync_directory(directory: Path) -> None:
-    """A file whose name is not on the disk is lost with the power, however well its bytes are."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        # Some shared file systems know no such thing; their servers keep names by themselves.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(fd)

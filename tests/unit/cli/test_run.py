@@ -190,7 +190,7 @@ def test_a_card_that_cannot_be_written_is_told_and_the_run_is_still_a_success(
     def full(*_args: object) -> None:
         raise BadInput("cannot write metrics.json: No space left on device")
 
-    monkeypatch.setattr("elastane.observability.finished.put", full)
+    monkeypatch.setattr("elastane.observability.finished._replace", full)
     result = elastane("run", "--name", "trial", "--json", script)
     assert result.exit_code == 0
     assert "no metrics and no card: cannot write metrics.json" in result.stderr

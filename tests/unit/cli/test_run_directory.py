@@ -1,7 +1,7 @@
 """A run's directory is written once, by one run, and found by name."""
 
 import fcntl
-from pathlib import Path
+import os
 
 import msgspec
 import pytest
@@ -79,10 +79,11 @@ def test_a_directory_that_cannot_be_made_is_refused(home, script) -> None:
 
 
 def test_a_full_disk_is_refused_and_leaves_no_half_a_run(home, tmp_path, monkeypatch) -> None:
-    def full(self: Path, data: bytes) -> int:
+    def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BadInput, match="No space left"), claimed(SPEC, tmp_path / "full"):
         pass
     assert not RunDir(tmp_path / "full").run.exists()
+    assert not list((tmp_path / "full").glob("*.partial"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import xxhash
 
+from elastane.api.atomic_file import sync_directory
 from elastane.api.checkpoints import Written
 
 if TYPE_CHECKING:
@@ -87,17 +88,8 @@ def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Ite
         (folder / name).unlink()
     for name in sorted(changed, key=lambda name: (name == marker, name)):
         partials[name].replace(folder / name)
-    _flush(folder)
+    sync_directory(folder)
 
 
 def _same(new: Path, old: Path) -> bool:
     return old.is_file() and filecmp.cmp(new, old, shallow=False)
-
-
-def _flush(folder: Path) -> None:
-    """Moves reach the disk with their folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

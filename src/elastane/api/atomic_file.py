@@ -1,0 +1,92 @@
+"""Files that are replaced as a whole: after a crash or on a full disk the old content or the new is there."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+"""What a file system answers that cannot sync a directory; such a server keeps names by itself."""
+
+
+def replace_file(path: Path, content: bytes, *, durable: bool, mode: int = 0o666) -> None:
+    """Write a file, or replace it, in one move; see `open_replacement`."""
+    with open_replacement(path, durable=durable, mode=mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def open_replacement(path: Path, *, durable: bool, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Open a new file that takes the place of ``path`` when the block ends without an error.
+
+    A reader sees the old content or the new, never a part. If the block fails or the disk is full, the old
+    file stays as it was. Several processes may replace one file at the same time: the last one wins.
+
+    Args:
+        path: of the file, in a directory that exists.
+        durable: sync the content before the move and the directory after it, so that the new content survives
+            a power cut once this returns. Without it a power cut may bring the old content back, and on some
+            file systems leaves an empty file.
+        mode: permission bits of the new file, less the umask.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # A random name and O_EXCL: nobody can prepare a link there, and no two writers share a file.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(descriptor)
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+    if durable:
+        sync_directory(path.parent)
+
+
+def remove_partials(path: Path) -> None:
+    """Remove what killed processes left beside a file; call it only while no other process replaces the file.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    for partial in path.parent.glob(f".{path.name}.*.partial"):
+        partial.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Return when the content of a file is on the disk.
+
+    Raises:
+        OSError: the disk has not taken it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(directory: Path) -> None:
+    """Return when the names in a directory are on the disk: a file without a name is lost in a power cut.
+
+    Raises:
+        OSError: the disk has not taken them.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)

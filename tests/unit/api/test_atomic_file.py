@@ -1,0 +1,132 @@
+"""A file that is replaced holds the old content or the new, whatever fails in between."""
+
+import errno
+import os
+import stat
+import threading
+
+import pytest
+
+from elastane.api import atomic_file
+from elastane.api.atomic_file import open_replacement, remove_partials, replace_file, sync_directory
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_bytes(b"old")
+    return path
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_new_content_replaces_the_old_and_leaves_nothing_beside_it(path, durable):
+    replace_file(path, b"new", durable=durable)
+    assert path.read_bytes() == b"new"
+    assert names(path.parent) == ["run.json"]
+
+
+def test_a_file_that_does_not_exist_yet_is_created(tmp_path):
+    replace_file(tmp_path / "new.json", b"{}", durable=True)
+    assert (tmp_path / "new.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_write_that_fails_halfway_leaves_the_old_file_alone(path, durable):
+    def write_half() -> None:
+        with open_replacement(path, durable=durable) as file:
+            file.write(b"ne")
+            file.flush()
+            raise OSError(errno.ENOSPC, "disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert names(path.parent) == ["run.json"]
+
+
+def test_a_disk_that_refuses_the_sync_leaves_the_old_file(path, monkeypatch):
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(atomic_file.os, "fsync", refuse)
+    with pytest.raises(OSError, match="input/output error"):
+        replace_file(path, b"new", durable=True)
+    assert path.read_bytes() == b"old"
+    assert names(path.parent) == ["run.json"]
+
+
+def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file_and_a_partial_one(path):
+    child = os.fork()
+    if child == 0:
+        with open_replacement(path, durable=False) as file:
+            file.write(b"ne")
+            file.flush()
+            os._exit(9)
+    os.waitpid(child, 0)
+    assert path.read_bytes() == b"old"
+    assert len(names(path.parent)) == 2
+    remove_partials(path)
+    assert names(path.parent) == ["run.json"]
+
+
+def test_a_durable_replacement_syncs_the_content_before_the_move_and_the_directory_after_it(
+    path, monkeypatch
+):
+    seen = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        is_directory = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        seen.append(("directory" if is_directory else "file", path.read_bytes()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(atomic_file.os, "fsync", record)
+    replace_file(path, b"new", durable=True)
+    assert seen == [("file", b"old"), ("directory", b"new")]
+    replace_file(path, b"newer", durable=False)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(("umask", "mode", "expected"), [(0o022, 0o666, 0o644), (0, 0o600, 0o600)])
+def test_the_file_has_the_mode_that_was_asked_for_less_the_umask(path, umask, mode, expected):
+    before = os.umask(umask)
+    try:
+        replace_file(path, b"new", durable=False, mode=mode)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == expected
+
+
+def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    path = tmp_path / "run.json"
+    path.symlink_to(secret)
+    replace_file(path, b"new", durable=False)
+    assert secret.read_bytes() == b"secret"
+    assert not path.is_symlink()
+
+
+def test_two_writers_at_once_leave_the_whole_content_of_one(path):
+    contents = [bytes([n]) * 100_000 for n in range(4)]
+    threads = [
+        threading.Thread(target=replace_file, args=(path, c), kwargs={"durable": False}) for c in contents
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() in contents
+    assert names(path.parent) == ["run.json"]
+
+
+def test_a_file_system_that_cannot_sync_directories_is_no_error(tmp_path, monkeypatch):
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.EINVAL, "invalid argument")
+
+    monkeypatch.setattr(atomic_file.os, "fsync", refuse)
+    sync_directory(tmp_path)
