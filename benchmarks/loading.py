@@ -16,7 +16,7 @@ import torch
 from elastane.protocol.actions import Begin
 from elastane.protocol.commit import tally
 from elastane.protocol.messages import Leaf
-from elastane.runtime.data.decks import MapDeck, make_plan
+from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
@@ -121,16 +121,16 @@ def pytorch(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None
 def elastane(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, None, None]:
     batch = MICROBATCH * VIRTUAL_RANKS
     plan = make_plan(len(dataset), batch, MICROBATCH, 1 << 30, virtual_ranks=None, seed=0)
-    deck = MapDeck(dataset, plan, None, loaders=loaders, prefetch=PREFETCH)
+    source = MapBatchSource(dataset, plan, None, loaders=loaders, prefetch=PREFETCH)
     try:
         for step in range(1, 1 << 30):
             leaves: dict[int, Leaf] = {}
             for rank in range(VIRTUAL_RANKS):
-                deck.expect(Begin(step, step, 1, 1), range(rank, VIRTUAL_RANKS))
-                dealt = deck.deal(step, rank)
+                source.expect(Begin(step, step, 1, 1), range(rank, VIRTUAL_RANKS))
+                dealt = source.load(step, rank)
                 leaves[rank] = Leaf(rank, 0, 0.0, 1.0, dealt.samples, dealt.checksum)
                 if dealt.samples:
                     yield dealt.inputs
-            msgspec.json.encode(deck.samples(tally(step, step, leaves, {}), {}))
+            msgspec.json.encode(source.samples(tally(step, step, leaves, {}), {}))
     finally:
-        deck.close()
+        source.close()

@@ -7,9 +7,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from elastane.runtime.early_stopping import EarlyStopping as EarlyStopping
     from elastane.runtime.session import Run as Run
     from elastane.runtime.session import join as join
-    from elastane.runtime.stopping import EarlyStopping as EarlyStopping
 
 __version__ = "0.1.0"
 __all__ = ["EarlyStopping", "Run", "join"]
@@ -22,7 +22,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name asked for
     if name in __all__:
-        from elastane.runtime import session, stopping  # noqa: PLC0415 - torch is loaded only for who trains
+        from elastane.runtime import early_stopping, session  # noqa: PLC0415 - torch is loaded only for who trains
 
-        return getattr(stopping if name == "EarlyStopping" else session, name)
+        return getattr(early_stopping if name == "EarlyStopping" else session, name)
     raise AttributeError(f"module 'elastane' has no attribute {name!r}")

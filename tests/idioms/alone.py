@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import elastane
 from elastane.api.records import Digest
 from elastane.api.spec import RunSpec
-from elastane.runtime import settings
+from elastane.runtime import worker_settings
 
 from .catalogue import Idiom
 
@@ -32,7 +32,9 @@ def train(idiom: Idiom, variant: str = "", **wishes: object) -> Trained:
     Raises:
         ElastaneError: the idiom is refused.
     """
-    settings._settings = settings.Settings(spec=RunSpec(name="alone", script="", **wishes))
+    worker_settings._settings = worker_settings.WorkerSettings(
+        spec=RunSpec(name="alone", script="", **wishes)
+    )
     run = elastane.join()
     trained = Trained()
     steps = run.steps

@@ -8,7 +8,7 @@ import torch
 from elastane.agent.processes import Commands
 from elastane.api.control import AskDrain
 from elastane.api.errors import BadInput, RunFailed
-from elastane.runtime import settings
+from elastane.runtime import worker_settings
 from tests.processes.stage import Stage, member_states, state_of
 
 from .alone import train
@@ -41,7 +41,7 @@ def every(
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_settings", settings.current())
+    monkeypatch.setattr(worker_settings, "_settings", worker_settings.get_settings())
     torch.set_num_threads(1)
 
 

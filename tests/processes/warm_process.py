@@ -14,7 +14,7 @@ import socket
 import sys
 from pathlib import Path
 
-from elastane.runtime.spares import MODULES, WarmServer
+from elastane.runtime.fork_server import MODULES, ForkServerLoop
 
 DESCRIPTORS = 4
 
@@ -56,14 +56,14 @@ def serve(connection: socket.socket, listener: socket.socket) -> None:
 
 
 def become(run_dir: Path, requests: int, answers: int, log: int, lifeline: int) -> None:
-    """In the forked process: what ``python -m elastane.runtime.spares`` is once it has imported all."""
+    """In the forked process: what ``python -m elastane.runtime.fork_server`` is once it has imported all."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for standard, descriptor in enumerate((requests, answers, log)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
-    WarmServer(run_dir, lifeline).serve()
+    ForkServerLoop(run_dir, lifeline).serve()
     os._exit(0)
 
 

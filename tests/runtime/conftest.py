@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from elastane.runtime import settings
+from elastane.runtime import worker_settings
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_settings", settings.current())
+    monkeypatch.setattr(worker_settings, "_settings", worker_settings.get_settings())
     torch.set_num_threads(1)

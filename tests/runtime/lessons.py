@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 import elastane
 from elastane.api.spec import RunSpec
 from elastane.protocol.sampling import random_key, sample_index, step_samples
-from elastane.runtime import settings
-from elastane.runtime.data.decks import seed_everything
+from elastane.runtime import worker_settings
+from elastane.runtime.data.batch_sources import seed_everything
 from elastane.runtime.session import Run
 
 FEATURES, CLASSES = 6, 4
@@ -84,7 +84,7 @@ def spec(**wishes: Any) -> RunSpec:
 
 def prepared(lesson: Lesson, **wishes: Any) -> Learned:
     """A model in elastane's charge that has not learned anything yet; ``wishes`` as in `RunSpec`."""
-    settings._settings = settings.Settings(spec=spec(**wishes))
+    worker_settings._settings = worker_settings.WorkerSettings(spec=spec(**wishes))
     run = elastane.join()
     model = lesson.model()
     optimizer = lesson.optimizer(model)

@@ -13,7 +13,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.runtime.checkpoints.exported import trained_in
 from elastane.runtime.checkpoints.reader import Reader
-from elastane.runtime.export import converted, export, trained_by
+from elastane.runtime.export import convert, export_model, read_finished_run
 from elastane.runtime.finished.adapters import base_names
 from elastane.runtime.finished.reading_back import NotReadBack
 from elastane.runtime.finished.write import write_finished
@@ -84,7 +84,7 @@ class Adapted:
         return self.model_type.from_pretrained(self.named)
 
     def exported(self):
-        return export(trained_by(self.files, optimizer=False), "hf", self.out)
+        return export_model(read_finished_run(self.files, optimizer=False), "hf", self.out)
 
 
 def logits(model):
@@ -175,7 +175,9 @@ def test_a_checkpoint_gives_the_same_adapter(tmp_path):
     catalog = Catalog(LocalPlace(tmp_path / "checkpoints"))
     manifest = keep(catalog, adapted.state)
     with Reader(catalog.place, manifest) as reader:
-        export(trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=False), "hf", tmp_path / "kept")
+        export_model(
+            trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=False), "hf", tmp_path / "kept"
+        )
     for path in adapted.out.iterdir():
         assert (tmp_path / "kept" / path.name).read_bytes() == path.read_bytes()
 
@@ -190,8 +192,8 @@ def test_equal_adapters_give_equal_bytes(tmp_path):
 
 def test_an_adapter_is_converted(tmp_path):
     adapted = Adapted(tmp_path, HOW["lora"])
-    trained = converted(trained_by(adapted.files, optimizer=False), torch.bfloat16)
-    export(trained, "hf", adapted.out)
+    trained = convert(read_finished_run(adapted.files, optimizer=False), torch.bfloat16)
+    export_model(trained, "hf", adapted.out)
     read = peft.PeftModel.from_pretrained(adapted.fresh_base(), adapted.out)
     assert torch.allclose(logits(read), logits(adapted.model), atol=1e-2)
 
@@ -225,7 +227,7 @@ def test_what_the_files_of_an_adapter_cannot_hold_is_refused(tmp_path, adapt, wh
     assert "--format torch" in refused.value.do
     assert not adapted.out.exists()
     assert not adapted.files.config.exists(), "from_pretrained would load random weights"
-    export(trained_by(adapted.files, optimizer=False), "torch", adapted.out)
+    export_model(read_finished_run(adapted.files, optimizer=False), "torch", adapted.out)
     read = torch.load(adapted.out / "model.pt", weights_only=True)
     assert read.keys() == adapted.model.state_dict().keys()
 
@@ -240,7 +242,7 @@ def test_an_adapter_of_a_plain_module_loads_onto_it(tmp_path):
     files.root.mkdir()
     write_finished(state, files, spec())
     files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
-    export(trained_by(files, optimizer=False), "hf", tmp_path / "out")
+    export_model(read_finished_run(files, optimizer=False), "hf", tmp_path / "out")
     read = peft.PeftModel.from_pretrained(base, tmp_path / "out")
     inputs = samples().tensors[0]
     assert torch.equal(read(inputs), state.model(inputs))

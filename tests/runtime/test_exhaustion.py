@@ -11,7 +11,7 @@ import pytest
 
 from elastane.api.errors import RunFailed, StorageError
 from elastane.api.resources import FILE_DESCRIPTORS, MEMORY, RESOURCES, SHARED_MEMORY, THREADS
-from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane, runs_script
+from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion, runs_script
 
 CODE = """
 def call(function, *arguments):
@@ -66,13 +66,13 @@ def caught(*modules: ModuleType, error: BaseException = NO_DESCRIPTOR) -> BaseEx
 )
 def test_the_innermost_frame_that_is_no_librarys_decides(modules, its_own):
     expected = FILE_DESCRIPTORS if its_own else None
-    assert exhausted_in_elastane(caught(*modules)) is expected
+    assert find_own_exhaustion(caught(*modules)) is expected
 
 
 def test_what_elastane_calls_for_the_script_is_the_scripts():
-    deck = module("elastane.runtime.data.decks")
-    deck.call = runs_script(deck.call)
-    assert exhausted_in_elastane(caught(SCRIPT, deck, TORCH, error=MemoryError())) is None
+    source = module("elastane.runtime.data.batch_sources")
+    source.call = runs_script(source.call)
+    assert find_own_exhaustion(caught(SCRIPT, source, TORCH, error=MemoryError())) is None
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ def test_what_elastane_calls_for_the_script_is_the_scripts():
     ],
 )
 def test_errors_that_name_a_resource(error, resource):
-    assert exhausted(error) is resource
+    assert find_exhausted_resource(error) is resource
 
 
 def test_the_cause_of_an_error_of_ours_counts():
     cause = caught(ELASTANE)
     with pytest.raises(StorageError) as info:
         ELASTANE.raise_from(StorageError("cannot read the checkpoint"), cause)
-    assert exhausted_in_elastane(info.value) is FILE_DESCRIPTORS
+    assert find_own_exhaustion(info.value) is FILE_DESCRIPTORS
     with pytest.raises(RunFailed) as info:
         ELASTANE.raise_from(RunFailed("x"), ValueError())
-    assert exhausted_in_elastane(info.value) is None
+    assert find_own_exhaustion(info.value) is None
 
 
 def test_exit_codes_are_above_those_of_scripts():
@@ -113,14 +113,14 @@ def test_exit_codes_are_above_those_of_scripts():
 
 
 def test_a_real_thread_that_cannot_start():
-    caller = module("elastane.runtime.links.control")
+    caller = module("elastane.runtime.links.coordinator_link")
     before = threading.stack_size(1 << 46)
     try:
         with pytest.raises(RuntimeError) as info:
             caller.call(threading.Thread(target=print).start)
     finally:
         threading.stack_size(before)
-    assert exhausted_in_elastane(info.value) is THREADS
+    assert find_own_exhaustion(info.value) is THREADS
 
 
 def test_every_function_that_runs_the_scripts_objects_is_marked():
@@ -130,10 +130,10 @@ def test_every_function_that_runs_the_scripts_objects_is_marked():
     assert elastane.runtime.session
     marked = {(Path(code.co_filename).stem, code.co_qualname) for code in exhaustion._runs_script.values()}
     assert marked >= {
-        ("decks", "MapDeck._load"),
-        ("decks", "fetch"),
-        ("decks", "deal_in_order"),
-        ("fingerprint", "dataset_digest"),
+        ("batch_sources", "MapBatchSource._load_samples"),
+        ("batch_sources", "fetch_samples"),
+        ("batch_sources", "load_in_order"),
+        ("fingerprint", "digest_dataset"),
         ("streams", "_Shard.draw"),
         ("gradients", "Gradients.backward"),
         ("optimizers", "WholeOptimizer.apply"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from elastane.runtime.data.fingerprint import dataset_digest
+from elastane.runtime.data.fingerprint import digest_dataset
 
 
 @dataclass
@@ -41,15 +41,15 @@ class Data:
 
 @pytest.mark.parametrize("kind", ["tensor", "half", "array", "objects", "text", "nested", "dataclass"])
 def test_the_content_of_samples_is_looked_at(kind):
-    assert dataset_digest(Data(kind, 1), 0) == dataset_digest(Data(kind, 1), 0)
-    assert dataset_digest(Data(kind, 1), 0) != dataset_digest(Data(kind, 2), 0)
+    assert digest_dataset(Data(kind, 1), 0) == digest_dataset(Data(kind, 1), 0)
+    assert digest_dataset(Data(kind, 1), 0) != digest_dataset(Data(kind, 2), 0)
 
 
 def test_length_and_type_count():
     class Other(Data):
         pass
 
-    digests = {dataset_digest(data, 0) for data in (Data("text", 1), Data("text", 1, 11), Other("text", 1))}
+    digests = {digest_dataset(data, 0) for data in (Data("text", 1), Data("text", 1, 11), Other("text", 1))}
     assert len(digests) == 3
 
 
@@ -61,8 +61,8 @@ def test_a_dataset_that_identifies_itself_is_not_looked_into(own):
 
     one, other = Named("text", 1), Named("text", 1)
     one.fingerprint, other.fingerprint = own("v1"), own("v2")
-    assert dataset_digest(one, 0) == dataset_digest(one, 5)
-    assert dataset_digest(one, 0) != dataset_digest(other, 0)
+    assert digest_dataset(one, 0) == digest_dataset(one, 5)
+    assert digest_dataset(one, 0) != digest_dataset(other, 0)
 
 
 def test_an_image_is_looked_at_by_its_bytes():
@@ -77,4 +77,4 @@ def test_an_image_is_looked_at_by_its_bytes():
         def __getitem__(self, index):
             return Image(self.value)
 
-    assert dataset_digest(Images("", 1), 0) != dataset_digest(Images("", 2), 0)
+    assert digest_dataset(Images("", 1), 0) != digest_dataset(Images("", 2), 0)

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime.export import DTYPES, converted, export, trained_by
+from elastane.runtime.export import DTYPES, convert, export_model, read_finished_run
 from elastane.runtime.finished import formats
 from elastane.runtime.finished.reading_back import NotReadBack
 from elastane.runtime.finished.write import write_finished
@@ -101,8 +101,8 @@ class Finished:
         return self.learned.model
 
     def exported(self, kind, dtype=None):
-        trained = trained_by(self.files, optimizer=True)
-        return export(converted(trained, DTYPES[dtype]) if dtype else trained, kind, self.out)
+        trained = read_finished_run(self.files, optimizer=True)
+        return export_model(convert(trained, DTYPES[dtype]) if dtype else trained, kind, self.out)
 
 
 @pytest.fixture
@@ -417,9 +417,9 @@ def test_a_failed_export_leaves_nothing(gpt2, kind):
 def test_without_a_model_or_the_optimizers_state_it_says_so(tmp_path):
     files = RunDir(tmp_path)
     with pytest.raises(BadInput, match="holds no finished model"):
-        trained_by(files, optimizer=False)
+        read_finished_run(files, optimizer=False)
     files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
     write_finished(prepared(Lesson(Plain)).run._training.state, files, spec())
-    assert trained_by(files, optimizer=False).optimizer is None
+    assert read_finished_run(files, optimizer=False).optimizer is None
     with pytest.raises(BadInput, match="--save-optimizer"):
-        trained_by(files, optimizer=True)
+        read_finished_run(files, optimizer=True)

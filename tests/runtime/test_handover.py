@@ -5,7 +5,7 @@ import multiprocessing
 import pytest
 import torch
 
-from elastane.runtime.data.handover import SMALL_BYTES, packed, unpacked
+from elastane.runtime.data.batch_messages import SMALL_BYTES, pack_batch, unpack_batch
 
 BATCHES = {
     "small": torch.arange(12).reshape(3, 4),
@@ -20,7 +20,7 @@ BATCHES = {
 
 
 def _send(pipe, batch):
-    pipe.send_bytes(packed(batch))
+    pipe.send_bytes(pack_batch(batch))
     pipe.recv_bytes()
 
 
@@ -31,7 +31,7 @@ def test_a_batch_arrives_as_it_was(kind):
     batch = {"x": [BATCHES[kind], "text"], "y": (BATCHES[kind] * 1, None)}
     process = context.Process(target=_send, args=(there, batch))
     process.start()
-    arrived = unpacked(here.recv_bytes())
+    arrived = unpack_batch(here.recv_bytes())
     here.send_bytes(b"")
     process.join()
     assert arrived["x"][1] == "text"
@@ -42,6 +42,6 @@ def test_a_batch_arrives_as_it_was(kind):
 
 
 def test_a_small_tensor_may_be_written_to():
-    arrived = unpacked(packed(torch.zeros(3)))
+    arrived = unpack_batch(pack_batch(torch.zeros(3)))
     arrived += 1
     assert arrived.tolist() == [1, 1, 1]

@@ -16,7 +16,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.runtime.checkpoints.contents import rest_of
 from elastane.runtime.checkpoints.outline import KEY, outline_of, read_outline
-from elastane.runtime.export import trained_by
+from elastane.runtime.export import read_finished_run
 from tests.hostile import STAND_INS, damaged
 
 from .lessons import Lesson, elastic, spec
@@ -45,7 +45,7 @@ def finished(learned, tmp_path_factory):
 
 def read_all(folder):
     """Every tensor and every text, as an export reads them."""
-    trained = trained_by(RunDir(folder), optimizer=True)
+    trained = read_finished_run(RunDir(folder), optimizer=True)
     for tensors in (trained.model, trained.optimizer.tensors):
         for name in tensors.described:
             tensors.tensor(name)

@@ -16,12 +16,12 @@ from elastane.runtime.checkpoints.exported import trained_in
 from elastane.runtime.checkpoints.outline import KEY, outline_of
 from elastane.runtime.checkpoints.publishing import publish
 from elastane.runtime.checkpoints.reader import Reader
-from elastane.runtime.export import export
+from elastane.runtime.export import export_model
 from elastane.runtime.finished.adapters import adapter_of
 from elastane.runtime.finished.named_tensors import state_dict
 from elastane.runtime.finished.optimizer import from_training
 from elastane.runtime.finished.write import write_finished
-from elastane.runtime.rehearse import check_memory, rehearse
+from elastane.runtime.restore_rehearsal import check_memory, rehearse_restore
 from elastane.runtime.state.state import digest_of
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalPlace
@@ -109,9 +109,9 @@ def digest(state):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_rehearsal_ends_with_the_digest_of_the_state_that_was_kept(learned, kept, workers):
     catalog, manifest = kept
-    found = rehearse(catalog.place, manifest, workers, None)
+    found = rehearse_restore(catalog.place, manifest, workers, None)
     assert found.digest == digest(learned.run._training.state)
-    assert found.bytes == workers * rehearse(catalog.place, manifest, 1, None).bytes > 0
+    assert found.bytes == workers * rehearse_restore(catalog.place, manifest, 1, None).bytes > 0
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -119,11 +119,11 @@ def test_so_does_one_with_the_state_in_blocks(tmp_path, workers):
     state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._training.state
     catalog = Catalog(LocalPlace(tmp_path))
     manifest = keep(catalog, state)
-    sharded = rehearse(catalog.place, manifest, workers, 2)
+    sharded = rehearse_restore(catalog.place, manifest, workers, 2)
     assert sharded.digest == digest(state)
     if workers > 2:
         # Everybody reads the values, and only two of them each piece of the optimizer's state.
-        assert sharded.bytes < rehearse(catalog.place, manifest, workers, None).bytes
+        assert sharded.bytes < rehearse_restore(catalog.place, manifest, workers, None).bytes
 
 
 def test_a_rehearsal_notices_damage(kept):
@@ -135,7 +135,7 @@ def test_a_rehearsal_notices_damage(kept):
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
     with pytest.raises(Damaged, match=part.name):
-        rehearse(catalog.place, manifest, 1, None)
+        rehearse_restore(catalog.place, manifest, 1, None)
 
 
 def test_a_rehearsal_that_does_not_fit_the_memory_is_refused():
@@ -188,7 +188,7 @@ def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tm
     manifest = keep(catalog, state)
     with Reader(catalog.place, manifest) as reader:
         found = trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=False)
-        export(found, "hf", tmp_path / "hf")
+        export_model(found, "hf", tmp_path / "hf")
     for name in ("model.safetensors", "config.json", "generation_config.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (files.root / name).read_bytes(), name
 
@@ -197,4 +197,4 @@ def test_a_checkpoint_of_another_program_says_so(kept):
     catalog, manifest = kept
     foreign = msgspec.structs.replace(manifest, plain={})
     with pytest.raises(BadInput, match="not written by a run"):
-        rehearse(catalog.place, foreign, 1, None)
+        rehearse_restore(catalog.place, foreign, 1, None)

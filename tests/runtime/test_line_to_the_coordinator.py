@@ -13,7 +13,7 @@ from elastane.api import control
 from elastane.api.endpoint import Endpoint
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
-from elastane.runtime.links.control import Control
+from elastane.runtime.links.coordinator_link import CoordinatorLink
 
 WAIT_S = 20
 
@@ -64,7 +64,7 @@ def coordinators(tmp_path):
 
 @pytest.fixture
 def line(coordinators):
-    return Control(
+    return CoordinatorLink(
         coordinators.files,
         0,
         report=lambda: control.WorkerReport(worker=0, pid=1, host="", port=0, state="member"),

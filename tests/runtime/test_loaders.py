@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from elastane.protocol.actions import Begin
-from elastane.runtime.data.decks import MapDeck, make_plan
+from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
 from elastane.runtime.links.mesh import Mesh
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_same_bits, mean_loss, prepared, samples
@@ -57,8 +57,8 @@ def test_the_bytes_do_not_tell_where_samples_were_loaded(loaders, prefetch):
 
 def test_the_bytes_do_not_tell_with_how_many_threads_it_was_loaded():
     torch.set_num_threads(2)
-    deck = MapDeck(Threads(), plan_of(LENGTH), None)
-    assert deck.deal(1, 0).inputs.tolist() == [1, 1]
+    source = MapBatchSource(Threads(), plan_of(LENGTH), None)
+    assert source.load(1, 0).inputs.tolist() == [1, 1]
     assert torch.get_num_threads() == 2
 
 
@@ -75,54 +75,54 @@ def plan_of(length, *, steps=20):
 
 
 @pytest.fixture
-def decks(monkeypatch) -> Iterator[tuple[MapDeck, MapDeck, list[tuple[int, int]]]]:
+def sources(monkeypatch) -> Iterator[tuple[MapBatchSource, MapBatchSource, list[tuple[int, int]]]]:
     """One that loads here, one with loaders, and what the latter had to load here all the same."""
-    here = MapDeck(Augmented(), plan_of(LENGTH), None)
-    ahead = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=2)
+    here = MapBatchSource(Augmented(), plan_of(LENGTH), None)
+    ahead = MapBatchSource(Augmented(), plan_of(LENGTH), None, loaders=2)
     loaded_here: list[tuple[int, int]] = []
-    load = ahead._load
-    monkeypatch.setattr(ahead, "_load", lambda request: loaded_here.append(request) or load(request))
+    load = ahead._load_samples
+    monkeypatch.setattr(ahead, "_load_samples", lambda request: loaded_here.append(request) or load(request))
     yield here, ahead, loaded_here
     ahead.close()
 
 
-def compute(decks, step, ranks, *, expected=None):
-    here, ahead, _ = decks
+def compute(sources, step, ranks, *, expected=None):
+    here, ahead, _ = sources
     for place, rank in enumerate(ranks):
         ahead.expect(Begin(step, step, 1, 1), (expected or ranks)[place:])
-        one, other = here.deal(step, rank), ahead.deal(step, rank)
+        one, other = here.load(step, rank), ahead.load(step, rank)
         assert (one.samples, one.checksum) == (other.samples, other.checksum)
         torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=0)
 
 
-def test_what_was_foreseen_is_not_loaded_here(decks):
+def test_what_was_foreseen_is_not_loaded_here(sources):
     for step in range(1, 12):
-        compute(decks, step, [0, 1, 2, 3])
+        compute(sources, step, [0, 1, 2, 3])
     # Before the first step nobody could know whose virtual ranks these would be.
-    assert {step for step, _ in decks[2]} <= {1, 2}
+    assert {step for step, _ in sources[2]} <= {1, 2}
 
 
-def test_a_change_of_membership_makes_guesses_useless_and_nothing_wrong(decks):
+def test_a_change_of_membership_makes_guesses_useless_and_nothing_wrong(sources):
     shares = [[0, 1, 2, 3], [2], [2], [2], [0, 1], [0, 1, 3], [0, 1, 3, 2], [3], [3], [3], [3], [3], [1, 3]]
     for step, ranks in enumerate(shares, start=1):
-        compute(decks, step, ranks)
-    decks[2].clear()
+        compute(sources, step, ranks)
+    sources[2].clear()
     for step in range(len(shares) + 1, 20):
-        compute(decks, step, [1, 3])
-    assert len(decks[2]) < 4
+        compute(sources, step, [1, 3])
+    assert len(sources[2]) < 4
 
 
-def test_virtual_ranks_of_the_dead_are_loaded_at_once(decks):
-    compute(decks, 1, [0, 1])
-    compute(decks, 2, [0, 1])
-    compute(decks, 2, [2, 3])
-    compute(decks, 3, [0, 1, 2, 3])
+def test_virtual_ranks_of_the_dead_are_loaded_at_once(sources):
+    compute(sources, 1, [0, 1])
+    compute(sources, 2, [0, 1])
+    compute(sources, 2, [2, 3])
+    compute(sources, 3, [0, 1, 2, 3])
 
 
-def test_an_end_of_an_epoch_leaves_virtual_ranks_without_samples(decks):
+def test_an_end_of_an_epoch_leaves_virtual_ranks_without_samples(sources):
     for step in range(1, 10):
-        compute(decks, step, [0, 1, 2, 3])
-    assert [decks[1].deal(3, rank).samples for rank in range(4)] == [2, 2, 2, 1]
+        compute(sources, step, [0, 1, 2, 3])
+    assert [sources[1].load(3, rank).samples for rank in range(4)] == [2, 2, 2, 1]
 
 
 class Damaged(Augmented):
@@ -149,8 +149,8 @@ def test_loaders_end_with_the_loop():
 def test_loaders_die_with_a_worker_that_is_killed(tmp_path):
     pid = os.fork()
     if pid == 0:
-        deck = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=2)
-        deck.deal(1, 0)
+        source = MapBatchSource(Augmented(), plan_of(LENGTH), None, loaders=2)
+        source.load(1, 0)
         text = " ".join(str(child.pid) for child in multiprocessing.active_children())
         (tmp_path / "partial").write_text(text)
         (tmp_path / "partial").rename(tmp_path / "pids")
@@ -169,14 +169,14 @@ def test_loaders_die_with_a_worker_that_is_killed(tmp_path):
 
 def test_loaders_do_not_hold_the_connections_of_their_worker():
     mesh = Mesh(0, b"secret")
-    deck = MapDeck(Augmented(), plan_of(LENGTH), None, loaders=1)
-    deck.deal(1, 0)
+    source = MapBatchSource(Augmented(), plan_of(LENGTH), None, loaders=1)
+    source.load(1, 0)
     loader = multiprocessing.active_children()[-1].pid
     listening = socket_inode(os.getpid(), mesh._entrance.listener.fileno())
     assert listening.startswith("socket:")
     held = {socket_inode(loader, int(fd.name)) for fd in Path(f"/proc/{loader}/fd").iterdir()}
     assert listening not in held
-    deck.close()
+    source.close()
     mesh.close()
 
 
@@ -203,5 +203,5 @@ def test_a_dataset_that_can_fetch_at_once_is_asked_to():
         def __getitem__(self, index: int) -> int:
             raise AssertionError("one by one")
 
-    batch = MapDeck(AtOnce(), plan_of(LENGTH), None).deal(1, 0)
+    batch = MapBatchSource(AtOnce(), plan_of(LENGTH), None).load(1, 0)
     assert (batch.inputs < 0).all()

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 
 import elastane
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.runtime.hints import hint_of
+from elastane.runtime.error_hints import find_hint
 
 from .lessons import CLASSES, FEATURES, samples
 
@@ -506,14 +506,14 @@ def test_totals_of_an_evaluation_are_apart_from_the_loss_of_the_step():
     ],
 )
 def test_errors_of_other_ways_to_train_get_a_hint(text, instead):
-    lines = hint_of(RuntimeError(text)).splitlines()
+    lines = find_hint(RuntimeError(text)).splitlines()
     assert lines[0].startswith("  means:")
     assert lines[1].startswith("  do:")
     assert instead in lines[1]
 
 
 def test_other_errors_get_no_hint():
-    assert hint_of(ValueError("mat1 and mat2 shapes cannot be multiplied")) == ""
+    assert find_hint(ValueError("mat1 and mat2 shapes cannot be multiplied")) == ""
 
 
 def test_a_refusal_is_bad_input():

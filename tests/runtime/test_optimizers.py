@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
 from elastane.runtime.state.optimizers import ELEMENTWISE
-from elastane.runtime.training import learning_rates
+from elastane.runtime.trainer import read_learning_rates
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
 
@@ -231,6 +231,6 @@ def test_a_hyperparameter_that_cannot_travel_is_named():
 def test_the_learning_rates_of_a_step_are_those_before_its_schedule() -> None:
     model = nn.Linear(2, 2)
     groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias], "lr": torch.tensor(0.25)}]
-    assert learning_rates(torch.optim.AdamW(groups, lr=0.1)) == (0.5, 0.25)
-    assert learning_rates(torch.optim.SGD(model.parameters(), lr=0.5)) == (0.5,)
-    assert learning_rates(torch.optim.SGD(model.parameters(), lr=math.nan)) == ()
+    assert read_learning_rates(torch.optim.AdamW(groups, lr=0.1)) == (0.5, 0.25)
+    assert read_learning_rates(torch.optim.SGD(model.parameters(), lr=0.5)) == (0.5,)
+    assert read_learning_rates(torch.optim.SGD(model.parameters(), lr=math.nan)) == ()

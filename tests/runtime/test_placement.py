@@ -7,7 +7,7 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime import training
+from elastane.runtime import trainer
 from elastane.runtime.state import devices
 from elastane.runtime.state.layout import ModelLayout
 from elastane.runtime.state.optimizers import ELEMENTWISE
@@ -33,7 +33,7 @@ def mirrored(monkeypatch):
 
     def train(lesson, how=elastic, **wishes):
         with monkeypatch.context() as patch:
-            patch.setattr(training, "placed", Mirrored)
+            patch.setattr(trainer, "placed", Mirrored)
             return how(lesson, **wishes)
 
     return train

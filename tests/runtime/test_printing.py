@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from elastane.api.records import EventLine
 from elastane.runtime.session import Run
-from elastane.runtime.settings import current
+from elastane.runtime.worker_settings import get_settings
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Told:
 
 
 def test_a_worker_prints_into_its_own_log_what_it_tells_the_run(capsys, monkeypatch):
-    run, told = Run(current()), Told()
+    run, told = Run(get_settings()), Told()
     monkeypatch.setattr(run, "_reporter", told)
     sys.stdout.write("before\n")
     run.print("parameters:", 10)
@@ -34,5 +34,5 @@ def test_a_worker_prints_into_its_own_log_what_it_tells_the_run(capsys, monkeypa
 
 
 def test_alone_it_is_printed(capsys):
-    Run(current()).print("parameters:", 10)
+    Run(get_settings()).print("parameters:", 10)
     assert capsys.readouterr().out == "parameters: 10\n"

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from elastane.api.errors import BadInput, RunFailed
-from elastane.runtime.artifacts import remove_unfinished, writing
-from elastane.runtime.step_record import StepRecord, leaf_sums, means_of
+from elastane.runtime.artifacts import remove_unfinished, write_artifact
+from elastane.runtime.step_record import StepRecord, compute_means, weigh_values
 
 from .lessons import samples
 from .test_mistakes import Script, loss_of, refusal_of
@@ -84,13 +84,13 @@ def test_values_that_are_not_finite_end_nothing(script, lines):
 
 
 def test_a_microbatch_may_log_or_not():
-    sums = [leaf_sums({"seldom": 4.0, "often": 1.0}, 2), leaf_sums({"often": 3.0}, 6)]
+    sums = [weigh_values({"seldom": 4.0, "often": 1.0}, 2), weigh_values({"often": 3.0}, 6)]
     totals = {name: math.fsum(some.get(name, 0.0) for some in sums) for name in {*sums[0], *sums[1]}}
-    assert means_of(totals) == {"seldom": 4.0, "often": (2.0 + 18.0) / 8}
+    assert compute_means(totals) == {"seldom": 4.0, "often": (2.0 + 18.0) / 8}
 
 
 def test_totals_of_an_evaluation_have_no_weights_and_give_no_means():
-    assert means_of({"loss": 3.0, "right": 2.0}) == {}
+    assert compute_means({"loss": 3.0, "right": 2.0}) == {}
 
 
 HOSTILE = {
@@ -245,7 +245,10 @@ def test_what_the_dead_were_writing_is_removed(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
     (tmp_path / "artifacts").write_text("a file")
-    with pytest.raises(RunFailed) as failed, writing(tmp_path / "artifacts", 3, "x.txt", 0) as (path, _):
+    with (
+        pytest.raises(RunFailed) as failed,
+        write_artifact(tmp_path / "artifacts", 3, "x.txt", 0) as (path, _),
+    ):
         path.write_text("x")
     assert "step 3" in failed.value.what
 

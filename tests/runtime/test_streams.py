@@ -15,8 +15,8 @@ from elastane.protocol import cursors
 from elastane.protocol.actions import Begin
 from elastane.protocol.commit import tally
 from elastane.protocol.messages import Leaf
-from elastane.runtime.data.decks import make_plan
-from elastane.runtime.data.streams import StreamDeck, check_stream, source_of
+from elastane.runtime.data.batch_sources import make_plan
+from elastane.runtime.data.streams import StreamBatchSource, check_stream, open_stream
 
 from .lessons import CLASSES, FEATURES, Lesson, prepared
 
@@ -122,32 +122,32 @@ def plan_of(until="2 epochs"):
     return make_plan(0, 2 * RANKS, 2, until, virtual_ranks=None, seed=5)
 
 
-def deck_of(kind):
+def source_of(kind):
     plan = plan_of()
-    source = source_of(KINDS[kind](), replay=kind == "replayed")
+    source = open_stream(KINDS[kind](), replay=kind == "replayed")
     assert source is not None
-    return StreamDeck(source, plan, None)
+    return StreamBatchSource(source, plan, None)
 
 
 def play(kind, share_of):
-    """Steps of two epochs: every batch, and every ledger entry; ``share_of`` says which deck deals what."""
-    decks = [deck_of(kind) for _ in range(3)]
+    """Steps of two epochs: every batch, and every ledger entry; ``share_of`` says which source loads what."""
+    sources = [source_of(kind) for _ in range(3)]
     batches, entries, outcome, step = [], [], None, 0
-    while outcome is None or not decks[0].finished(outcome):
+    while outcome is None or not sources[0].finished(outcome):
         step += 1
         before = outcome.cursors if outcome else {}
         leaves = {}
         for rank in range(RANKS):
-            deck = decks[share_of(step, rank)]
-            deck.expect(
+            source = sources[share_of(step, rank)]
+            source.expect(
                 Begin(step, step, 1, 1, before),
                 [r for r in range(RANKS) if share_of(step, r) == share_of(step, rank)],
             )
-            batch = deck.deal(step, rank)
+            batch = source.load(step, rank)
             leaves[rank] = Leaf(rank, 0, 0.0, 1.0, batch.samples, batch.checksum, cursor=batch.cursor)
             batches.append((step, rank, [] if batch.inputs is None else [t.tolist() for t in batch.inputs]))
         outcome = tally(step, step, leaves, {}, before)
-        entries.append(decks[0].samples(outcome, before))
+        entries.append(sources[0].samples(outcome, before))
     return batches, entries
 
 
@@ -265,7 +265,7 @@ def test_a_state_that_is_no_json_is_refused():
 
 def test_the_digest_notices_another_stream():
     def digest(dataset):
-        source = source_of(dataset, replay=False)
+        source = open_stream(dataset, replay=False)
         assert source is not None
         return check_stream(source, plan_of(), dataset)
 

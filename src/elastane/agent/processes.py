@@ -25,7 +25,7 @@ class Commands:
     """
 
     coordinator: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.coordinator")
-    spares: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.runtime.spares")
+    spares: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.runtime.fork_server")
 
 
 class Watch:

@@ -43,7 +43,7 @@ decode_line: Decoder[_Line] = Decoder(_Line, at_most_bytes=LARGEST_LINE_BYTES)
 
 
 class WarmServer:
-    """One process of `elastane.runtime.spares`, speaking JSON lines over its standard input and output."""
+    """One process of `elastane.runtime.fork_server`: JSON lines on its standard input and output."""
 
     def __init__(self, child: Child) -> None:
         self.child = child

@@ -15,7 +15,7 @@ PIECE_CHARACTERS = 1 << 20
 LINES = (".jsonl", ".ndjson")
 
 
-def documents_of(path: Path, field: str) -> Iterator[Iterator[str]]:
+def read_documents(path: Path, field: str) -> Iterator[Iterator[str]]:
     """Each document as an iterator over its pieces.
 
     ``.jsonl`` (and ``.ndjson``) has a document in each line, ``.parquet`` in each row, both under ``field``;

@@ -11,8 +11,8 @@ import numpy as np
 
 from elastane.api.atomic_file import open_replacement, remove_partials, replace_file
 from elastane.api.errors import BadInput
-from elastane.datasets.documents import documents_of
-from elastane.datasets.tokenizers import Tokenizer, encoded, tokenizer_digest, vocabulary_size
+from elastane.datasets.documents import read_documents
+from elastane.datasets.tokenizers import Tokenizer, digest_tokenizer, encode_text, find_vocabulary_size
 from elastane.datasets.tokens import TokenFile
 
 FORMAT = 1
@@ -57,9 +57,9 @@ class TextFiles(TokenFile):
         folder = Path(cache) if cache is not None else _default_cache()
         folder.mkdir(parents=True, exist_ok=True)
         files = _matched(paths)
-        size = vocabulary_size(tokenizer)
+        size = find_vocabulary_size(tokenizer)
         dtype = SMALL if size is not None and max(size - 1, separator) <= np.iinfo(SMALL).max else LARGE
-        sha = hashlib.sha256(f"{FORMAT} {tokenizer_digest(tokenizer)} {separator} {field} {dtype}".encode())
+        sha = hashlib.sha256(f"{FORMAT} {digest_tokenizer(tokenizer)} {separator} {field} {dtype}".encode())
         for file in files:
             sha.update(f"{''.join(file.suffixes[-2:])} {_content(file, folder)}".encode())
         key = sha.hexdigest()
@@ -122,9 +122,9 @@ def _write(
     remove_partials(path)
     with open_replacement(path, durable=True) as out:
         for file in files:
-            for document in documents_of(file, field):
+            for document in read_documents(file, field):
                 for piece in document:
-                    out.write(_checked(encoded(tokenizer, piece), dtype, file).tobytes())
+                    out.write(_checked(encode_text(tokenizer, piece), dtype, file).tobytes())
                 out.write(end.tobytes())
 
 

@@ -17,7 +17,7 @@ class Encoder(Protocol):
 Tokenizer: TypeAlias = Encoder | Literal["bytes"]
 
 
-def encoded(tokenizer: Tokenizer, text: str) -> Iterable[int]:
+def encode_text(tokenizer: Tokenizer, text: str) -> Iterable[int]:
     """Token numbers of a text, without the special tokens of whole sequences."""
     if tokenizer == "bytes":
         return text.encode()
@@ -30,7 +30,7 @@ def encoded(tokenizer: Tokenizer, text: str) -> Iterable[int]:
     return numbers
 
 
-def vocabulary_size(tokenizer: Tokenizer) -> int | None:
+def find_vocabulary_size(tokenizer: Tokenizer) -> int | None:
     """Token numbers are below it; None: nobody knows."""
     if tokenizer == "bytes":
         return 256
@@ -40,7 +40,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int | None:
     return len(tokenizer) if isinstance(tokenizer, Sized) else None
 
 
-def tokenizer_digest(tokenizer: Tokenizer) -> str:
+def digest_tokenizer(tokenizer: Tokenizer) -> str:
     """SHA-256 that differs when the tokens would: over all a tokenizer is made of, or what is known of it."""
     whole: Any = tokenizer
     if tokenizer != "bytes":
@@ -51,5 +51,5 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
         text = json.dumps(sorted(vocabulary().items()))
     else:
         text = str(getattr(whole, "fingerprint", ""))
-    probe = [int(token) for token in encoded(tokenizer, PROBE)]
+    probe = [int(token) for token in encode_text(tokenizer, PROBE)]
     return hashlib.sha256(f"{type(tokenizer).__qualname__} {text} {probe}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Inside a worker: the only floor that imports torch."""
+"""The worker of a run: the only package that imports torch."""
 
 from elastane.api.extras import require
 

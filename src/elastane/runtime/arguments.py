@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from elastane.api.errors import BadInput
 from elastane.runtime.state.live_objects import live_objects
 from elastane.runtime.state.plain import Stateful
-from elastane.runtime.values import describe, number_of
+from elastane.runtime.values import describe_value, to_number
 
 FRAMEWORKS = frozenset(
     {"accelerate", "deepspeed", "fairscale", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"}
@@ -44,15 +44,15 @@ def check_arguments(
     _check_scheduler(scheduler, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise BadInput(
-            f"run.prepare(scaler={describe(scaler)})",
+            f"run.prepare(scaler={describe_value(scaler)})",
             means="the run scales losses with a scaler of PyTorch's",
             do="pass scaler=torch.amp.GradScaler(), or leave it out",
         )
     if clip_grad_norm is not None:
-        norm = None if isinstance(clip_grad_norm, bool) else number_of(clip_grad_norm)
+        norm = None if isinstance(clip_grad_norm, bool) else to_number(clip_grad_norm)
         if norm is None or math.isnan(norm) or norm <= 0:
             raise BadInput(
-                f"run.prepare(clip_grad_norm={describe(clip_grad_norm)})",
+                f"run.prepare(clip_grad_norm={describe_value(clip_grad_norm)})",
                 means="it is the largest norm that the gradient of a step may have",
                 do="pass a number above 0, such as clip_grad_norm=1.0, or leave it out",
             )
@@ -62,7 +62,7 @@ def _check_model(model: object) -> None:
     if not isinstance(model, nn.Module):
         several = isinstance(model, list | tuple | dict)
         raise BadInput(
-            f"run.prepare was given {describe(model)} as its model",
+            f"run.prepare was given {describe_value(model)} as its model",
             means="a run trains one torch.nn.Module",
             do="put all of them into one nn.ModuleDict or nn.ModuleList"
             if several
@@ -70,7 +70,7 @@ def _check_model(model: object) -> None:
         )
     wrapper = find_wrapper(model.modules())
     if wrapper is not None:
-        raise refused_wrapper(wrapper)
+        raise build_wrapper_error(wrapper)
     check_process_group()
 
 
@@ -83,7 +83,7 @@ def _check_optimizer(optimizer: object) -> None:
         else:
             do = "pass such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
         raise BadInput(
-            f"run.prepare was given {describe(optimizer)} as its optimizer",
+            f"run.prepare was given {describe_value(optimizer)} as its optimizer",
             means="a run trains with one torch.optim.Optimizer",
             do=do,
         )
@@ -107,7 +107,7 @@ def _check_scheduler(scheduler: object, optimizer: object) -> None:
         return
     if isinstance(scheduler, type) or not hasattr(scheduler, "step") or not isinstance(scheduler, Stateful):
         raise BadInput(
-            f"run.prepare(scheduler={describe(scheduler)})",
+            f"run.prepare(scheduler={describe_value(scheduler)})",
             means="a schedule has step, state_dict and load_state_dict",
             do="pass such as torch.optim.lr_scheduler.LambdaLR(optimizer, function)",
         )
@@ -125,7 +125,7 @@ def find_wrapper(modules: Iterable[nn.Module]) -> nn.Module | None:
     return next((m for m in modules if any(kind.__name__ in WRAPPERS for kind in type(m).__mro__)), None)
 
 
-def refused_wrapper(wrapper: nn.Module) -> BadInput:
+def build_wrapper_error(wrapper: nn.Module) -> BadInput:
     """The error for a model that is wrapped for other workers."""
     # A module under fully_shard has a class made of its own and of FSDPModule.
     name = next(kind.__name__ for kind in type(wrapper).__mro__ if kind.__name__ in WRAPPERS)
@@ -146,7 +146,7 @@ def check_not_wrapped(model: nn.Module) -> None:
     mine = {id(module) for module in model.modules()}
     for module in live_objects(nn.Module):
         if find_wrapper([module]) is not None and any(id(part) in mine for part in module.children()):
-            raise refused_wrapper(module)
+            raise build_wrapper_error(module)
 
 
 def check_process_group() -> None:
@@ -165,7 +165,7 @@ def check_process_group() -> None:
         )
 
 
-def used_scalers() -> list[GradScaler]:
+def list_used_scalers() -> list[GradScaler]:
     """Return the scalers that have scaled something."""
     # Its scale is made at its first use.
     return [s for s in live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
@@ -175,12 +175,12 @@ def check_scalers(before: list[GradScaler]) -> None:
     """Find a scaler that the script uses by itself in its inner loop.
 
     Args:
-        before: `used_scalers` before the first microbatch; that of ``run.prepare`` is among them.
+        before: `list_used_scalers` before the first microbatch; that of ``run.prepare`` is among them.
 
     Raises:
         BadInput: there is one.
     """
-    for scaler in used_scalers():
+    for scaler in list_used_scalers():
         if all(scaler is not other for other in before):
             raise BadInput(
                 "the script scales losses with a GradScaler that the run does not know",

@@ -25,7 +25,7 @@ BESIDE = ".worker-"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 
 
-def check_name(name: object) -> str:
+def check_artifact_name(name: object) -> str:
     """Return the name of an artifact.
 
     Raises:
@@ -48,7 +48,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def writing(folder: Path, step: int, name: str, worker: int) -> Iterator[tuple[Path, list[Written]]]:
+def write_artifact(folder: Path, step: int, name: str, worker: int) -> Iterator[tuple[Path, list[Written]]]:
     """Give a path to write to; afterwards the file has its name in the folder of the step.
 
     Args:

@@ -10,11 +10,11 @@ from elastane.api.heartbeat import Phase
 from elastane.api.records import EventLine
 from elastane.protocol.commit import total
 from elastane.protocol.messages import Leaf
-from elastane.runtime.data.accepted import check_collate, check_count, check_positions
-from elastane.runtime.data.decks import Collate, MapDataset, deal_in_order
-from elastane.runtime.rounds import Round
-from elastane.runtime.training import Training
-from elastane.runtime.values import checked_names, describe, sum_of
+from elastane.runtime.data.batch_sources import Collate, MapDataset, load_in_order
+from elastane.runtime.data.dataset_checks import check_collate, check_count, check_positions
+from elastane.runtime.trainer import Trainer
+from elastane.runtime.values import check_value_names, compute_sum, describe_value
+from elastane.runtime.worker_round import WorkerRound
 
 
 class Evaluation:
@@ -34,7 +34,7 @@ class Evaluation:
     """
 
     def __init__(
-        self, training: Training, dataset: MapDataset, microbatch: int, collate: Collate | None
+        self, training: Trainer, dataset: MapDataset, microbatch: int, collate: Collate | None
     ) -> None:
         check_positions(dataset, "run.evaluate")
         check_count("run.evaluate", "microbatch", microbatch)
@@ -63,19 +63,19 @@ class Evaluation:
         training.reporter.happened(f"evaluation-{round_.outcome.round}", line)
         training.heartbeat.beat(Phase.USER)
 
-    def _enter(self) -> Round:
+    def _enter(self) -> WorkerRound:
         training, policy = self._training, self._training.spec.checkpoints
         training.before_step()
         size = -(-len(self._dataset) // self._microbatch)
         due = policy is not None and policy.each_evaluation
         return training.round("evaluate", size, checkpoint=due)
 
-    def _microbatches(self, round_: Round) -> Iterator[Any]:
+    def _microbatches(self, round_: WorkerRound) -> Iterator[Any]:
         training, length = self._training, len(self._dataset)
         for rank in round_:
             positions = range(rank * self._microbatch, min((rank + 1) * self._microbatch, length))
             training.heartbeat.beat(Phase.DATA)
-            batch = deal_in_order(self._dataset, positions, self._collate)
+            batch = load_in_order(self._dataset, positions, self._collate)
             training.heartbeat.beat(Phase.COMPUTE)
             self._added = {}
             training.seed_evaluation(rank)
@@ -101,12 +101,12 @@ class Evaluation:
                 means="what is added there would be lost: each worker adds what its own microbatches give",
                 do="call it in the loop: for batch in score: score.add(...)",
             )
-        checked_names(values, "Evaluation.add")
+        check_value_names(values, "Evaluation.add")
         for name, value in values.items():
-            number = sum_of(value)
+            number = compute_sum(value)
             if number is None:
                 raise BadInput(
-                    f"Evaluation.add({name}=...) was given {describe(value)}",
+                    f"Evaluation.add({name}=...) was given {describe_value(value)}",
                     means="only numbers and tensors are added up",
                     do=f"pass a number or a tensor, such as {name}=(outputs == targets).sum()",
                 )

@@ -57,16 +57,16 @@ def runs_script(function: AnyFunction) -> AnyFunction:
     return function
 
 
-def exhausted_in_elastane(error: BaseException) -> Resource | None:
+def find_own_exhaustion(error: BaseException) -> Resource | None:
     """Return the resource that Elastane's own code ran out of; None if the error means anything else."""
     for cause in _causes(error):
-        resource = exhausted(cause)
+        resource = find_exhausted_resource(cause)
         if resource is not None:
-            return resource if raised_in_elastane(cause) else None
+            return resource if is_raised_in_elastane(cause) else None
     return None
 
 
-def exhausted(error: BaseException) -> Resource | None:
+def find_exhausted_resource(error: BaseException) -> Resource | None:
     """Return the resource that an error says is exhausted, whoever raised it; None if it says of none."""
     match error:
         case MemoryError():
@@ -84,7 +84,7 @@ def exhausted(error: BaseException) -> Resource | None:
             return None
 
 
-def raised_in_elastane(error: BaseException) -> bool:
+def is_raised_in_elastane(error: BaseException) -> bool:
     """Whether the innermost frame of the traceback that is no library's is one of Elastane's own work."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]

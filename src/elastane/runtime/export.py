@@ -29,14 +29,14 @@ from elastane.runtime.finished.named_tensors import Converted
 from elastane.runtime.finished.optimizer import OptimizerState, from_metadata
 from elastane.runtime.finished.reading_back import CHECKS
 from elastane.runtime.finished.stored import StoredTensors, stored_model
-from elastane.runtime.saying import said
+from elastane.runtime.json_answer import print_answer
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def trained_by(files: RunDir, *, optimizer: bool) -> Trained:
+def read_finished_run(files: RunDir, *, optimizer: bool) -> Trained:
     """What a run has written.
 
     Args:
@@ -98,7 +98,7 @@ def _optimizer_of(files: RunDir) -> OptimizerState:
     return from_metadata(stored, stored.metadata)
 
 
-def converted(trained: Trained, dtype: torch.dtype) -> Trained:
+def convert(trained: Trained, dtype: torch.dtype) -> Trained:
     """The same model in another floating-point type; the optimizer's state stays as it is."""
     texts = {
         name: with_dtype(text, dtype) if name in {CONFIG, BASE_CONFIG} else text
@@ -108,7 +108,7 @@ def converted(trained: Trained, dtype: torch.dtype) -> Trained:
     return replace(trained, model=Converted(trained.model, dtype), texts=texts, adapter=adapter)
 
 
-def export(trained: Trained, kind: str, out: Path) -> Exported:
+def export_model(trained: Trained, kind: str, out: Path) -> Exported:
     """Write a new folder, whole or not at all.
 
     Args:
@@ -140,7 +140,7 @@ def export(trained: Trained, kind: str, out: Path) -> Exported:
 
 
 @contextmanager
-def source(asked: argparse.Namespace) -> Iterator[Trained]:
+def open_source(asked: argparse.Namespace) -> Iterator[Trained]:
     """What the options name; it may be used within the context only.
 
     Raises:
@@ -148,7 +148,7 @@ def source(asked: argparse.Namespace) -> Iterator[Trained]:
         StorageError: the checkpoint cannot be read.
     """
     if asked.checkpoint is None:
-        yield trained_by(RunDir(asked.run_dir), optimizer=asked.optimizer)
+        yield read_finished_run(RunDir(asked.run_dir), optimizer=asked.optimizer)
         return
     catalog = Catalog(open_place(asked.checkpoints))
     manifest = catalog.load(asked.checkpoint)
@@ -169,11 +169,11 @@ def main() -> int:
     asked = options.parse_args()
 
     def exported() -> Exported:
-        with source(asked) as trained:
-            wanted = trained if asked.dtype is None else converted(trained, DTYPES[asked.dtype])
-            return export(wanted, asked.format, asked.out)
+        with open_source(asked) as trained:
+            wanted = trained if asked.dtype is None else convert(trained, DTYPES[asked.dtype])
+            return export_model(wanted, asked.format, asked.out)
 
-    return said(exported)
+    return print_answer(exported)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.values import describe, number_of
+from elastane.runtime.values import describe_value, to_number
 
 
 def check_loss(loss: object) -> torch.Tensor:
@@ -45,10 +45,10 @@ def check_weight(weight: object) -> float:
     Raises:
         BadInput: it is not one finite number, 0 or more.
     """
-    number = None if isinstance(weight, bool) else number_of(weight)
+    number = None if isinstance(weight, bool) else to_number(weight)
     if number is None or not math.isfinite(number) or number < 0:
         raise BadInput(
-            f"step.backward(weight={describe(weight)})",
+            f"step.backward(weight={describe_value(weight)})",
             means="the gradient of the whole step is divided by the sum of all weights",
             do="pass a number, 0 or more, such as how many tokens count: weight=mask.sum()",
         )
@@ -66,7 +66,7 @@ def _not_a_tensor(loss: object) -> BadInput:
         do = "pass one loss, such as their sum: step.backward(sum(losses)), or the first: losses[0]"
     else:
         do = "pass a tensor of one element: step.backward(loss)"
-    shown = f"a {type(loss).__name__}" if isinstance(loss, Mapping | list | tuple) else describe(loss)
+    shown = f"a {type(loss).__name__}" if isinstance(loss, Mapping | list | tuple) else describe_value(loss)
     return BadInput(
         f"step.backward was given {shown}, not a tensor",
         means="a backward pass begins with the tensor that the loss was computed as",
@@ -74,7 +74,7 @@ def _not_a_tensor(loss: object) -> BadInput:
     )
 
 
-def no_microbatch() -> BadInput:
+def build_no_microbatch_error() -> BadInput:
     """The error for a backward pass outside of the inner loop, or a second one of the same microbatch."""
     return BadInput(
         "step.backward was called without a microbatch",
@@ -83,7 +83,7 @@ def no_microbatch() -> BadInput:
     )
 
 
-def left_out(where: str = "") -> BadInput:
+def build_unused_microbatch_error(where: str = "") -> BadInput:
     """The error for a microbatch whose loss was not handed over."""
     return BadInput(
         f"{where}a microbatch was taken without step.backward(loss)",
@@ -92,7 +92,7 @@ def left_out(where: str = "") -> BadInput:
     )
 
 
-def second_pass(error: RuntimeError) -> BadInput | None:
+def explain_second_pass(error: RuntimeError) -> BadInput | None:
     """The error for a loss whose graph is gone; None if that is not what happened."""
     if "a second time" not in str(error):
         return None

@@ -22,35 +22,35 @@ from elastane.api.printable import one_line
 from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import REST_BLOCK, STORE
 from elastane.protocol.member_machine import MemberMachine
-from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
+from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.links.mesh import Mesh
-from elastane.runtime.replacement import end_to_be_replaced
 from elastane.runtime.state import parcel
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
 from elastane.runtime.state.state import TrainingState
+from elastane.runtime.worker_exit import exit_for_replacement
 
 
-class Failed(msgspec.Struct, frozen=True):
+class ReactorFailure(msgspec.Struct, frozen=True):
     """The reactor cannot go on; raise this in the training thread."""
 
     error: BaseException
 
 
 Directive: TypeAlias = (
-    actions.Begin | actions.Compute | actions.Commit | actions.Release | actions.Leave | Failed
+    actions.Begin | actions.Compute | actions.Commit | actions.Release | actions.Leave | ReactorFailure
 )
 
 
-class Upstream(Protocol):
+class CoordinatorSink(Protocol):
     """What the reactor tells the coordinator."""
 
     def peer_lost(self, peer: int, generation: int) -> None: ...
     def changed(self) -> None: ...
 
 
-class Checkpoints(Protocol):
+class CheckpointSink(Protocol):
     """Who takes this worker's part in checkpoints."""
 
     def take(self, snapshot: actions.Snapshot) -> None: ...
@@ -58,7 +58,7 @@ class Checkpoints(Protocol):
     def committed(self) -> None: ...
 
 
-class Source(Protocol):
+class RestoreSource(Protocol):
     """The checkpoint a run goes on from."""
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None: ...
@@ -90,13 +90,13 @@ class Reactor:
         *,
         measure_norms: bool,
         mesh: Mesh | None = None,
-        upstream: Upstream | None = None,
+        upstream: CoordinatorSink | None = None,
         shared: bool = True,
     ) -> None:
         self.member = member
         self.directives: SimpleQueue[Directive] = SimpleQueue()
-        self.checkpoints: Checkpoints | None = None
-        self.source: Source | None = None
+        self.checkpoints: CheckpointSink | None = None
+        self.source: RestoreSource | None = None
         self._gradients = gradients
         self._state = state
         self._measure_norms = measure_norms
@@ -145,10 +145,10 @@ class Reactor:
                 self._drain()
         # The one place where anything that breaks in this thread becomes the worker's end or the run's.
         except BaseException as error:  # noqa: BLE001
-            if (resource := exhausted_in_elastane(error)) is not None:
+            if (resource := find_own_exhaustion(error)) is not None:
                 # At once: the script may catch what the training thread would raise in its place.
-                end_to_be_replaced("".join(traceback.format_exception(error)).rstrip(), resource)
-            self.directives.put(Failed(error))
+                exit_for_replacement("".join(traceback.format_exception(error)).rstrip(), resource)
+            self.directives.put(ReactorFailure(error))
 
     def _drain(self) -> None:
         while self._events:
@@ -175,7 +175,7 @@ class Reactor:
             # Its process is gone, and what it announced with it; the broken connection will say so.
             return
         except (OSError, ValueError, LookupError, struct.error) as error:
-            if exhausted(error) is not None:
+            if find_exhausted_resource(error) is not None:
                 raise  # the sender lives, and waits for what this worker cannot take
             # What the message announces is not there: the sender is broken, and counts as dead from now on.
             what = f"its {type(message).__name__} announces what is not there: {one_line(str(error))}"
@@ -257,16 +257,16 @@ class Reactor:
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
             case actions.GiveUp():
-                end_to_be_replaced("the others have made a step without this worker, which cannot follow")
+                exit_for_replacement("the others have made a step without this worker, which cannot follow")
             case actions.Report(peer, generation):
                 if self._upstream is not None:
                     self._upstream.peer_lost(peer, generation)
             case actions.StateIsLost(units):
-                self.directives.put(Failed(_state_lost(units)))
+                self.directives.put(ReactorFailure(_state_lost(units)))
             case actions.Disagree(why):
-                self.directives.put(Failed(_disagreed(why)))
+                self.directives.put(ReactorFailure(_disagreed(why)))
             case actions.Diverge(why):
-                self.directives.put(Failed(_diverged(why)))
+                self.directives.put(ReactorFailure(_diverged(why)))
 
     def _snapshot(self, snapshot: actions.Snapshot) -> None:
         assert self.checkpoints is not None, "only a run that keeps checkpoints takes them"  # noqa: S101

@@ -17,29 +17,29 @@ from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import Digest, EventLine
 from elastane.api.spec import CheckpointPolicy
-from elastane.runtime import reporting, settings
-from elastane.runtime.artifacts import check_name, writing
-from elastane.runtime.data.accepted import batch_rows, check_collate, check_count, check_dataset
-from elastane.runtime.data.decks import (
+from elastane.runtime import worker_settings
+from elastane.runtime.artifacts import check_artifact_name, write_artifact
+from elastane.runtime.data.batch_sources import (
+    BatchPlan,
+    BatchSource,
     Collate,
-    Deck,
+    MapBatchSource,
     MapDataset,
-    MapDeck,
-    Plan,
-    length_of,
     make_plan,
+    measure_length,
     seed_everything,
 )
-from elastane.runtime.data.fingerprint import dataset_digest
-from elastane.runtime.data.streams import Factory, StreamDeck, check_stream, source_of
+from elastane.runtime.data.dataset_checks import check_collate, check_count, check_dataset, count_batch_rows
+from elastane.runtime.data.fingerprint import digest_dataset
+from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, open_stream
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.heartbeat import Heartbeat
-from elastane.runtime.reporting import Reporter
+from elastane.runtime.reporter import Reporter, get_reporter
 from elastane.runtime.state import devices
 from elastane.runtime.state.keep import Keep
-from elastane.runtime.step import Step
-from elastane.runtime.training import Training
-from elastane.runtime.values import checked_values
+from elastane.runtime.step import TrainingStep
+from elastane.runtime.trainer import Trainer
+from elastane.runtime.values import parse_values
 
 STEP_LOSS = "loss"
 """Among the metrics of a checkpoint, the loss of its step."""
@@ -54,8 +54,8 @@ def join() -> "Run":
     Pins the number of intra-op threads and seeds every generator, so that the model built next begins with
     the same values everywhere.
     """
-    here = settings.current()
-    if reporting.here() is not None:
+    here = worker_settings.get_settings()
+    if get_reporter() is not None:
         raise BadInput(
             "elastane.join() was called twice",
             means="a worker takes part in its run once",
@@ -76,15 +76,15 @@ class Run:
         keep: what the script keeps by name: the same on every worker, and given to those who join.
     """
 
-    def __init__(self, here: settings.Settings) -> None:
+    def __init__(self, here: worker_settings.WorkerSettings) -> None:
         self._here = here
         beats = here.run_dir.beats if here.run_dir else None
         self._heartbeat = Heartbeat(beats, here.worker)
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(here)
-        self._training: Training | None = None
+        self._training: Trainer | None = None
         self.keep = Keep()
-        self._step: Step | None = None
+        self._step: TrainingStep | None = None
         self._ending = ""
         self._begun = self._finished = False
         self._printed = (0, 0)
@@ -117,7 +117,7 @@ class Run:
             raise BadInput(
                 "prepare was called twice", means="a run trains one model", do="wrap several in one nn.Module"
             )
-        self._training = Training(
+        self._training = Trainer(
             self._here,
             self._heartbeat,
             self._reporter,
@@ -141,7 +141,7 @@ class Run:
         loaders: int = 0,
         prefetch: int = 2,
         replay: bool = False,
-    ) -> Iterator[Step]:
+    ) -> Iterator[TrainingStep]:
         """The training steps of the run, from where it stands to its end.
 
         Leaving the loop between two steps, by all workers alike, ends the run as `stop` does.
@@ -171,9 +171,9 @@ class Run:
                 "steps was called twice", means="a run has one sequence of steps", do="use one loop"
             )
         self._begun = True
-        source = source_of(dataset, replay=replay)
+        source = open_stream(dataset, replay=replay)
         plan = make_plan(
-            0 if source else length_of(cast("MapDataset", dataset)),
+            0 if source else measure_length(cast("MapDataset", dataset)),
             global_batch,
             microbatch,
             until,
@@ -187,26 +187,26 @@ class Run:
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )
         # Loaders are forked before the dataset is first read: what it opens then they must not share.
-        deck: Deck
+        batches: BatchSource
         if source is None:
             mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
-            deck = MapDeck(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
-            digest = dataset_digest(mapped, plan.seed)
+            batches = MapBatchSource(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+            digest = digest_dataset(mapped, plan.seed)
             self._warn_of_batches(mapped, plan)
         else:
-            deck = StreamDeck(source, plan, collate, loaders=loaders)
+            batches = StreamBatchSource(source, plan, collate, loaders=loaders)
             digest = check_stream(source, plan, dataset)
-        with closing(deck):
+        with closing(batches):
             training.start(plan, digest)
             self._reporter.loop_left = self._loop_left
             if (origin := training.origin) is not None:
                 self._ending = origin.ending
-                self._finished = bool(origin.ending) or deck.finished(origin.outcome)
+                self._finished = bool(origin.ending) or batches.finished(origin.outcome)
             if self._finished:
                 # No step will rehearse it.
                 training.ready()
             while not self._finished:
-                step = self._step = Step(training, plan, deck)
+                step = self._step = TrainingStep(training, plan, batches)
                 training.seed_ahead(training.step + 1)
                 try:
                     yield step
@@ -224,7 +224,7 @@ class Run:
 
     @property
     def step(self) -> int:
-        """Training steps made so far."""
+        """Trainer steps made so far."""
         if self._step is not None and not self._step.begun and not self._finished:
             # A worker that joins learns it with its first step.
             return self._step.number - 1
@@ -296,7 +296,7 @@ class Run:
             BadInput: a metric is not a number, or is called as the step's own.
         """
         training = self._prepared()
-        checked = checked_values(metrics, "run.checkpoint")
+        checked = parse_values(metrics, "run.checkpoint")
         if STEP_LOSS in checked:
             raise BadInput(
                 f"run.checkpoint({STEP_LOSS}=...)",
@@ -325,7 +325,7 @@ class Run:
         Raises:
             BadInput: a value cannot be recorded, or there is no step that it belongs to.
         """
-        checked = checked_values(values, "run.log")
+        checked = parse_values(values, "run.log")
         if self._step is not None and self._step.under_way:
             self._step.log(checked)
         else:
@@ -345,18 +345,18 @@ class Run:
             BadInput: the name cannot be used, nothing was written, or there is no step that it belongs to.
         """
         training = self._between_steps("run.artifact")
-        checked = check_name(name)
+        checked = check_artifact_name(name)
         run_dir = self._here.run_dir
         folder = run_dir.artifacts if run_dir is not None else Path("artifacts")
-        with writing(folder, training.step, checked, self._here.worker) as (path, found):
+        with write_artifact(folder, training.step, checked, self._here.worker) as (path, found):
             yield path
         training.add_artifact(checked, found[0])
 
-    def _warn_of_batches(self, dataset: MapDataset, plan: Plan) -> None:
-        if (rows := batch_rows(dataset)) > 1:
+    def _warn_of_batches(self, dataset: MapDataset, plan: BatchPlan) -> None:
+        if (rows := count_batch_rows(dataset)) > 1:
             self._reporter.warn("batches", _looks_batched(rows, plan), step=self.step)
 
-    def _between_steps(self, function: str) -> Training:
+    def _between_steps(self, function: str) -> Trainer:
         """The training, between two steps.
 
         Raises:
@@ -394,7 +394,7 @@ class Run:
         """Digests of the state after the last step; None until the loop over `steps` has ended."""
         return self._training.digest if self._training and self._finished else None
 
-    def _prepared(self) -> Training:
+    def _prepared(self) -> Trainer:
         if self._training is None:
             raise BadInput(
                 "the run has no model yet",
@@ -404,7 +404,7 @@ class Run:
         return self._training
 
 
-def _looks_batched(rows: int, plan: Plan) -> str:
+def _looks_batched(rows: int, plan: BatchPlan) -> str:
     return (
         f"the dataset is a list whose items look like batches of {rows}: an item counts as one sample, so a "
         f"step has {plan.global_batch} of them. Pass the samples, such as loader.dataset, if they are batches"

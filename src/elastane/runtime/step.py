@@ -12,18 +12,24 @@ from elastane.api.errors import BadInput, RunFailed
 from elastane.api.heartbeat import Phase
 from elastane.protocol import events
 from elastane.protocol.messages import Leaf
-from elastane.runtime.arguments import check_scalers, used_scalers
-from elastane.runtime.data.decks import Deck, Plan
-from elastane.runtime.losses import check_loss, check_weight, left_out, no_microbatch, second_pass
-from elastane.runtime.rehearsal import Rehearsal
-from elastane.runtime.replacement import end_to_be_replaced
-from elastane.runtime.rounds import Round
+from elastane.runtime.arguments import check_scalers, list_used_scalers
+from elastane.runtime.data.batch_sources import BatchPlan, BatchSource
+from elastane.runtime.losses import (
+    build_no_microbatch_error,
+    build_unused_microbatch_error,
+    check_loss,
+    check_weight,
+    explain_second_pass,
+)
 from elastane.runtime.state.keep import do_nothing
-from elastane.runtime.step_record import check_new, leaf_sums, means_of
-from elastane.runtime.training import Training
+from elastane.runtime.step_record import check_unused_names, compute_means, weigh_values
+from elastane.runtime.step_rehearsal import StepRehearsal
+from elastane.runtime.trainer import Trainer
+from elastane.runtime.worker_exit import exit_for_replacement
+from elastane.runtime.worker_round import WorkerRound
 
 
-class Step:
+class TrainingStep:
     """One training step; iterate it for the microbatches of my virtual ranks.
 
     A worker's first iteration begins with a rehearsal: a microbatch whose gradients are thrown away, to have
@@ -39,17 +45,17 @@ class Step:
         ended_epoch: every sample of the epoch has been seen with it.
     """
 
-    def __init__(self, training: Training, plan: Plan, deck: Deck) -> None:
+    def __init__(self, training: Trainer, plan: BatchPlan, source: BatchSource) -> None:
         self._training = training
         self._plan = plan
-        self._deck = deck
+        self._source = source
         self._number = training.step + 1
-        self._rehearsal: Rehearsal | None = None
+        self._rehearsal: StepRehearsal | None = None
         self._awaited: Leaf | None = None
         self._computed: Leaf | None = None
         self._begun = self._ended = False
         self._number_read = False
-        self._round: Round | None = None
+        self._round: WorkerRound | None = None
         self._put_back: Callable[[], None] = do_nothing
         self._logged: dict[str, float] = {}
         if not training.rehearsed and not training.initial:
@@ -67,7 +73,7 @@ class Step:
     def epoch(self) -> int:
         """From 0."""
         self._learn_number()
-        return self._deck.epoch(self._number)
+        return self._source.epoch(self._number)
 
     @property
     def begun(self) -> bool:
@@ -107,7 +113,7 @@ class Step:
         training.seed_ahead(self._number)
         training.heartbeat.beat(Phase.USER)
 
-    def _enter(self, *, newcomer: bool) -> Round:
+    def _enter(self, *, newcomer: bool) -> WorkerRound:
         training = self._training
         round_ = training.round(
             "train", self._plan.virtual_ranks, checkpoint=training.keeps_after(training.step + 1)
@@ -145,8 +151,8 @@ class Step:
             assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
             with round_.timed("deal"):
                 training.heartbeat.beat(Phase.DATA)
-                self._deck.expect(round_.begin, (rank, *round_.waiting))
-                batch = self._deck.deal(self._number, rank)
+                self._source.expect(round_.begin, (rank, *round_.waiting))
+                batch = self._source.load(self._number, rank)
                 training.heartbeat.beat(Phase.COMPUTE)
             # A worker that joins has its values only once the round begins.
             if versions is None:
@@ -170,7 +176,7 @@ class Step:
                 yield batch.inputs
                 leaf = self._after_backward()
                 if self._logged:
-                    leaf = msgspec.structs.replace(leaf, sums=leaf_sums(self._logged, leaf.samples))
+                    leaf = msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
                 training.state.check_versions(versions)
                 training.state.rest.restore_flags()
                 changes = training.state.buffer_changes()
@@ -182,7 +188,7 @@ class Step:
         """Check the number that the script has read ahead of its inner loop against that of the round."""
         if self._number_read and number != self._number:
             # The run began without this worker, so its script has decided by a wrong number.
-            end_to_be_replaced(f"step {self._number} was awaited, but the run is at step {number}")
+            exit_for_replacement(f"step {self._number} was awaited, but the run is at step {number}")
         self._number = number
 
     def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
@@ -201,7 +207,7 @@ class Step:
         try:
             self._backward(loss, given)
         except RuntimeError as error:
-            refusal = second_pass(error)
+            refusal = explain_second_pass(error)
             if refusal is not None:
                 raise refusal from None
             raise
@@ -212,7 +218,7 @@ class Step:
             return
         leaf, self._awaited = self._awaited, None
         if leaf is None:
-            raise no_microbatch()
+            raise build_no_microbatch_error()
         value = float(loss.detach())
         if not math.isfinite(value):
             raise RunFailed(
@@ -221,7 +227,7 @@ class Step:
                 do="look at the learning rate and at this microbatch; the step is reproducible by its number",
             )
         scaling = self._training.scaling
-        count = self._deck.count(self._number)
+        count = self._source.count(self._number)
         if weight is None and count is None:
             # How many samples a step of a stream has is known when all have been loaded: divide by it then.
             loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
@@ -251,7 +257,7 @@ class Step:
                 means="each worker computes other microbatches",
                 do="log in the loop over the step, or after it",
             )
-        check_new(self._logged, values)
+        check_unused_names(self._logged, values)
         self._logged.update(values)
 
     def finish(self) -> None:
@@ -266,15 +272,15 @@ class Step:
     def _after_backward(self) -> Leaf:
         leaf, self._computed = self._computed, None
         if leaf is None:
-            raise left_out(f"step {self._number}: ")
+            raise build_unused_microbatch_error(f"step {self._number}: ")
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
         training = self._training
-        rehearsal = self._rehearsal = Rehearsal(
+        rehearsal = self._rehearsal = StepRehearsal(
             training.state, training.gradients, compared=training.compares
         )
-        scalers = used_scalers() if training.initial else []
+        scalers = list_used_scalers() if training.initial else []
         for repeated in range(2 if training.compares else 1):
             # Loaded anew: a dataset too must give the same, and a script may change its batch in place.
             inputs = self._first_batch()
@@ -297,12 +303,12 @@ class Step:
             BadInput: there is none.
         """
         for rank in range(self._plan.virtual_ranks):
-            batch = self._deck.deal(1, rank)
+            batch = self._source.load(1, rank)
             if batch.samples:
                 return batch.inputs
         raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
 
-    def _announce(self, round_: Round) -> "_Announce":
+    def _announce(self, round_: WorkerRound) -> "_Announce":
         return _Announce(self._training, round_.assignment)
 
     def _apply(self) -> None:
@@ -319,17 +325,17 @@ class Step:
         round_.wait_for_release()
         self._training.after_step(outcome.step)
         self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, taken.skipped
-        finished = self._deck.finished(outcome)
+        finished = self._source.finished(outcome)
         self.last, self.cut_short = finished or outcome.stop, outcome.stop and not finished
-        self.ended_epoch = self._deck.ended_epoch(outcome)
+        self.ended_epoch = self._source.ended_epoch(outcome)
         self._ended = True
         self._training.keep.locked = False
-        means = means_of(outcome.sums)
+        means = compute_means(outcome.sums)
         self._training.record.begin(means)
         due = outcome.step % self._training.spec.digest_every == 0 or self.last
         self._training.reporter.committed(
             round_,
-            self._deck.samples(outcome, begin.cursors),
+            self._source.samples(outcome, begin.cursors),
             taken.norm,
             digest_due=due,
             skipped=taken.skipped,
@@ -341,7 +347,7 @@ class Step:
 class _Announce:
     """Tells the reactor which blocks are final, as the last backward pass goes along."""
 
-    def __init__(self, training: Training, assignment: int) -> None:
+    def __init__(self, training: Trainer, assignment: int) -> None:
         self._reactor, self._gradients = training.reactor, training.gradients
         self._assignment = assignment
 

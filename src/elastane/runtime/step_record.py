@@ -17,13 +17,13 @@ WEIGHT = "weight of "
 """Names of values are identifiers, so no value is called like the weight of another one."""
 
 
-def leaf_sums(values: Mapping[str, float], samples: int) -> dict[str, float]:
+def weigh_values(values: Mapping[str, float], samples: int) -> dict[str, float]:
     """Return what a microbatch of so many samples adds to the sums of its step."""
     sums = {name: value * samples for name, value in values.items()}
     return sums | {WEIGHT + name: float(samples) for name in values}
 
 
-def means_of(sums: Mapping[str, float]) -> dict[str, float]:
+def compute_means(sums: Mapping[str, float]) -> dict[str, float]:
     """Return the mean over samples of each value that microbatches have logged."""
     return {
         name: sums[name] / weight
@@ -56,7 +56,7 @@ class StepRecord:
         Raises:
             BadInput: a name has a value already, or there are too many.
         """
-        check_new(self.values, values)
+        check_unused_names(self.values, values)
         if len(self.values) + len(values) > MOST_NAMES:
             raise BadInput(
                 f"run.log was given more than {MOST_NAMES} values for one step",
@@ -76,7 +76,7 @@ class StepRecord:
         self.digest = digest_of_text(text([_hex_of(self.values), files]))
 
 
-def first_difference(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
+def find_differing_value(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
     """Return the first name whose value differs, or that only one of them has; None: they are the same."""
     texts, others = _hex_of(one), _hex_of(other)
     return next((name for name in sorted({*one, *other}) if texts.get(name) != others.get(name)), None)
@@ -87,7 +87,7 @@ def _hex_of(values: Mapping[str, float]) -> dict[str, str]:
     return {name: value.hex() for name, value in values.items()}
 
 
-def check_new(known: Mapping[str, float], values: Mapping[str, float]) -> None:
+def check_unused_names(known: Mapping[str, float], values: Mapping[str, float]) -> None:
     """Refuse a second value of a name.
 
     Raises:

@@ -16,7 +16,7 @@ MOST_NAMES = 200
 SHOWN = 40
 
 
-def number_of(value: object) -> float | None:
+def to_number(value: object) -> float | None:
     """Return a number or a tensor of one element in fp64; None for anything else."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
@@ -30,14 +30,14 @@ def number_of(value: object) -> float | None:
     return None
 
 
-def sum_of(value: object) -> float | None:
+def compute_sum(value: object) -> float | None:
     """Return a number, or the sum of a tensor, in fp64; None for anything else."""
     if isinstance(value, torch.Tensor):
         return None if value.is_complex() else value.detach().double().sum().item()
-    return number_of(value)
+    return to_number(value)
 
 
-def describe(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return what a value is, in a few words that are safe to print."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
@@ -54,7 +54,7 @@ def describe(value: object) -> str:
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-def checked_names(names: Mapping[str, object], function: str) -> None:
+def check_value_names(names: Mapping[str, object], function: str) -> None:
     """Refuse names that the ledger cannot carry.
 
     Args:
@@ -79,7 +79,7 @@ def checked_names(names: Mapping[str, object], function: str) -> None:
             )
 
 
-def checked_values(values: Mapping[str, object], function: str) -> dict[str, float]:
+def parse_values(values: Mapping[str, object], function: str) -> dict[str, float]:
     """Return the values as numbers, which need not be finite: a perplexity overflows now and then.
 
     Args:
@@ -89,13 +89,13 @@ def checked_values(values: Mapping[str, object], function: str) -> dict[str, flo
     Raises:
         BadInput: a name or a value cannot be recorded.
     """
-    checked_names(values, function)
+    check_value_names(values, function)
     found: dict[str, float] = {}
     for name, value in values.items():
-        number = number_of(value)
+        number = to_number(value)
         if number is None:
             raise BadInput(
-                f"{function}({name}=...) was given {describe(value)}",
+                f"{function}({name}=...) was given {describe_value(value)}",
                 means="only numbers and tensors of one element are recorded",
                 do=f"reduce it first: {name}=values.mean(); write texts, tables and images with run.artifact",
             )

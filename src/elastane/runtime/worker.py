@@ -15,15 +15,16 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.attempts.script_modules import root_of
 from elastane.observability.run_files import read_record
-from elastane.runtime import reporting, settings
+from elastane.runtime import worker_settings
 from elastane.runtime.artifacts import remove_unfinished
-from elastane.runtime.exhaustion import exhausted, exhausted_in_elastane
+from elastane.runtime.error_hints import find_hint
+from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
 from elastane.runtime.finished.write import write_finished
-from elastane.runtime.hints import hint_of
-from elastane.runtime.replacement import end_to_be_replaced
-from elastane.runtime.rounds import Left
+from elastane.runtime.reporter import Reporter, get_reporter
 from elastane.runtime.state import devices
 from elastane.runtime.state.state import TrainingState
+from elastane.runtime.worker_exit import exit_for_replacement
+from elastane.runtime.worker_round import WorkerLeft
 
 SAY_S = 5.0
 OUR_THREADS = "elastane-"
@@ -52,7 +53,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     files = RunDir(run_dir)
     record = read_record(files)
     spec = record.spec
-    settings.take_part(run_dir, worker, spec, record.resumed)
+    worker_settings.set_settings(run_dir, worker, spec, record.resumed)
     devices.assign(worker)
     sys.argv = [spec.script, *spec.args]
     begins = str(_beside(spec))
@@ -60,7 +61,7 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
         sys.path.insert(0, begins)
     try:
         _run_script(spec)
-    except Left:
+    except WorkerLeft:
         return _wait_for_dismissal(files, spec)
     except SystemExit as ended:
         return _failed(f"the script ended with SystemExit({ended.code!r})\n")
@@ -68,10 +69,10 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
         return _failed(DEBUGGER_QUIT if spec.debug else NO_TERMINAL)
     # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
     except BaseException as error:  # noqa: BLE001
-        if (resource := exhausted_in_elastane(error)) is not None:
-            end_to_be_replaced(_own_traceback(error).rstrip(), resource)
+        if (resource := find_own_exhaustion(error)) is not None:
+            exit_for_replacement(_own_traceback(error).rstrip(), resource)
         return _failed(_own_traceback(error), lost=isinstance(error, StateLost))
-    reporter = reporting.here()
+    reporter = get_reporter()
     if reporter is None or reporter.state is None:
         return _failed(f"{_never_trained(spec, joined=reporter is not None)}\n")
     if not reporter.complete:
@@ -120,14 +121,14 @@ def _run_script(spec: RunSpec) -> None:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise
-    reporter = reporting.here()
+    reporter = get_reporter()
     if reporter is not None and not reporter.complete:
         reporter.loop_left()
 
 
 def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     """Serve state, write the model if asked, until `control.Dismiss` ends the process."""
-    reporter = reporting.here()
+    reporter = get_reporter()
     assert reporter is not None, "a script that has trained has joined"  # noqa: S101
     reporter.end()
     reporter.written.get()
@@ -152,7 +153,7 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
     try:
         return control.ModelWritten(worker=worker, files=write_finished(state, files, spec))
     except (OSError, MemoryError, RuntimeError) as error:
-        if not isinstance(error, OSError) and exhausted(error) is None:
+        if not isinstance(error, OSError) and find_exhausted_resource(error) is None:
             raise
         why = (
             f"the model could not be written to {files.root}: {str(error) or type(error).__name__}\n"
@@ -171,13 +172,15 @@ def _own_traceback(error: BaseException) -> str:
     ):
         frames.stack.pop(0)
     text = "".join(frames.format())
-    return f"{error}\n" if isinstance(error, ElastaneError) and not error.__cause__ else text + hint_of(error)
+    return (
+        f"{error}\n" if isinstance(error, ElastaneError) and not error.__cause__ else text + find_hint(error)
+    )
 
 
 def _failed(text: str, *, lost: bool = False) -> int:
     sys.stderr.write(text)
     # A script may fail before it has joined, at its imports as a rule: that must be said all the same.
-    reporter = reporting.here() or reporting.Reporter(settings.current())
+    reporter = get_reporter() or Reporter(worker_settings.get_settings())
     # What it has made and recorded before stays made.
     reporter.release_all()
     reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
@@ -194,8 +197,8 @@ def _thread_died(args: threading.ExceptHookArgs) -> None:
         threading.__excepthook__(args)
         return
     trace = traceback.format_exception(args.exc_type, args.exc_value, args.exc_traceback)
-    resource = exhausted_in_elastane(args.exc_value) if args.exc_value is not None else None
-    end_to_be_replaced("".join(trace).rstrip(), resource)
+    resource = find_own_exhaustion(args.exc_value) if args.exc_value is not None else None
+    exit_for_replacement("".join(trace).rstrip(), resource)
 
 
 def _follow(lifeline: int) -> None:

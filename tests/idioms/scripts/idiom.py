@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 
 import elastane
-from elastane.runtime import settings
-from elastane.runtime.data.decks import Deck
+from elastane.runtime import worker_settings
+from elastane.runtime.data.batch_sources import BatchSource
 
 HERE = Path(__file__).resolve()
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[2] / "processes" / "scripts")]
@@ -27,12 +27,12 @@ def die_when_asked(strike):
     """At the second virtual rank of a step, with the sums of the first one lost."""
     dealt = Counter()
 
-    def look(_deck, step, _rank):
+    def look(_source, step, _rank):
         dealt[step] += 1
         if dealt[step] == 2 and strike.exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    faults._around(Deck, "deal", before=look)
+    faults._around(BatchSource, "load", before=look)
 
 
 parser = argparse.ArgumentParser()
@@ -41,7 +41,7 @@ parser.add_argument("variant", nargs="?", default="")
 parser.add_argument("--paced-from", type=int, default=1 << 30)
 options = parser.parse_args()
 
-here = settings.current()
+here = worker_settings.get_settings()
 if here.run_dir is not None and here.worker == 0:
     die_when_asked(here.run_dir.root / "strike")
 faults.pace(options.paced_from)

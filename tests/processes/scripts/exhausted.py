@@ -15,10 +15,10 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastane
-from elastane.runtime import settings
+from elastane.runtime import worker_settings
 
 moment, whom = sys.argv[1:]
-worker = settings.current().worker
+worker = worker_settings.get_settings().worker
 concerned = whom == "all" or worker in map(int, whom.split(","))
 
 

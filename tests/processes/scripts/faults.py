@@ -20,14 +20,14 @@ from typing import Any
 
 from elastane.api.checkpoints import age_of
 from elastane.protocol import actions, events, messages
-from elastane.runtime import settings, worker
+from elastane.runtime import worker, worker_settings
 from elastane.runtime.checkpoints.taking import Taker
-from elastane.runtime.data.decks import Deck, MapDeck
+from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.state.gradients import _Kept, _Leaf
 from elastane.runtime.state.state import TrainingState
-from elastane.runtime.training import Training
+from elastane.runtime.trainer import Trainer
 from elastane.storage import local
 from elastane.storage.local import LocalPlace
 
@@ -37,7 +37,7 @@ Moment = Callable[[int, Strike], None]
 
 
 def _run_dir():
-    run_dir = settings.current().run_dir
+    run_dir = worker_settings.get_settings().run_dir
     return None if run_dir is None else run_dir.root
 
 
@@ -51,15 +51,15 @@ def wait_for(*names: str) -> None:
 def pace(first: int) -> None:
     """Begin no step from ``first`` on before the test has made the file ``gate-STEP``, or ``gates``."""
 
-    def wait(training: Training) -> None:
+    def wait(training: Trainer) -> None:
         if training.step + 1 >= first:
             wait_for(f"gate-{training.step + 1}", "gates")
 
-    _around(Training, "before_step", before=wait)
+    _around(Trainer, "before_step", before=wait)
 
 
 def wait_as(number: int, name: str) -> None:
-    if settings.current().worker == number:
+    if worker_settings.get_settings().worker == number:
         wait_for(name)
 
 
@@ -70,7 +70,7 @@ def load_late(number: int) -> None:
         if isinstance(action, actions.Load):
             wait_for("load")
 
-    if settings.current().worker == number:
+    if worker_settings.get_settings().worker == number:
         _around(Reactor, "_act", before=wait)
 
 
@@ -81,7 +81,7 @@ def apply_late(number: int, step: int) -> None:
         if outcome.step == step:
             wait_for("apply")
 
-    if settings.current().worker == number:
+    if worker_settings.get_settings().worker == number:
         _around(TrainingState, "apply", before=wait)
 
 
@@ -93,40 +93,40 @@ def corrupt(number: int, step: int) -> None:
             for moments in state.keeper._optimizer.state.values():
                 moments["exp_avg"].add_(1e-6)
 
-    if settings.current().worker == number:
+    if worker_settings.get_settings().worker == number:
         _around(TrainingState, "apply", after=spoil)
 
 
 def corrupt_values(number: int, step: int) -> None:
     """From the step on this worker has another value of a block than its owner."""
 
-    def spoil(training: Training, at: int) -> None:
+    def spoil(training: Trainer, at: int) -> None:
         member = training.reactor.member
         others = [block for block in range(member.layout.blocks) if not member.keeps_state_of(block)]
         if at >= step:
             training.layout.block(training.state.arena.tensors, others[0])[0] += 1
 
-    if settings.current().worker == number:
-        _around(Training, "after_step", before=spoil)
+    if worker_settings.get_settings().worker == number:
+        _around(Trainer, "after_step", before=spoil)
 
 
 def slowness() -> float:
     """Worker 1 is ten times slower than the others."""
-    return 10.0 if settings.current().worker == 1 else 1.0
+    return 10.0 if worker_settings.get_settings().worker == 1 else 1.0
 
 
 def witness() -> None:
     """Note every virtual rank that is dealt and every step that is applied, so that others see it."""
-    root, number = _run_dir(), settings.current().worker
+    root, number = _run_dir(), worker_settings.get_settings().worker
     if root is None:
         return
     faulthandler.register(signal.SIGUSR1)
     notes = os.open(root / f"dealt-{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def note(_deck: Deck, step: int, rank: int) -> None:
+    def note(_source: BatchSource, step: int, rank: int) -> None:
         os.write(notes, f"{step} {rank}\n".encode())
 
-    _around(Deck, "deal", before=note)
+    _around(BatchSource, "load", before=note)
 
     def applied(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
         (root / f"applied-{outcome.step}-{number}").touch()
@@ -136,7 +136,7 @@ def witness() -> None:
 
 def arm(text: str) -> None:
     number, step, moment, *name = text.split(":")
-    if settings.current().worker == int(number):
+    if worker_settings.get_settings().worker == int(number):
         signal_ = signal.Signals[f"SIG{name[0] if name else 'KILL'}"]
         MOMENTS[moment](int(step), lambda: _strike(signal_))
 
@@ -176,12 +176,12 @@ def _in_step(step: int, strike: Strike) -> Callable[[int], None]:
 def data_late(step: int, _strike: Strike) -> None:
     """Its samples come when the file ``data`` is there."""
     at = _in_step(step, lambda: wait_for("data"))
-    _around(MapDeck, "_batch", before=lambda _deck, now, _rank: at(now))
+    _around(MapBatchSource, "_load_batch", before=lambda _source, now, _rank: at(now))
 
 
 def before_compute(step: int, strike: Strike) -> None:
     at = _in_step(step, strike)
-    _around(Deck, "deal", before=lambda _deck, now, _rank: at(now))
+    _around(BatchSource, "load", before=lambda _source, now, _rank: at(now))
 
 
 def in_backward(step: int, strike: Strike) -> None:
@@ -191,7 +191,7 @@ def in_backward(step: int, strike: Strike) -> None:
     # The rehearsals of a worker that the run begins with are of step 1.
     second = 4 if step == 1 else 2
 
-    def deal(_deck: Deck, now: int, _rank: int) -> None:
+    def load(_source: BatchSource, now: int, _rank: int) -> None:
         dealt.append(now)
         added.clear()
 
@@ -200,7 +200,7 @@ def in_backward(step: int, strike: Strike) -> None:
         if dealt.count(step) == second and len(added) == 3:
             strike()
 
-    _around(Deck, "deal", before=deal)
+    _around(BatchSource, "load", before=load)
     for kind in (_Leaf, _Kept):
         _around(kind, "add", after=add)
 
@@ -236,7 +236,7 @@ def _message(kind: type, *, sent: int | None, applied: int = 0) -> Moment:
 
 
 def _wait_for_others(step: int, count: int) -> None:
-    root, own = _run_dir(), f"applied-{step}-{settings.current().worker}"
+    root, own = _run_dir(), f"applied-{step}-{worker_settings.get_settings().worker}"
     while root is not None and len({path.name for path in root.glob(f"applied-{step}-*")} - {own}) < count:
         time.sleep(POLL_S)
 
@@ -332,7 +332,7 @@ def _in_thread(name: str | None) -> Moment:
             raise ZeroDivisionError("in a thread")
 
         at = _in_step(step, lambda: threading.Thread(target=die, name=name).start())
-        _around(Deck, "deal", before=lambda _deck, now, _rank: at(now))
+        _around(BatchSource, "load", before=lambda _source, now, _rank: at(now))
 
     return moment
 

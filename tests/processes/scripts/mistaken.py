@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastane
-from elastane.runtime import settings
+from elastane.runtime import worker_settings
 
 mistake = sys.argv[1]
 if mistake == "import":
@@ -34,20 +34,20 @@ class Data(TensorDataset):
 
 
 model = nn.Linear(4, 2)
-if mistake == "another model" and settings.current().worker == 1:
+if mistake == "another model" and worker_settings.get_settings().worker == 1:
     model = nn.Linear(4, 2, bias=False)
 kind = torch.optim.Adafactor if mistake == "optimizer" else torch.optim.SGD
 model, optimizer = run.prepare(model, kind(model.parameters(), lr=0.1))
 inputs = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
-if mistake == "another dataset" and settings.current().worker == 1:
+if mistake == "another dataset" and worker_settings.get_settings().worker == 1:
     inputs = inputs + 1
 data = Data(inputs, (inputs[:, 0] > 0).long())
 microbatch = {"batch": 5, "few virtual ranks": 4}.get(mistake, 1)
 
 for step in run.steps(data, global_batch=8, microbatch=microbatch, until=9):
-    if mistake == "step 3 of worker 1" and step.number == 3 and settings.current().worker == 1:
+    if mistake == "step 3 of worker 1" and step.number == 3 and worker_settings.get_settings().worker == 1:
         raise ZeroDivisionError("in the third step")
-    if mistake == "break on worker 1" and step.number == 3 and settings.current().worker == 1:
+    if mistake == "break on worker 1" and step.number == 3 and worker_settings.get_settings().worker == 1:
         break
     for batch, targets in step:
         loss = functional.cross_entropy(model(batch), targets)
@@ -57,4 +57,4 @@ for step in run.steps(data, global_batch=8, microbatch=microbatch, until=9):
         if mistake == "break inside" and step.number == 3:
             sys.exit()
     if mistake == "keeps its own":
-        run.keep["who"] = min(step.number, 3) * settings.current().worker // 3
+        run.keep["who"] = min(step.number, 3) * worker_settings.get_settings().worker // 3

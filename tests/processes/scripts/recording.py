@@ -52,7 +52,7 @@ for step in run.steps(data, global_batch=16, microbatch=2, until=20):
         with run.artifact("weights.txt") as path:
             extra = str(os.getpid()) if step.number == options.differ_in_file else ""
             path.write_text(f"{norm.hex()} {score.sums['loss'].hex()} {extra}\n")
-    if options.die_after == f"{elastane.runtime.settings.current().worker}:{step.number}":
+    if options.die_after == f"{elastane.runtime.worker_settings.get_settings().worker}:{step.number}":
         os.kill(os.getpid(), 9)
     if step.number == options.raise_after:
         raise ValueError("the script fails here")

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastane
-from elastane.runtime import training as charge
+from elastane.runtime import trainer as charge
 from elastane.runtime.state.placement import Mirrored
 
 LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2

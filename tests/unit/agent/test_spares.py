@@ -28,7 +28,7 @@ def warm(tmp_path):
     lifeline, end = os.pipe()
     options = ("--run-dir", str(tmp_path), "--lifeline", str(lifeline))
     process = subprocess.Popen(
-        (sys.executable, "-P", "-m", "elastane.runtime.spares", *options),
+        (sys.executable, "-P", "-m", "elastane.runtime.fork_server", *options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(lifeline,),

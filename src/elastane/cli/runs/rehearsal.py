@@ -20,7 +20,7 @@ from elastane.observability.run_files import decode_ledger_line, read_lines, rea
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
-MODULE = "elastane.runtime.rehearse"
+MODULE = "elastane.runtime.restore_rehearsal"
 
 
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ class Origin:
         self.ending: str = self._manifest.plain.get("ending", "")
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
-        """Read units in place; see `Source.restore`."""
+        """Read units in place; see `Stream.restore`."""
         begun = time.perf_counter()
         with Reader(self._catalog.place, self._manifest) as reader:
             nbytes = Source(reader, self._manifest).restore(self._state, values, states)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from elastane.protocol.sampling import loading_key, mix
-from elastane.runtime.data.decks import MapDataset, one_thread, seed_everything
+from elastane.runtime.data.batch_sources import MapDataset, seed_everything, use_one_thread
 from elastane.runtime.exhaustion import runs_script
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ SEEDED_AS_STEP = 0  # no real step has this number
 
 
 @runs_script
-def dataset_digest(dataset: MapDataset, seed: int) -> str:
+def digest_dataset(dataset: MapDataset, seed: int) -> str:
     """SHA-256 over the length, the type and a few samples at positions chosen by the seed.
 
     A dataset that knows better says so: by a ``fingerprint``, text or a method that returns text, or by the
@@ -30,10 +30,10 @@ def dataset_digest(dataset: MapDataset, seed: int) -> str:
         Exception: whatever the dataset raises.
     """
     sha = hashlib.sha256(f"{type(dataset).__qualname__} {len(dataset)}".encode())
-    if (own := own_fingerprint(dataset)) is not None:
+    if (own := read_own_fingerprint(dataset)) is not None:
         sha.update(own.encode())
         return sha.hexdigest()
-    with one_thread():
+    with use_one_thread():
         for place in range(LOOKED_AT):
             index = mix(mix(seed & ((1 << 64) - 1)) ^ place) % len(dataset)
             # Augmentations draw random numbers: the same ones, here and wherever this is repeated.
@@ -43,14 +43,14 @@ def dataset_digest(dataset: MapDataset, seed: int) -> str:
     return sha.hexdigest()
 
 
-def stream_digest(stream: object, first: Sequence[Any]) -> str:
+def digest_stream(stream: object, first: Sequence[Any]) -> str:
     """SHA-256 over the type of a stream and its first samples, or over what it says identifies it."""
     sha = hashlib.sha256(type(stream).__qualname__.encode())
-    _add(sha, list(first) if (own := own_fingerprint(stream)) is None else own)
+    _add(sha, list(first) if (own := read_own_fingerprint(stream)) is None else own)
     return sha.hexdigest()
 
 
-def own_fingerprint(dataset: object) -> str | None:
+def read_own_fingerprint(dataset: object) -> str | None:
     """What the dataset itself says identifies it."""
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from elastane.runtime.data.handover import packed, unpacked
+from elastane.runtime.data.batch_messages import pack_batch, unpack_batch
 
 Request: TypeAlias = tuple[int, int]
 """``(step, virtual rank)``."""
@@ -29,7 +29,7 @@ PR_SET_PDEATHSIG = 1
 LOST_ITS_WORKER = 71
 
 
-class Failed:
+class LoadFailure:
     """A loader's attempt ended with an exception; ``text`` is its traceback."""
 
     def __init__(self, text: str) -> None:
@@ -40,7 +40,7 @@ class Loaders:
     """Processes that load ahead.
 
     They are forked here, so whatever the dataset is, they have it. Make them before this process has
-    connections to others: see `elastane.runtime.links.forked`.
+    connections to others: see `elastane.runtime.links.inherited_descriptors`.
 
     Args:
         load: a request's answer; called in the loaders.
@@ -101,7 +101,7 @@ class Loaders:
         while request not in self._arrived and request in self._under_way:
             self._receive()
         answer = self._arrived.pop(request, None)
-        if isinstance(answer, Failed):
+        if isinstance(answer, LoadFailure):
             # Loaded once more by the worker itself, it fails with the user's own traceback.
             sys.stderr.write(f"a loader process failed at step {request[0]}, virtual rank {request[1]}:\n")
             sys.stderr.write(answer.text)
@@ -137,7 +137,7 @@ class Loaders:
         answer = next(self._answers)
         request = self._under_way.popleft()
         if request is not None:
-            self._arrived[request] = unpacked(answer) if isinstance(answer, bytes) else answer
+            self._arrived[request] = unpack_batch(answer) if isinstance(answer, bytes) else answer
 
     def _useful(self) -> set[Request]:
         """As many of the likeliest requests as can be under way or have arrived."""
@@ -162,9 +162,9 @@ class _Answers(Dataset[Any]):
         if request is None:
             return None
         try:
-            return packed(self._load(request))
+            return pack_batch(self._load(request))
         except Exception:  # noqa: BLE001 - told to the worker, which tries again and meets it
-            return Failed(traceback.format_exc())
+            return LoadFailure(traceback.format_exc())
 
 
 class _Requests(Sampler[Request | None]):

@@ -21,17 +21,17 @@ from elastane.protocol.actions import Begin
 from elastane.protocol.cursors import Cursor, Place, stream_hash, stream_key
 from elastane.protocol.messages import Outcome
 from elastane.protocol.sampling import loading_key
-from elastane.runtime.data.decks import (
+from elastane.runtime.data.batch_sources import (
     MASK,
     Batch,
+    BatchPlan,
+    BatchSource,
     Collate,
-    Deck,
-    Plan,
-    default_batch,
-    one_thread,
+    collate_default,
     seed_everything,
+    use_one_thread,
 )
-from elastane.runtime.data.fingerprint import stream_digest
+from elastane.runtime.data.fingerprint import digest_stream
 from elastane.runtime.exhaustion import runs_script
 
 Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
@@ -40,7 +40,7 @@ Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
 OPENING = -1  # no sample has this position
 
 
-class Source(msgspec.Struct, frozen=True):
+class Stream(msgspec.Struct, frozen=True):
     """How to open a shard.
 
     Args:
@@ -54,7 +54,7 @@ class Source(msgspec.Struct, frozen=True):
     replay: bool
 
 
-def source_of(dataset: object, *, replay: bool) -> Source | None:
+def open_stream(dataset: object, *, replay: bool) -> Stream | None:
     """How to open the shards of a stream; None for a map-style dataset.
 
     Raises:
@@ -62,18 +62,18 @@ def source_of(dataset: object, *, replay: bool) -> Source | None:
     """
     makes_shards = callable(dataset) and not hasattr(dataset, "__iter__")
     if isinstance(dataset, type) or (makes_shards and not hasattr(dataset, "__getitem__")):
-        return Source(cast("Factory", dataset), announced=False, replay=replay)
+        return Stream(cast("Factory", dataset), announced=False, replay=replay)
     if hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset):
         return None
     shard = getattr(dataset, "shard", None)
     if callable(shard):
         # Hugging Face's datasets name the same two numbers differently.
         other = "num_shards" in inspect.signature(shard).parameters
-        return Source(
+        return Stream(
             (lambda v, n: shard(num_shards=n, index=v)) if other else shard, announced=False, replay=replay
         )
     if isinstance(dataset, IterableDataset):
-        return Source(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
+        return Stream(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
     raise BadInput(
         f"a {type(dataset).__name__} is neither a dataset nor a way to open the shards of a stream",
         means="each virtual rank reads a shard of its own, so a stream must be opened once for each",
@@ -82,7 +82,7 @@ def source_of(dataset: object, *, replay: bool) -> Source | None:
     )
 
 
-def check_stream(source: Source, plan: Plan, dataset: object) -> str:
+def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
     """Find out at the start what would fail in the middle; returns the stream's digest.
 
     Raises:
@@ -118,10 +118,10 @@ def check_stream(source: Source, plan: Plan, dataset: object) -> str:
             do="keep to numbers, strings, booleans, None, lists and dicts with string keys in state_dict()",
         )
     assert text, "a cursor is never empty"  # noqa: S101
-    return stream_digest(dataset, samples)
+    return digest_stream(dataset, samples)
 
 
-class StreamDeck(Deck):
+class StreamBatchSource(BatchSource):
     """Deals the shards of a stream.
 
     Args:
@@ -134,7 +134,7 @@ class StreamDeck(Deck):
         BadInput: ``loaders`` were asked for.
     """
 
-    def __init__(self, source: Source, plan: Plan, collate: Collate | None, *, loaders: int = 0) -> None:
+    def __init__(self, source: Stream, plan: BatchPlan, collate: Collate | None, *, loaders: int = 0) -> None:
         if loaders:
             raise BadInput(
                 f"loaders={loaders} for a stream",
@@ -144,7 +144,7 @@ class StreamDeck(Deck):
         super().__init__(plan.seed)
         self._source = source
         self._plan = plan
-        self._collate = collate or default_batch
+        self._collate = collate or collate_default
         self._step = 0
         self._cursors: dict[int, str] = {}
         self._places: tuple[Place, ...] = (Place(),) * plan.virtual_ranks
@@ -199,19 +199,19 @@ class StreamDeck(Deck):
     def close(self) -> None:
         self._live.clear()
 
-    def _batch(self, step: int, virtual_rank: int) -> Batch:
+    def _load_batch(self, step: int, virtual_rank: int) -> Batch:
         place = self._places[virtual_rank]
         if place.ended:
             return Batch(None, 0, 0)
-        with one_thread():
-            samples, text = self._at(virtual_rank, place).draw(self._plan.microbatch)
+        with use_one_thread():
+            samples, text = self._shard_at(virtual_rank, place).draw(self._plan.microbatch)
             seed_everything(loading_key(self._plan.seed, step, virtual_rank))
             inputs = self._collate(samples) if samples else None
         positions = range(place.position, place.position + len(samples))
         checksum = sum(stream_hash(virtual_rank, position) for position in positions) & MASK
         return Batch(inputs, len(samples), checksum, text)
 
-    def _at(self, virtual_rank: int, place: Place) -> "_Shard":
+    def _shard_at(self, virtual_rank: int, place: Place) -> "_Shard":
         """The shard where the last committed step has left it."""
         text = self._cursors.get(virtual_rank) if place.position else None
         shard = self._live.get(virtual_rank)
@@ -230,7 +230,7 @@ class _Shard:
     """
 
     @runs_script
-    def __init__(self, source: Source, shard: int, plan: Plan, cursor: Cursor) -> None:
+    def __init__(self, source: Stream, shard: int, plan: BatchPlan, cursor: Cursor) -> None:
         self._shard, self._seed, self._epoch = shard, plan.seed, cursor.epoch
         self.told = _WorkerInfo(shard, plan.virtual_ranks, plan.seed)
         self._announced = source.announced

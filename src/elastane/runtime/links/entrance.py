@@ -1,8 +1,9 @@
-"""Where connections of a mesh begin: accepted or dialled, and not proven yet.
+"""Connections of a mesh that are not proven yet: the listener, accepted and dialled connections.
 
-Anybody on the machine can connect, send anything, or send nothing. Whatever an unproven connection causes,
-in our own code too, ends in `Entrance._greet` or `Entrance._advance`, which close this connection and nothing
-else. Proven peers are handed over to `elastane.runtime.links.mesh`; messages of the run are read only there.
+Any program on the machine can connect, send anything, or send nothing. Every failure of an unproven
+connection, one in our own code too, ends in `MeshEntrance._greet` or `MeshEntrance._advance`, which close
+this connection and nothing else. Proven peers go to `elastane.runtime.links.mesh`; only that module reads
+messages of the run.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from elastane.api.admission import EXHAUSTED, AdmissionRules, Refusals, Unproven
 from elastane.api.listener import rules_of_this_process
-from elastane.runtime.links.frames import FrameStream, frame
+from elastane.runtime.links.frames import FrameStream, build_frame
 from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Handshake, ProvenPeer
 
 BACKLOG = 512
@@ -57,11 +58,11 @@ class _Dial:
     retry_s: float = 0.0
 
 
-class Unreachable(Exception):
+class PeerUnreachable(Exception):
     """Nobody listens at the address of a peer."""
 
 
-class Entrance:
+class MeshEntrance:
     """The listener of one worker, and all of its connections that are not proven.
 
     Args:
@@ -227,7 +228,7 @@ class Entrance:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             dial.candidate = self._candidate(sock, dial.address, peer)
             self._connect(dial.candidate, dial.address)
-        except Unreachable:
+        except PeerUnreachable:
             self._give_up(peer)
         except OSError as error:
             self._try_again(peer, error, now_s)
@@ -274,7 +275,7 @@ class Entrance:
     def _advance(self, candidate: Candidate, now_s: float) -> ProvenPeer | None:
         try:
             return self._shake_hands(candidate)
-        except Unreachable:
+        except PeerUnreachable:
             assert candidate.dialled is not None, "only a dialled connection connects"  # noqa: S101
             self._give_up(candidate.dialled)
         # The one place where the failure of an unproven connection, of whatever kind, becomes its end.
@@ -294,7 +295,7 @@ class Entrance:
             if code:
                 raise _connect_error(code)
             candidate.connecting = False
-            stream.put(frame(handshake.begin()))
+            stream.put(build_frame(handshake.begin()))
         self._flush(candidate)
         while handshake.proven is None:
             try:
@@ -302,7 +303,7 @@ class Entrance:
             except BlockingIOError:
                 return None
             if read is not None and (answer := handshake.hear(read[0])):
-                stream.put(frame(answer))
+                stream.put(build_frame(answer))
                 self._flush(candidate)
         return handshake.proven
 
@@ -332,4 +333,4 @@ class Entrance:
 def _connect_error(code: int) -> Exception:
     """What a failed connect(2) means: a refusal says for certain that the peer's process is gone."""
     error = OSError(code, os.strerror(code))
-    return Unreachable() if code == errno.ECONNREFUSED else error
+    return PeerUnreachable() if code == errno.ECONNREFUSED else error

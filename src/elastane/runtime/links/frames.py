@@ -115,7 +115,7 @@ class FrameStream:
         return True
 
 
-def frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]:
+def build_frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]:
     """Return the parts of a frame, for `FrameStream.put`; nothing of the payload is copied."""
     views = [memoryview(part).cast("B") for part in payload]
     length = sum(view.nbytes for view in views)

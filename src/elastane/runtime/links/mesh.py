@@ -16,10 +16,10 @@ import msgspec
 
 from elastane.api.foreign import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
-from elastane.runtime.links.entrance import Candidate, Entrance
-from elastane.runtime.links.forked import close_in_children
-from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, frame
+from elastane.runtime.links.entrance import Candidate, MeshEntrance
+from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame
 from elastane.runtime.links.handshake import Credentials, Process, ProvenPeer
+from elastane.runtime.links.inherited_descriptors import close_in_children
 
 LIMITS = FrameLimits(message=64 << 20, payload=1 << 40)
 """Of frames of a proven peer: no message comes near, and a payload takes memory only as it arrives."""
@@ -61,7 +61,7 @@ class Mesh:
         self.sums_fd = self.values_fd = -1
         self._secret = secret
         self._selector = selectors.DefaultSelector()
-        self._entrance = Entrance(self._selector, self._credentials, host)
+        self._entrance = MeshEntrance(self._selector, self._credentials, host)
         self.host, self.port = self._entrance.address
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
@@ -104,7 +104,7 @@ class Mesh:
 
     def send(self, peer: int, message: AnyPeerMessage, payload: Iterable[Buffer] | None = None) -> None:
         """Queue a frame; it leaves at once if the connection can take it."""
-        parts = frame(_encode(message), payload or ())
+        parts = build_frame(_encode(message), payload or ())
         connection = self._peers.get(peer)
         if connection is None:
             self._waiting.setdefault(peer, []).extend(parts)
@@ -159,14 +159,14 @@ class Mesh:
         for peer in gone:
             lost(peer)
 
-    def _take_in(self, what: Candidate | Entrance | None) -> None:
+    def _take_in(self, what: Candidate | MeshEntrance | None) -> None:
         """Go on with what is no proven connection: an unproven one, the listener, or a wake-up."""
         match what:
             case Candidate():
                 peer = self._entrance.advance(what, time.monotonic())
                 if peer is not None:
                     self._admit(what.stream, peer)
-            case Entrance():
+            case MeshEntrance():
                 self._entrance.accept(time.monotonic())
             case None:
                 with contextlib.suppress(BlockingIOError):

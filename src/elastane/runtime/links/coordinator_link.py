@@ -15,14 +15,14 @@ from elastane.api import control
 from elastane.api.endpoint import bearer, read_endpoint, read_secret
 from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
-from elastane.runtime.links.forked import close_in_children
+from elastane.runtime.links.inherited_descriptors import close_in_children
 
 REPORT_S = 0.5
 FLUSH_S = 0.05
 RETRY_S = 0.05
 
 
-class Control:
+class CoordinatorLink:
     """The line of one worker.
 
     Args:

@@ -23,7 +23,7 @@ from elastane.agent.presence import be_present
 from elastane.api.foreign import Decoder
 from elastane.api.resources import THREADS
 from elastane.api.rundir import RunDir
-from elastane.runtime.log import open_log
+from elastane.runtime.worker_log import open_worker_log
 
 MODULES = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "elastane.runtime.worker")
 READ_BYTES = 65536
@@ -39,7 +39,7 @@ _decode: Decoder[Request] = Decoder(Request, at_most_bytes=READ_BYTES)
 LOST = 1
 
 
-class WarmServer:
+class ForkServerLoop:
     """One loop over three descriptors: requests, ended workers, the agent's lifeline.
 
     Args:
@@ -148,7 +148,7 @@ class WarmServer:
         os.dup2(log, 2)
         for fd in (log, nothing, self._answers, *self._wakeup):
             os.close(fd)
-        sys.stdout, sys.stderr = open_log(1), open_log(2)
+        sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
 
     def _take_streams(self) -> None:
         """Input and output are those of `elastane run`, its terminal as a rule."""
@@ -157,13 +157,13 @@ class WarmServer:
         for fd in (*self._streams, self._answers, *self._wakeup):
             os.close(fd)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, for as long as the process
-        sys.stdout, sys.stderr = open_log(1), open_log(2)
+        sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
 
 
 def _exit_code(error: BaseException) -> int:
-    from elastane.runtime.exhaustion import exhausted_in_elastane  # noqa: PLC0415 - as below
+    from elastane.runtime.exhaustion import find_own_exhaustion  # noqa: PLC0415 - as below
 
-    resource = exhausted_in_elastane(error)
+    resource = find_own_exhaustion(error)
     return LOST if resource is None else resource.exit_code
 
 
@@ -181,7 +181,7 @@ def main() -> None:
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
-    server = WarmServer(options.run_dir, options.lifeline, streams)
+    server = ForkServerLoop(options.run_dir, options.lifeline, streams)
     # NumPy's BLAS starts its threads when imported, before anybody could fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:

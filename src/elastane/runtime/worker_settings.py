@@ -8,7 +8,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed, RunSpec
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `elastane.join` needs to know.
 
     Args:
@@ -24,15 +24,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     resumed: Resumed | None = None
 
 
-_settings = Settings(spec=RunSpec(name="alone", script=""))
+_settings = WorkerSettings(spec=RunSpec(name="alone", script=""))
 
 
-def current() -> Settings:
+def get_settings() -> WorkerSettings:
     """The settings of this process."""
     return _settings
 
 
-def take_part(run_dir: Path, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
+def set_settings(run_dir: Path, worker: int, spec: RunSpec, resumed: Resumed | None = None) -> None:
     """This process is a worker of a run; called before its script begins."""
     global _settings  # noqa: PLW0603 - a process takes part in one run, decided before the script runs
-    _settings = Settings(spec=spec, worker=worker, run_dir=RunDir(run_dir), resumed=resumed)
+    _settings = WorkerSettings(spec=spec, worker=worker, run_dir=RunDir(run_dir), resumed=resumed)

@@ -28,7 +28,7 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def hint_of(error: BaseException) -> str:
+def find_hint(error: BaseException) -> str:
     """Return lines to print after the traceback of an error; empty if it tells of nothing of a run."""
     for pattern, means, do in _HINTS:
         if re.search(pattern, str(error)):

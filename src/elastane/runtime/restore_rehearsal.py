@@ -1,7 +1,7 @@
-"""``python -m elastane.runtime.rehearse``: what a resumed run does with a checkpoint, without the run.
+"""``python -m elastane.runtime.restore_rehearsal``: restore a checkpoint as a resumed run does.
 
-Each worker's share is read by the code that a worker reads it with, into a training state of the same layout
-that never trains. Nothing is written. It says one line of JSON, `elastane.api.rehearsal`.
+The code of a worker reads each worker's share, into a training state of the same layout that never trains.
+Nothing is written. The program prints one line of JSON, `elastane.api.rehearsal`.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from elastane.protocol.ownership import hold, spread
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.outline import read_outline, stand_in
 from elastane.runtime.checkpoints.reader import Reader
-from elastane.runtime.saying import said
+from elastane.runtime.json_answer import print_answer
 from elastane.runtime.state.layout import ModelLayout
 from elastane.runtime.state.placement import InPlace
 from elastane.runtime.state.state import TrainingState, digest_of
@@ -27,7 +27,7 @@ from elastane.storage.catalog import Catalog
 from elastane.storage.place import Place, open_place
 
 
-def rehearse(place: Place, manifest: Manifest, workers: int, copies: int | None) -> Rehearsed:
+def rehearse_restore(place: Place, manifest: Manifest, workers: int, copies: int | None) -> Rehearsed:
     """Restore a checkpoint on so many workers, all of them in this process.
 
     Args:
@@ -42,7 +42,7 @@ def rehearse(place: Place, manifest: Manifest, workers: int, copies: int | None)
         StorageError: the storage does not answer.
     """
     check_memory(manifest.bytes * workers, workers)
-    states = [empty_state(manifest, copies) for _ in range(workers)]
+    states = [build_empty_state(manifest, copies) for _ in range(workers)]
     blocks, everybody = len(states[0].layout.blocks), tuple(range(workers))
     if copies is None:
         units = tuple(range(states[0].units))
@@ -66,7 +66,7 @@ def rehearse(place: Place, manifest: Manifest, workers: int, copies: int | None)
     return Rehearsed(workers=workers, bytes=nbytes, seconds=seconds, digest=digest_of(dict(enumerate(found))))
 
 
-def empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
+def build_empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
     """A training state of the layout that the checkpoint has, without values.
 
     Raises:
@@ -100,7 +100,7 @@ def check_memory(needed_bytes: int, workers: int) -> None:
 
 
 def main() -> int:
-    options = argparse.ArgumentParser(prog="python -m elastane.runtime.rehearse")
+    options = argparse.ArgumentParser(prog="python -m elastane.runtime.restore_rehearsal")
     options.add_argument("--checkpoints", required=True, help="path or URL")
     options.add_argument("--checkpoint", required=True, help="name")
     options.add_argument("--workers", type=int, required=True)
@@ -110,9 +110,9 @@ def main() -> int:
 
     def rehearsed() -> Rehearsed:
         catalog = Catalog(open_place(asked.checkpoints))
-        return rehearse(catalog.place, catalog.load(asked.checkpoint), asked.workers, asked.copies)
+        return rehearse_restore(catalog.place, catalog.load(asked.checkpoint), asked.workers, asked.copies)
 
-    return said(rehearsed)
+    return print_answer(rehearsed)
 
 
 if __name__ == "__main__":

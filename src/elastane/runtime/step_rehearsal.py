@@ -9,11 +9,11 @@ import msgspec
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.losses import left_out, no_microbatch
+from elastane.runtime.losses import build_no_microbatch_error, build_unused_microbatch_error
 from elastane.runtime.state.attributes import Attributes
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.state import TrainingState, inside_step_error
-from elastane.runtime.step_record import check_new, first_difference
+from elastane.runtime.step_record import check_unused_names, find_differing_value
 
 
 class _Pass(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class _Pass(msgspec.Struct, frozen=True):
     logged: dict[str, float]
 
 
-class Rehearsal:
+class StepRehearsal:
     """One or two passes over a microbatch that leave no trace.
 
     Args:
@@ -66,13 +66,13 @@ class Rehearsal:
         Raises:
             BadInput: a name has a value already.
         """
-        check_new(self._logged, values)
+        check_unused_names(self._logged, values)
         self._logged |= values
 
     def backward(self, loss: torch.Tensor) -> None:
         """The backward pass of the microbatch; its gradients are not summed."""
         if self._loss:
-            raise no_microbatch()
+            raise build_no_microbatch_error()
         self._loss = float(loss.detach()).hex()
         self._gradients.backward(loss)
         self._found = self._gradients.fingerprints() if self._compared else ()
@@ -86,7 +86,7 @@ class Rehearsal:
             BadInput: it has changed something that is not changed inside a step.
         """
         if not self._loss:
-            raise left_out()
+            raise build_unused_microbatch_error()
         state = self._state
         changed = state.rest.untrained.find_changed(caches=False)
         content = state.content() if self._compared else {}
@@ -134,7 +134,7 @@ class Rehearsal:
                 do="start each microbatch from its data and the model alone; draw from torch's, Python's or "
                 "NumPy's global generator; keep what lasts longer in buffers or, between steps, in run.keep",
             )
-        if (name := first_difference(first.logged, last.logged)) is not None:
+        if (name := find_differing_value(first.logged, last.logged)) is not None:
             raise BadInput(
                 f"the same microbatch, computed twice, logged different values of {name}",
                 means="the ledger would depend on which worker computed it, and when",

@@ -10,16 +10,16 @@ from elastane.api.heartbeat import Phase
 from elastane.protocol import actions, events
 from elastane.protocol.messages import Leaf, Outcome
 from elastane.runtime.heartbeat import Heartbeat
-from elastane.runtime.reactor import Directive, Failed, Reactor
+from elastane.runtime.reactor import Directive, Reactor, ReactorFailure
 
 BEAT_S = 0.1
 
 
-class Left(BaseException):
+class WorkerLeft(BaseException):
     """This worker has left the run: the script is unwound and ends. Not an error."""
 
 
-class Round:
+class WorkerRound:
     """One round as the training thread lives it.
 
     Iterating yields virtual ranks until the round has committed; more may come when somebody dies.
@@ -103,8 +103,8 @@ class Round:
                 case actions.Release():
                     raise AssertionError("a script runs on after a step, not inside a round")
                 case actions.Leave():
-                    raise Left
-                case Failed(error):
+                    raise WorkerLeft
+                case ReactorFailure(error):
                     raise error
 
     def wait_for_release(self) -> None:
@@ -113,8 +113,8 @@ class Round:
             case actions.Release():
                 return
             case actions.Leave():
-                raise Left
-            case Failed(error):
+                raise WorkerLeft
+            case ReactorFailure(error):
                 raise error
             case directive:
                 raise AssertionError(f"{directive} before the script was released")

@@ -32,13 +32,11 @@ from elastane.runtime.arguments import check_arguments, check_not_wrapped, check
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
 from elastane.runtime.checkpoints.taking import Described, Taker
-from elastane.runtime.data.decks import Plan, seed_everything
+from elastane.runtime.data.batch_sources import BatchPlan, seed_everything
 from elastane.runtime.finished.write import check_writable
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Reactor
-from elastane.runtime.reporting import Reporter
-from elastane.runtime.rounds import Round
-from elastane.runtime.settings import Settings
+from elastane.runtime.reporter import Reporter
 from elastane.runtime.state import devices
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.keep import Keep
@@ -48,6 +46,8 @@ from elastane.runtime.state.placement import placed
 from elastane.runtime.state.scaling import Scaling
 from elastane.runtime.state.state import TrainingState, digest_of
 from elastane.runtime.step_record import StepRecord
+from elastane.runtime.worker_round import WorkerRound
+from elastane.runtime.worker_settings import WorkerSettings
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
 
@@ -58,7 +58,7 @@ CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
 PORTION_BYTES, EVERYTHING_BYTES = 16 << 20, 1 << 62
 
 
-class Taken(msgspec.Struct, frozen=True):
+class AppliedStep(msgspec.Struct, frozen=True):
     """How a committed step was taken.
 
     Args:
@@ -72,7 +72,7 @@ class Taken(msgspec.Struct, frozen=True):
     learning_rates: tuple[float, ...] = ()
 
 
-class Training:
+class Trainer:
     """One worker's copy of the training.
 
     Args:
@@ -98,7 +98,7 @@ class Training:
 
     def __init__(
         self,
-        here: Settings,
+        here: WorkerSettings,
         heartbeat: Heartbeat,
         reporter: Reporter,
         model: nn.Module,
@@ -167,7 +167,7 @@ class Training:
             )
         return self._reactor
 
-    def start(self, plan: Plan, dataset_digest: str) -> None:
+    def start(self, plan: BatchPlan, dataset_digest: str) -> None:
         """Begin to take part: once rehearsed, the coordinator may count on this worker."""
         layout = Layout(
             virtual_ranks=plan.virtual_ranks,
@@ -283,10 +283,10 @@ class Training:
         yield
         self.iterating = ""
 
-    def round(self, kind: events.Kind, size: int, *, checkpoint: bool = False) -> Round:
+    def round(self, kind: events.Kind, size: int, *, checkpoint: bool = False) -> WorkerRound:
         """The next round, not yet entered; with ``checkpoint``, the state after it is to be kept."""
         wanted = checkpoint and self.keeps_checkpoints
-        return Round(self.reactor, self.heartbeat, kind, size, checkpoint=wanted)
+        return WorkerRound(self.reactor, self.heartbeat, kind, size, checkpoint=wanted)
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -326,7 +326,7 @@ class Training:
         """Totals of an evaluation: apart from the step's loss and from what `checkpoint` was given."""
         self.measured({EVALUATION + name: value for name, value in sums.items()})
 
-    def apply(self, commit: actions.Commit) -> Taken:
+    def apply(self, commit: actions.Commit) -> AppliedStep:
         """Take a committed training step."""
         outcome = commit.outcome
         self.gradients.forget()
@@ -335,7 +335,7 @@ class Training:
         skipped = self._overflowed(outcome)
         scale, norm = (1.0, None) if skipped else self._scale(outcome)
         # Before the step, for a schedule changes them after it.
-        rates = learning_rates(self.state.optimizer)
+        rates = read_learning_rates(self.state.optimizer)
         self.state.apply(
             outcome,
             self.gradients.sums,
@@ -346,7 +346,7 @@ class Training:
         )
         self.step, self.state.rest.metrics["loss"] = outcome.step, outcome.loss
         self.reactor.post(events.Applied())
-        return Taken(norm, skipped, rates)
+        return AppliedStep(norm, skipped, rates)
 
     def committed(self, outcome: Outcome) -> None:
         """Take note of what the outcome of any round may bring."""
@@ -446,7 +446,7 @@ class Training:
             refused=lambda refused: self.reactor.post(events.StorageRefused(refused)),
         )
 
-    def _pinned(self, plan: Plan, dataset_digest: str) -> Pinned:
+    def _pinned(self, plan: BatchPlan, dataset_digest: str) -> Pinned:
         script = Path(self.spec.script)
         text = script.read_bytes() if script.is_file() else b""
         return Pinned(
@@ -474,7 +474,7 @@ class Training:
         )
 
 
-def learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
+def read_learning_rates(optimizer: Optimizer) -> tuple[float, ...]:
     """Return the learning rates of the groups: one if all are equal, none if a group has none."""
     rates = [group.get("lr") for group in optimizer.param_groups]
     numbers = [float(rate) for rate in rates if isinstance(rate, int | float | torch.Tensor)]

@@ -8,7 +8,7 @@ from elastane.api.control import CANNOT_GO_ON
 from elastane.api.resources import Resource
 
 
-def end_to_be_replaced(why: str, resource: Resource | None = None) -> NoReturn:
+def exit_for_replacement(why: str, resource: Resource | None = None) -> NoReturn:
     """End this process at once, from any thread; to the run that is a death like any other.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from elastane.api.errors import BadInput
-from elastane.runtime.values import describe
+from elastane.runtime.values import describe_value
 
 FEW = 4
 """Tensors in a tuple that is more likely inputs and targets than a dataset of so few samples."""
@@ -55,7 +55,7 @@ def check_count(function: str, name: str, value: object, least: int = 1) -> None
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise BadInput(
-            f"{function}({name}={describe(value)})",
+            f"{function}({name}={describe_value(value)})",
             means=f"{name} is a whole number, {least} or more",
             do=f"pass such as {name}={max(least, 8)}",
         )
@@ -69,7 +69,7 @@ def check_collate(function: str, collate: object) -> None:
     """
     if collate is not None and not callable(collate):
         raise BadInput(
-            f"{function}(collate={describe(collate)})",
+            f"{function}(collate={describe_value(collate)})",
             means="collate is a function that makes a batch of a list of samples",
             do="pass such a function, or leave it out for PyTorch's default",
         )
@@ -77,7 +77,7 @@ def check_collate(function: str, collate: object) -> None:
 
 def _refusal(dataset: object) -> tuple[str, str, str] | None:
     """What was passed, why that will not do, and what to write; None: it may do."""
-    name = describe(dataset)
+    name = describe_value(dataset)
     shares = "the run deals samples to workers whose number changes, so it reads them by position"
     if isinstance(dataset, DataLoader):
         means = (
@@ -90,7 +90,7 @@ def _refusal(dataset: object) -> tuple[str, str, str] | None:
         return name, means, do
     if isinstance(dataset, str | bytes | os.PathLike):
         do = "read it first, such as datasets.load_dataset('csv', data_files=path)['train'], and pass that"
-        return f"{describe(dataset)}, not the data in it", shares, do
+        return f"{describe_value(dataset)}, not the data in it", shares, do
     if isinstance(dataset, Mapping):
         keys = ", ".join(repr(key) for key in list(dataset)[:FEW] if isinstance(key, str))
         do = f"pass one of them ({keys}): dataset['train'] of a DatasetDict; of columns, TensorDataset(x, y)"
@@ -143,7 +143,7 @@ def _refused_rest(dataset: object) -> tuple[str, str, str] | None:
         do = "pass sorted(...) or list(...) of it"
         return ("a set", "its order differs from process to process", do) if is_unordered else None
     return (
-        describe(dataset),
+        describe_value(dataset),
         "it is neither a dataset nor a function that opens the shards of a stream",
         "pass a dataset with __len__ and __getitem__, an IterableDataset, or a function (shard, shards)",
     )
@@ -158,7 +158,7 @@ def _is_columns(parts: tuple[Any, ...] | list[Any]) -> bool:
     return len(kinds) > 1 and len(lengths) == 1 and lengths != {0} and max(lengths) > len(parts)
 
 
-def batch_rows(dataset: object) -> int:
+def count_batch_rows(dataset: object) -> int:
     """Return how many rows each item of a list has that looks like a list of batches; 0 if it does not.
 
     The first items of such a list are tuples or dicts whose tensors all begin with the same dimension.
@@ -177,7 +177,7 @@ def _rows(item: object) -> int:
     return first.pop() if len(first) == 1 else 0
 
 
-def batched(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:  # noqa: ANN401 - the user's
+def collate_samples(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:  # noqa: ANN401 - the user's
     """Return a batch made by PyTorch's default collate function.
 
     Raises:

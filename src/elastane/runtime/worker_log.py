@@ -11,7 +11,7 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a disk that is full, past a quota or a limit, or broken."""
 
 
-class Log(io.FileIO):
+class WorkerLog(io.FileIO):
     """Takes what the disk takes."""
 
     def write(self, data: "Buffer", /) -> int:
@@ -24,9 +24,9 @@ class Log(io.FileIO):
             return memoryview(data).nbytes
 
 
-def open_log(fd: int) -> TextIO:
+def open_worker_log(fd: int) -> TextIO:
     """A stream to print to, on a file descriptor that stays open."""
-    raw = Log(fd, "w", closefd=False)
+    raw = WorkerLog(fd, "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
     )

@@ -25,7 +25,7 @@ from elastane.protocol.sampling import (
     step_samples,
     steps_per_epoch,
 )
-from elastane.runtime.data.accepted import batched, check_count
+from elastane.runtime.data.dataset_checks import check_count, collate_samples
 from elastane.runtime.data.loaders import Loaders, Request
 from elastane.runtime.exhaustion import runs_script
 
@@ -33,13 +33,13 @@ Collate = Callable[[list[Any]], Any]
 MASK = (1 << 64) - 1
 
 
-def default_batch(samples: list[Any]) -> Any:  # noqa: ANN401 - a sample is the user's
+def collate_default(samples: list[Any]) -> Any:  # noqa: ANN401 - a sample is the user's
     """Make a batch as PyTorch's own loader does.
 
     Raises:
         BadInput: it cannot be made.
     """
-    return batched(default_collate, samples)
+    return collate_samples(default_collate, samples)
 
 
 class MapDataset(Protocol):
@@ -61,7 +61,7 @@ class Batch(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a dataset is dealt to steps and virtual ranks; equal on every worker.
 
     Args:
@@ -86,19 +86,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return step_samples(step, self.length, self.global_batch)
 
 
-class Deck(ABC):
+class BatchSource(ABC):
     """Deals the samples of virtual ranks, on any worker and in whatever order they are asked for."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def deal(self, step: int, virtual_rank: int) -> Batch:
+    def load(self, step: int, virtual_rank: int) -> Batch:
         """The batch of a virtual rank, with the random numbers of its computation seeded.
 
         Raises:
             Exception: whatever the dataset raises.
         """
-        batch = self._batch(step, virtual_rank)
+        batch = self._load_batch(step, virtual_rank)
         # Anew: whoever loaded, and however many random numbers that took, the computation sees the same.
         seed_everything(random_key(self._seed, step, virtual_rank))
         return batch
@@ -132,7 +132,7 @@ class Deck(ABC):
         """End whatever runs beside this process."""
 
     @abstractmethod
-    def _batch(self, step: int, virtual_rank: int) -> Batch: ...
+    def _load_batch(self, step: int, virtual_rank: int) -> Batch: ...
 
 
 def make_plan(
@@ -143,7 +143,7 @@ def make_plan(
     *,
     virtual_ranks: int | None,
     seed: int,
-) -> Plan:
+) -> BatchPlan:
     """Check what the user asked for and work out the rest.
 
     Args:
@@ -176,7 +176,7 @@ def make_plan(
     steps, epochs = _end(until)
     if length:
         steps, epochs = steps or epochs * steps_per_epoch(length, global_batch), 0
-    return Plan(
+    return BatchPlan(
         length=length,
         global_batch=global_batch,
         microbatch=microbatch,
@@ -202,7 +202,7 @@ def _end(until: str | int) -> tuple[int, int]:
 
 
 @runs_script
-def length_of(dataset: MapDataset) -> int:
+def measure_length(dataset: MapDataset) -> int:
     """Samples in a map-style dataset.
 
     Raises:
@@ -225,7 +225,7 @@ def seed_everything(key: int) -> None:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def use_one_thread() -> Iterator[None]:
     """Load with one intra-op thread, as loader processes do: the bits must not tell where it was done."""
     threads = torch.get_num_threads()
     if threads == 1:
@@ -238,7 +238,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-class MapDeck(Deck):
+class MapBatchSource(BatchSource):
     """Deals a map-style dataset, shuffled anew each epoch.
 
     Args:
@@ -253,7 +253,7 @@ class MapDeck(Deck):
     def __init__(
         self,
         dataset: MapDataset,
-        plan: Plan,
+        plan: BatchPlan,
         collate: Collate | None,
         *,
         loaders: int = 0,
@@ -263,13 +263,15 @@ class MapDeck(Deck):
         super().__init__(plan.seed)
         self._dataset = dataset
         self._plan = plan
-        self._collate = collate or default_batch
+        self._collate = collate or collate_default
         self._step = 0
         self._mine: set[int] = set()
         self._mine_in_order: list[int] = []
         self._waiting: tuple[int, ...] = ()
         self._loaders = (
-            Loaders(self._load, self._foreseen, loaders, prefetch, vital=vital) if loaders else None
+            Loaders(self._load_samples, self._predict_requests, loaders, prefetch, vital=vital)
+            if loaders
+            else None
         )
 
     def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
@@ -302,13 +304,13 @@ class MapDeck(Deck):
         if self._loaders is not None:
             self._loaders.close()
 
-    def _batch(self, step: int, virtual_rank: int) -> Batch:
+    def _load_batch(self, step: int, virtual_rank: int) -> Batch:
         if virtual_rank >= self._filled(step):
             return Batch(None, 0, 0)
         ahead: Batch | None = self._loaders.take((step, virtual_rank)) if self._loaders else None
         if ahead is not None:
             return ahead
-        batch = self._load((step, virtual_rank))
+        batch = self._load_samples((step, virtual_rank))
         if self._loaders is not None:
             self._loaders.catch_up()
         return batch
@@ -317,7 +319,7 @@ class MapDeck(Deck):
         """Virtual ranks that have samples in this step: all, but for the end of an epoch."""
         return -(-self._plan.samples(step).count // self._plan.microbatch)
 
-    def _foreseen(self) -> Iterable[Request]:
+    def _predict_requests(self) -> Iterable[Request]:
         """What this worker will likely compute, the next first: its virtual ranks, step after step."""
         ranks: Sequence[int] = self._waiting
         for step in range(self._step, self._plan.steps + 1 if self._mine else 0):
@@ -328,21 +330,21 @@ class MapDeck(Deck):
             ranks = self._mine_in_order
 
     @runs_script
-    def _load(self, request: Request) -> Batch:
+    def _load_samples(self, request: Request) -> Batch:
         """Load a batch, in this process or in a loader: the same one."""
         step, virtual_rank = request
         plan = self._plan
         samples = plan.samples(step)
         positions = samples.of_virtual_rank(virtual_rank, plan.microbatch)
         indices = [sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
-        with one_thread():
+        with use_one_thread():
             seed_everything(loading_key(plan.seed, step, virtual_rank))
-            inputs = self._collate(fetch(self._dataset, indices))
+            inputs = self._collate(fetch_samples(self._dataset, indices))
         return Batch(inputs, len(indices), sum(map(sample_hash, indices)) & MASK)
 
 
 @runs_script
-def fetch(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
+def fetch_samples(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
     """Samples by index; at once from a dataset that can, as PyTorch's own loader asks it."""
     at_once = getattr(dataset, "__getitems__", None)
     if at_once is None:
@@ -352,7 +354,7 @@ def fetch(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
 
 
 @runs_script
-def deal_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
+def load_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
     """A batch of an evaluation: samples as they stand in the dataset."""
-    inputs = (collate or default_batch)(fetch(dataset, positions))
+    inputs = (collate or collate_default)(fetch_samples(dataset, positions))
     return Batch(inputs, len(positions), sum(map(sample_hash, positions)) & MASK)

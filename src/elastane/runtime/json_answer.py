@@ -8,7 +8,7 @@ from elastane.api.errors import ElastaneError
 from elastane.api.export import Refused
 
 
-def said(answer: Callable[[], msgspec.Struct]) -> int:
+def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
     """Print what the work comes to, or why it is refused; `elastane.cli.with_torch` reads it.
 
     Returns:

@@ -21,13 +21,13 @@ from elastane.api.spec import Pinned
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.checkpoints.taking import Taker
-from elastane.runtime.links.control import Control
+from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
-from elastane.runtime.rounds import Round
-from elastane.runtime.settings import Settings
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.state import TrainingState
+from elastane.runtime.worker_round import WorkerRound
+from elastane.runtime.worker_settings import WorkerSettings
 
 
 class Reporter:
@@ -43,12 +43,12 @@ class Reporter:
         loop_left: for a script that has ended inside its loop; whether that can end the run.
     """
 
-    def __init__(self, here: Settings) -> None:
-        self.worker = here.worker
-        self.alone = here.run_dir is None
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.worker = settings.worker
+        self.alone = settings.run_dir is None
         self.written: SimpleQueue[control.WriteModel] = SimpleQueue()
-        self._spec = here.spec
-        self._control: Control | None = None
+        self._spec = settings.spec
+        self._control: CoordinatorLink | None = None
         self._mesh: Mesh | None = None
         self._reactor: Reactor | None = None
         self._member: MemberMachine | None = None
@@ -63,10 +63,10 @@ class Reporter:
         self.complete = self.finished = False
         self.ending, self.stopped = "", False
         self.loop_left: Callable[[], bool] = lambda: False
-        if here.run_dir is not None:
-            secret = bytes.fromhex(read_secret(here.run_dir))
-            self._mesh = Mesh(here.worker, secret)
-            self._control = Control(here.run_dir, here.worker, self._report, self._hear)
+        if settings.run_dir is not None:
+            secret = bytes.fromhex(read_secret(settings.run_dir))
+            self._mesh = Mesh(settings.worker, secret)
+            self._control = CoordinatorLink(settings.run_dir, settings.worker, self._report, self._hear)
             global _here  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _here = self
 
@@ -128,7 +128,7 @@ class Reporter:
 
     def committed(
         self,
-        round_: Round,
+        round_: WorkerRound,
         samples: Samples,
         norm: float | None,
         *,
@@ -284,7 +284,7 @@ class Reporter:
 _here: Reporter | None = None
 
 
-def here() -> Reporter | None:
+def get_reporter() -> Reporter | None:
     """The reporter of this process, once its script has joined."""
     return _here
 

@@ -30,13 +30,13 @@ def _plain(tensor: torch.Tensor) -> bool:
     return not tensor.requires_grad and tensor.device.type == "cpu" and tensor.layout == torch.strided
 
 
-def packed(batch: Any) -> bytes:  # noqa: ANN401 - the user's
+def pack_batch(batch: Any) -> bytes:  # noqa: ANN401 - the user's
     """The message with a batch; to be unpacked once."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(batch)
     return buffer.getvalue()
 
 
-def unpacked(message: bytes) -> Any:  # noqa: ANN401 - the user's
+def unpack_batch(message: bytes) -> Any:  # noqa: ANN401 - the user's
     """The batch in a message of a process of our own."""
     return pickle.loads(message)  # noqa: S301 - from a child
