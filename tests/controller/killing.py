@@ -37,7 +37,7 @@ from elastane.api.rest import ENDED, NewToken
 from elastane.api.rules import Rules
 from elastane.api.serving import Serving
 from elastane.attempts.verification import judged
-from elastane.client.cluster import Cluster, Refused
+from elastane.client.cluster import Cluster, RequestRefused
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.store import events, jobs, tables, tokens
 from elastane.controller.store.database import Store
@@ -163,7 +163,7 @@ class Asked:
     def _change(self, asked) -> bool:
         try:
             asked()
-        except Refused as refused:
+        except RequestRefused as refused:
             # It may have ended meanwhile.
             expect("nothing can be asked of it" in refused.problem.means, f"refused: {refused}")
             return False

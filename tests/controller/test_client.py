@@ -12,7 +12,13 @@ from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.rest import Capacity, Config, NewToken
 from elastane.api.rules import Rules
-from elastane.client.cluster import Cluster, NotThere, NotUnderstood, Refused, Unreachable
+from elastane.client.cluster import (
+    Cluster,
+    ControllerUnreachable,
+    IncompatibleAnswer,
+    NotFound,
+    RequestRefused,
+)
 from elastane.controller.rest.bodies import reply
 from elastane.controller.rest.watching import Watchers
 from elastane.controller.store import events, nodes
@@ -62,11 +68,11 @@ def test_lists_are_fetched_page_by_page(ada, make_spec):
 
 
 def test_a_refusal_says_which_field_and_what_to_do(ada, make_spec):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         ada.submit(make_spec(priority_class="none-such"))
     assert refused.value.problem.field == "priorityClass"
     assert "elastane priority" in str(refused.value)
-    with pytest.raises(NotThere):
+    with pytest.raises(NotFound):
         ada.job("nowhere")
 
 
@@ -100,7 +106,7 @@ def test_tokens_are_made_used_and_revoked(operator, url):
     with Cluster(url, made.secret) as bob:
         assert list(bob.jobs()) == []
         operator.revoke_token(made.token.id)
-        with pytest.raises(Refused, match="no token that counts"):
+        with pytest.raises(RequestRefused, match="no token that counts"):
             list(bob.jobs())
     assert made.token.id in {one.id for one in operator.tokens()}
 
@@ -207,7 +213,7 @@ def nobody():
 def test_a_controller_that_is_away_is_named(nobody):
     with (
         Cluster(nobody, "ela_x", timeout_s=0.5) as cluster,
-        pytest.raises(Unreachable, match=nobody) as caught,
+        pytest.raises(ControllerUnreachable, match=nobody) as caught,
     ):
         cluster.pause("train")
     assert "may or may not have been done" in caught.value.means
@@ -216,14 +222,14 @@ def test_a_controller_that_is_away_is_named(nobody):
 def test_a_question_that_nobody_has_ever_answered_is_given_up_soon_and_has_done_nothing(nobody):
     with Cluster(nobody, "ela_x", timeout_s=1e9) as cluster:
         for ask in (cluster.version, lambda: next(cluster.watch())):
-            with pytest.raises(Unreachable, match=nobody) as caught:
+            with pytest.raises(ControllerUnreachable, match=nobody) as caught:
                 ask()
             assert "done" not in caught.value.means
 
 
 def test_an_answer_of_another_version_is_an_error_in_words(ada, make_spec, monkeypatch):
     monkeypatch.setattr("elastane.controller.rest.jobs.reply", lambda *_, **__: reply({"name": "train"}))
-    with pytest.raises(NotUnderstood, match="another version") as caught:
+    with pytest.raises(IncompatibleAnswer, match="another version") as caught:
         ada.submit(make_spec())
     assert "it was done" in caught.value.means
 
@@ -239,7 +245,7 @@ def test_a_question_whose_answer_is_of_another_version_was_not_done(ada, operato
         lambda: operator.check_policy(Config(teams=())),
         lambda: operator.amend(Team, "speech", lambda team: team or Team(name="speech")),
     ):
-        with pytest.raises(NotUnderstood, match="another version") as caught:
+        with pytest.raises(IncompatibleAnswer, match="another version") as caught:
             ask()
         assert "done" not in caught.value.means
 
@@ -277,7 +283,10 @@ def test_a_proxy_is_not_shown_what_is_for_this_machine(other_server, nobody, mon
     proxy, answering = other_server
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, proxy)
-    with Cluster(nobody, "ela_x", timeout_s=0.2) as cluster, pytest.raises(Unreachable, match=nobody):
+    with (
+        Cluster(nobody, "ela_x", timeout_s=0.2) as cluster,
+        pytest.raises(ControllerUnreachable, match=nobody),
+    ):
         cluster.me()
     assert not answering.sent
 
@@ -309,13 +318,15 @@ def test_what_something_else_answers_is_not_taken_for_done(other_server, status,
             lambda: cluster.logs("train"),
             cluster.me,
         ):
-            with pytest.raises((Refused, NotUnderstood), match=r"not a controller's|answered 30\d") as caught:
+            with pytest.raises(
+                (RequestRefused, IncompatibleAnswer), match=r"not a controller's|answered 30\d"
+            ) as caught:
                 ask()
             assert "proxies" in caught.value.do
     if status != 200:
         with (
             Cluster(url, "ela_x", timeout_s=1) as cluster,
-            pytest.raises(Refused, match=f"answered {status}"),
+            pytest.raises(RequestRefused, match=f"answered {status}"),
         ):
             next(cluster.watch())
 
@@ -339,7 +350,10 @@ def test_what_cannot_be_sent_is_said_in_words(nobody, make_spec):
 
 def test_a_watcher_for_whom_there_is_no_room_hears_so_after_a_while(api, url):
     api.app.state.watchers = Watchers(most=9, most_of_one=0)
-    with Cluster(url, api.token(), timeout_s=0.5) as ada, pytest.raises(Refused, match="watches 0 times"):
+    with (
+        Cluster(url, api.token(), timeout_s=0.5) as ada,
+        pytest.raises(RequestRefused, match="watches 0 times"),
+    ):
         next(ada.watch())
 
 
@@ -347,7 +361,7 @@ def test_a_watcher_for_whom_there_is_no_room_hears_so_after_a_while(api, url):
 def test_a_retry_after_that_is_no_number_of_seconds_is_not_waited_for(other_server, later):
     url, answering = other_server
     answering.status, answering.named = 503, {"Retry-After": later.encode().decode("latin-1")}
-    with Cluster(url, "ela_x", timeout_s=0.5) as cluster, pytest.raises(Refused, match="answered 503"):
+    with Cluster(url, "ela_x", timeout_s=0.5) as cluster, pytest.raises(RequestRefused, match="answered 503"):
         cluster.me()
 
 

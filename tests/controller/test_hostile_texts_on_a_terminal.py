@@ -14,13 +14,13 @@ from elastane.api.records import EventLine
 from elastane.api.rest import Event, Explanation, Problem, Trigger
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.cli.jobs.screen import screen
-from elastane.cli.jobs.top import look
+from elastane.cli.jobs.screen import render_screen
+from elastane.cli.jobs.top import read_view
 from elastane.cli.jobs.words import event_text
 from elastane.cli.main import app
-from elastane.cli.terminal import Terminal, as_json_text, log_lines
-from elastane.client.cluster import Refused
-from elastane.client.context import Context, connect, keep
+from elastane.cli.terminal import Terminal, escape_json, split_log_line
+from elastane.client.cluster import RequestRefused
+from elastane.client.context import Context, connect, save_context
 from elastane.controller.store import audit, events, jobs
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.tables import decisions, documents, nodes, tokens, usage
@@ -94,7 +94,7 @@ def hostile(cluster, served, tmp_path, monkeypatch, make_spec):
             )
         )  # fmt: skip
     with served(cluster.api) as url:
-        keep(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
+        save_context(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
         yield cluster
 
 
@@ -190,16 +190,16 @@ def check_verb(verb, monkeypatch):
 
 def test_the_screen_that_top_draws_is_as_harmless(hostile):
     with connect() as cluster:
-        sight = look(cluster, "", 100)
+        sight = read_view(cluster, "", 100)
     drawn = Terminal()
     with drawn.capture() as shown:
-        drawn.print(screen(sight, EVIL, 200, 50))
+        drawn.print(render_screen(sight, EVIL, 200, 50))
     assert MARK in checked(shown.get(), "top")
 
 
 def test_json_with_escapes_has_the_same_value():
     document = {"a": EVIL + "\U000e0041é", "b": "plain"}
-    text = as_json_text(msgspec.json.encode(document))
+    text = escape_json(msgspec.json.encode(document))
     assert text.isprintable()
     assert "é" in text
     assert msgspec.json.decode(text) == document
@@ -207,7 +207,7 @@ def test_json_with_escapes_has_the_same_value():
 
 def test_a_refusal_is_told_in_words_whatever_the_server_has_written():
     problem = Problem(type="", title=EVIL, status=400, detail=EVIL, means=EVIL, do=EVIL, field=EVIL)
-    told = str(Refused(problem))
+    told = str(RequestRefused(problem))
     assert len(told.splitlines()) == 3
     assert told.replace("\n", "").isprintable()
 
@@ -246,7 +246,7 @@ def test_the_files_of_a_run_command_no_terminal_either(tmp_path, monkeypatch, ve
     ],
 )
 def test_a_line_of_a_log_shows_what_was_printed_and_hides_nothing(line, shown):
-    assert log_lines(line) == shown
+    assert split_log_line(line) == shown
 
 
 def test_a_log_is_had_as_it_was_written_on_demand(hostile):

@@ -15,10 +15,17 @@ from elastane.api.orders import Stop
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.cli.jobs import waiting
+from elastane.cli.jobs import job_polling
 from elastane.cli.main import app
-from elastane.cli.runs import following
-from elastane.client.context import Context, Running, context, keep, keep_running, kept_context
+from elastane.cli.runs import run_polling
+from elastane.client.context import (
+    Context,
+    StartedController,
+    find_context,
+    read_context,
+    save_context,
+    save_running,
+)
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
 JOB = """\
@@ -36,7 +43,7 @@ def url(cluster, served, tmp_path, monkeypatch):
     operator.put("/pools/h100", POOL)
     operator.put("/priorities/high", {"name": "high", "value": 100})
     with served(cluster.api) as at:
-        keep(Context(url=at, token=cluster.api.token(), team="vision"))
+        save_context(Context(url=at, token=cluster.api.token(), team="vision"))
         yield at
 
 
@@ -98,7 +105,7 @@ def test_a_script_is_submitted_with_what_was_typed(elastane, cluster, script):
 
 def test_a_job_of_a_team_that_nobody_has_declared_is_taken_with_a_word(elastane, cluster, script, url):
     cluster.api.user("operator", user="olga").put("/teams/vision", {"name": "vision"})
-    keep(Context(url=url, token=cluster.api.token("operator"), team="vision"))
+    save_context(Context(url=url, token=cluster.api.token("operator"), team="vision"))
     answer = elastane("submit", script, "--name", "digits", "--team", "visoin", "--json")
     assert json.loads(answer.stdout)["team"] == "visoin"
     assert "no team visoin is declared" in answer.stderr
@@ -120,7 +127,7 @@ def test_the_script_of_a_file_must_be_here_if_the_controller_is(elastane, script
     script.unlink()
     # Elsewhere there may be one: of a cluster's disks this machine knows nothing.
     assert elastane("submit", "job.yaml").exit_code == 0
-    keep_running(Running(url=url, pid=1, started=0))
+    save_running(StartedController(url=url, pid=1, started=0))
     answer = elastane("submit", "job.yaml", "--name", "other")
     assert answer.exit_code == 2
     assert f"job.yaml: there is no script {script}" in answer.stderr
@@ -130,7 +137,7 @@ def test_the_script_of_a_file_must_be_here_if_the_controller_is(elastane, script
 
 def test_a_module_that_a_file_names_is_looked_for_where_the_job_starts(elastane, script, url):
     (script.parent / "job.yaml").write_text("module: no.such")
-    keep_running(Running(url=url, pid=1, started=0))
+    save_running(StartedController(url=url, pid=1, started=0))
     answer = elastane("submit", "job.yaml")
     assert f"job.yaml: there is no Python module no.such in {script.parent}" in answer.stderr
     assert "correct module: in it, or workingDir:" in answer.stderr
@@ -145,7 +152,7 @@ def test_the_working_directory_of_a_file_must_be_here_if_the_controller_is(
 ):
     (script.parent / "job.yaml").write_text(JOB + f"workingDir: {folder}\n")
     assert elastane("submit", "job.yaml", "--name", "elsewhere").exit_code == 0
-    keep_running(Running(url=url, pid=1, started=0))
+    save_running(StartedController(url=url, pid=1, started=0))
     for words in ((), ("--dry-run",)):
         answer = elastane("submit", "job.yaml", "--name", "other", *words)
         assert answer.exit_code == 2
@@ -190,7 +197,7 @@ def test_a_value_that_begins_with_a_dash_is_the_options_own(elastane, script, op
 
 
 def test_a_token_of_the_environment_submits_for_its_own_team(elastane, cluster, script, monkeypatch):
-    monkeypatch.setenv("ELASTANE_URL", context().url)
+    monkeypatch.setenv("ELASTANE_URL", find_context().url)
     monkeypatch.setenv("ELASTANE_HOME", str(script.parent / "elsewhere"))
     monkeypatch.setenv("ELASTANE_TOKEN", cluster.api.token(team="speech", user="bob"))
     assert json.loads(elastane("submit", script, "--dry-run", "--json").stdout)["team"] == "speech"
@@ -204,7 +211,7 @@ def test_a_kept_token_is_shown_to_no_other_controller(elastane, monkeypatch):
     answer = elastane("jobs")
     assert answer.exit_code == 2
     assert "ELASTANE_TOKEN is not set" in answer.stderr
-    assert kept_context().url in answer.stderr
+    assert read_context().url in answer.stderr
 
 
 def test_no_token_goes_where_others_can_listen(elastane, monkeypatch):
@@ -264,7 +271,7 @@ def test_a_list_says_whose_the_jobs_are_where_they_are_of_several(elastane, clus
     submitted("two")
     titles, *_ = elastane("jobs").stdout.splitlines()
     assert titles.split()[:4] == ["name", "team", "queue", "state"]
-    keep(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
+    save_context(Context(url=url, token=cluster.api.token("operator", user="olga"), team="vision"))
     submitted("three")
     titles, newest, *_ = elastane("jobs").stdout.splitlines()
     assert titles.split()[:4] == ["name", "team", "user", "queue"]
@@ -436,7 +443,7 @@ def looked(monkeypatch):
         looks.release()
         sleep(seconds)
 
-    for module in (waiting, following):
+    for module in (job_polling, run_polling):
         monkeypatch.setattr(module, "time", SimpleNamespace(sleep=counted))
 
     def look():
@@ -750,22 +757,22 @@ def test_a_mistyped_job_is_told_which_one_was_meant(elastane, submitted, words):
 
 def test_another_teams_job_does_not_exist(elastane, cluster, url, submitted):
     submitted()
-    keep(Context(url=url, token=cluster.api.token(team="speech", user="bob"), team="speech"))
+    save_context(Context(url=url, token=cluster.api.token(team="speech", user="bob"), team="speech"))
     assert elastane("describe", "digits").exit_code == 3
     assert elastane("jobs", "--json").stdout == ""
     assert json.loads(elastane("top", "--json").stdout)["pools"][0]["device"] == "h100"
 
 
 def test_a_login_is_tried_before_it_is_kept(elastane, cluster, url):
-    before = context()
+    before = find_context()
     answer = elastane("login", url, "--token-stdin", input="ela_wrong\n")
     assert answer.exit_code == 2, answer.output
     assert "does not know this token" in answer.stderr
-    assert context() == before
+    assert find_context() == before
     secret = cluster.api.token("viewer", team="speech", user="bob")
     answer = elastane("login", url + "/", "--token-stdin", input=secret + "\n")
     assert "you are bob, viewer in team speech" in answer.stdout
-    assert context() == Context(url=url, token=secret, team="speech")
+    assert find_context() == Context(url=url, token=secret, team="speech")
 
 
 @pytest.mark.parametrize("address", ["cluster", "ftp://cluster", "http://cluster.example:7425"])

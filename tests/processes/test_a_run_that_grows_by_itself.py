@@ -5,15 +5,15 @@ import time
 import pytest
 
 from elastane.api.control import AskResize, AskStatus
-from elastane.cli.devices import devices_here
+from elastane.cli.devices import count_devices
 from elastane.controller.embedded import explained
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.skipif(devices_here()[0] < 2, reason="nothing to grow into"),
+    pytest.mark.skipif(count_devices()[0] < 2, reason="nothing to grow into"),
 ]
 MOST = 8
-HERE = min(MOST, devices_here()[0])
+HERE = min(MOST, count_devices()[0])
 LOOKS_S = 3.0
 
 

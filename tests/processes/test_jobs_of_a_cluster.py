@@ -19,7 +19,7 @@ from elastane.agent.presence import those_present
 from elastane.api.pools import Pool
 from elastane.api.rest import Config
 from elastane.cli.main import app
-from elastane.client.context import Context, keep
+from elastane.client.context import Context, save_context
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
 from elastane.controller.loop import Loop, Scheduler
@@ -63,7 +63,7 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
         thread.start()
     eventually(lambda: server.started, "the API listens")
     port = server.servers[0].sockets[0].getsockname()[1]
-    keep(Context(url=f"http://127.0.0.1:{port}", token=token))
+    save_context(Context(url=f"http://127.0.0.1:{port}", token=token))
 
     def answer(*words, code=0):
         result = CliRunner().invoke(app, [str(word) for word in words])

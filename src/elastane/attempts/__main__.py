@@ -29,7 +29,7 @@ from elastane.attempts.results import concluded
 from elastane.attempts.resumption import from_the_beginning, resume
 from elastane.attempts.run_directory import reclaimed
 from elastane.attempts.supervision import STOPPED_BY_USER, lived
-from elastane.client.privacy import narrow_umask
+from elastane.client.permissions import narrow_umask
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
 NOTHING_TO_DO = 0

@@ -16,7 +16,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.client.resolve import runs_home
+from elastane.client.runs_home import runs_home
 
 PATIENCE_S = 1.0
 SECRET_BYTES = 32

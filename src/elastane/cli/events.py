@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.cli.jobs.events import cluster_events, job_events
-from elastane.cli.run_or_job import found_run
-from elastane.cli.runs.events import run_events
-from elastane.cli.verb import NAME, AsJob, AsJson
+from elastane.cli.command import NAME, AsJob, AsJson
+from elastane.cli.jobs.events import show_cluster_events, show_job_events
+from elastane.cli.run_lookup import find_run_or_job
+from elastane.cli.runs.events import show_run_events
 
 
 def events(
@@ -34,10 +34,10 @@ def events(
             raise BadInput(
                 "events of what?", do="elastane events NAME, or elastane events -f for the cluster"
             )
-        cluster_events(as_json=as_json)
+        show_cluster_events(as_json=as_json)
         return
-    run_dir = found_run(name, job=job)
+    run_dir = find_run_or_job(name, job=job)
     if run_dir is not None:
-        run_events(run_dir, follow=follow, as_json=as_json)
+        show_run_events(run_dir, follow=follow, as_json=as_json)
     else:
-        job_events(name, follow=follow, as_json=as_json)
+        show_job_events(name, follow=follow, as_json=as_json)

@@ -1,9 +1,9 @@
 """``elastane explain``: why a run or a job has the size it has."""
 
-from elastane.cli.jobs.explain import job_explained
-from elastane.cli.run_or_job import found_run
-from elastane.cli.runs.explain import run_explained
-from elastane.cli.verb import AsJob, AsJson, Name
+from elastane.cli.command import AsJob, AsJson, Name
+from elastane.cli.jobs.explain import explain_job
+from elastane.cli.run_lookup import find_run_or_job
+from elastane.cli.runs.explain import explain_run
 
 
 def explain(
@@ -19,9 +19,9 @@ def explain(
     With --json, one object with the keys job, state, wanted, workers,
     explanation and decisions; these with all their reasons.
     """
-    run_dir = found_run(name, job=job)
+    run_dir = find_run_or_job(name, job=job)
     # Jobs of the cluster are runs of this machine, too; it is the cluster's controller that knows why.
     if run_dir is not None and not run_dir.attempt.exists():
-        run_explained(run_dir, as_json=as_json)
+        explain_run(run_dir, as_json=as_json)
     else:
-        job_explained(name, as_json=as_json)
+        explain_job(name, as_json=as_json)

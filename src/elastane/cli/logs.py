@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.jobs.logs import job_logs
-from elastane.cli.run_or_job import found_run
-from elastane.cli.runs.logs import run_logs
-from elastane.cli.verb import AsJob, AsJson, Name
+from elastane.cli.command import AsJob, AsJson, Name
+from elastane.cli.jobs.logs import show_job_logs
+from elastane.cli.run_lookup import find_run_or_job
+from elastane.cli.runs.logs import show_run_logs
 
 
 def logs(  # noqa: PLR0917 - options of a verb
@@ -42,8 +42,8 @@ def logs(  # noqa: PLR0917 - options of a verb
 
     With --json, one object with the keys process and line per line.
     """
-    run_dir = found_run(name, job=job)
+    run_dir = find_run_or_job(name, job=job)
     if run_dir is not None:
-        run_logs(run_dir, process, follow=follow, as_json=as_json, raw=raw)
+        show_run_logs(run_dir, process, follow=follow, as_json=as_json, raw=raw)
     else:
-        job_logs(name, process, follow=follow, as_json=as_json, raw=raw)
+        show_job_logs(name, process, follow=follow, as_json=as_json, raw=raw)

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from elastane.cli.checkpoints.checkpoint import checkpoint
+from elastane.cli.command import wrap_command
 from elastane.cli.events import events
 from elastane.cli.explain import explain
 from elastane.cli.jobs.amend import amend
+from elastane.cli.jobs.control import cancel, pause, resume
 from elastane.cli.jobs.describe import describe
-from elastane.cli.jobs.holding import cancel, pause, resume
 from elastane.cli.jobs.listing import jobs
 from elastane.cli.jobs.login import login
 from elastane.cli.jobs.reprioritise import reprioritise
@@ -18,7 +19,6 @@ from elastane.cli.jobs.scale import scale
 from elastane.cli.jobs.submit import Submit, submit
 from elastane.cli.jobs.top import top
 from elastane.cli.logs import logs
-from elastane.cli.mistyped import Verbs
 from elastane.cli.operators.audit import audit
 from elastane.cli.operators.calendar import calendar
 from elastane.cli.operators.config import config, policy
@@ -34,15 +34,15 @@ from elastane.cli.operators.up import down, up
 from elastane.cli.operators.usage import usage
 from elastane.cli.runs.drain import drain
 from elastane.cli.runs.export import export
-from elastane.cli.runs.listing import listing
+from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
 from elastane.cli.runs.report import report
 from elastane.cli.runs.resize import resize
 from elastane.cli.runs.run import run
 from elastane.cli.runs.stop import stop
 from elastane.cli.runs.verify import verify
-from elastane.cli.verb import verb
-from elastane.client.privacy import narrow_umask
+from elastane.cli.usage_errors import CommandGroup
+from elastane.client.permissions import narrow_umask
 
 HELP = """
 Elastic training for PyTorch. Workers may join, leave and die while a model
@@ -99,7 +99,7 @@ OPERATE = "Operate: what the cluster has, and who may use it"
 
 app = typer.Typer(
     name="elastane",
-    cls=Verbs,
+    cls=CommandGroup,
     help=HELP,
     epilog=EPILOG,
     rich_markup_mode="rich",
@@ -124,36 +124,36 @@ def elastane(
 
 
 # Everything after SCRIPT is the script's, options too.
-app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False})(verb(run))
-app.command(rich_help_panel=TRAIN)(verb(resize))
-app.command(rich_help_panel=TRAIN)(verb(drain))
-app.command(rich_help_panel=TRAIN)(verb(stop))
+app.command(rich_help_panel=TRAIN, context_settings={"allow_interspersed_args": False})(wrap_command(run))
+app.command(rich_help_panel=TRAIN)(wrap_command(resize))
+app.command(rich_help_panel=TRAIN)(wrap_command(drain))
+app.command(rich_help_panel=TRAIN)(wrap_command(stop))
 app.add_typer(checkpoint, rich_help_panel=TRAIN)
-app.command(rich_help_panel=LOOK)(verb(ps))
-app.command(rich_help_panel=LOOK)(verb(events))
-app.command(rich_help_panel=LOOK)(verb(logs))
-app.command("list", rich_help_panel=LOOK)(verb(listing))
-app.command(rich_help_panel=AFTER)(verb(verify))
-app.command(rich_help_panel=AFTER)(verb(report))
-app.command(rich_help_panel=AFTER)(verb(export))
-app.command(rich_help_panel=CLUSTER, cls=Submit)(verb(submit))
-app.command(rich_help_panel=CLUSTER)(verb(jobs))
-app.command(rich_help_panel=CLUSTER)(verb(top))
-app.command(rich_help_panel=CLUSTER)(verb(describe))
-app.command(rich_help_panel=CLUSTER)(verb(explain))
-app.command(rich_help_panel=CLUSTER)(verb(scale))
-app.command(rich_help_panel=CLUSTER)(verb(reprioritise))
-app.command(rich_help_panel=CLUSTER)(verb(amend))
-app.command(rich_help_panel=CLUSTER)(verb(pause))
-app.command(rich_help_panel=CLUSTER)(verb(resume))
-app.command(rich_help_panel=CLUSTER)(verb(cancel))
-app.command(rich_help_panel=CLUSTER)(verb(login))
-app.command(rich_help_panel=CLUSTER)(verb(up))
-app.command(rich_help_panel=CLUSTER)(verb(down))
+app.command(rich_help_panel=LOOK)(wrap_command(ps))
+app.command(rich_help_panel=LOOK)(wrap_command(events))
+app.command(rich_help_panel=LOOK)(wrap_command(logs))
+app.command("list", rich_help_panel=LOOK)(wrap_command(list_))
+app.command(rich_help_panel=AFTER)(wrap_command(verify))
+app.command(rich_help_panel=AFTER)(wrap_command(report))
+app.command(rich_help_panel=AFTER)(wrap_command(export))
+app.command(rich_help_panel=CLUSTER, cls=Submit)(wrap_command(submit))
+app.command(rich_help_panel=CLUSTER)(wrap_command(jobs))
+app.command(rich_help_panel=CLUSTER)(wrap_command(top))
+app.command(rich_help_panel=CLUSTER)(wrap_command(describe))
+app.command(rich_help_panel=CLUSTER)(wrap_command(explain))
+app.command(rich_help_panel=CLUSTER)(wrap_command(scale))
+app.command(rich_help_panel=CLUSTER)(wrap_command(reprioritise))
+app.command(rich_help_panel=CLUSTER)(wrap_command(amend))
+app.command(rich_help_panel=CLUSTER)(wrap_command(pause))
+app.command(rich_help_panel=CLUSTER)(wrap_command(resume))
+app.command(rich_help_panel=CLUSTER)(wrap_command(cancel))
+app.command(rich_help_panel=CLUSTER)(wrap_command(login))
+app.command(rich_help_panel=CLUSTER)(wrap_command(up))
+app.command(rich_help_panel=CLUSTER)(wrap_command(down))
 for group in (pool, team, cohort, quota, priority, calendar, trigger, node, token, config, policy, tell):
     app.add_typer(group, rich_help_panel=OPERATE)
-app.command(rich_help_panel=OPERATE)(verb(usage))
-app.command(rich_help_panel=OPERATE)(verb(audit))
+app.command(rich_help_panel=OPERATE)(wrap_command(usage))
+app.command(rich_help_panel=OPERATE)(wrap_command(audit))
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ NARROWEST = 24
 """A text is folded into no less."""
 
 
-def table_of(
+def build_table(
     titles: Sequence[str],
     rows: Sequence[Sequence[Text | str]],
     *,
@@ -75,7 +75,7 @@ def _cell(cell: Text | str) -> Text:
     return Text(folded(cell.plain, UNBOUNDED), style=cell.style) if "\n" in cell.plain else cell
 
 
-def print_whole(console: Console, what: RenderableType) -> None:
+def print_wide(console: Console, what: RenderableType) -> None:
     """As wide as it must be; what may be folded, in the width of the terminal."""
     if console.is_terminal:
         wide = console.options.update(width=UNBOUNDED)

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from elastane.api.quotas import Team
 
 
-def undeclared(team: str, teams: Iterable[Team]) -> str:
+def warn_undeclared_team(team: str, teams: Iterable[Team]) -> str:
     """What it means that nobody has declared a team; empty: somebody has.
 
     Where no team is declared at all, nobody owns anything, and there is nothing to say.

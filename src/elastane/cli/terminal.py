@@ -41,7 +41,7 @@ class Terminal(Console):
 
     def print_quoted(self, text: str) -> None:
         """Prints text of several lines that somebody else has written, such as a traceback: indented."""
-        super().print(Text(quoted(text)))
+        super().print(Text(indent_quotation(text)))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As in rich; the last place that every text passes."""
@@ -53,7 +53,7 @@ class Terminal(Console):
                 yield Segment(paragraphs(text, UNBOUNDED), segment.style)
 
 
-def quoted(text: str) -> str:
+def indent_quotation(text: str) -> str:
     """Somebody else's text of several lines; no line of it passes for one of ours."""
     return "  " + entry(text, UNBOUNDED)
 
@@ -70,7 +70,7 @@ def write_csv(text: str, to: TextIO) -> None:
     to.flush()
 
 
-def log_lines(line: str) -> list[str]:
+def split_log_line(line: str) -> list[str]:
     """A line of a job's log, as a terminal may show it.
 
     Colours are left out. A progress bar, which goes back to the begin of the line again and again, becomes
@@ -80,7 +80,7 @@ def log_lines(line: str) -> list[str]:
     return [one_line(part.expandtabs(), UNBOUNDED) for part in parts if part] or [""]
 
 
-def as_json_text(document: bytes) -> str:
+def escape_json(document: bytes) -> str:
     """JSON of the same value, with escapes in place of characters that a terminal would obey."""
     text = document.decode()
     if text.isprintable():

@@ -10,7 +10,7 @@ from elastane.api.endpoint import bearer, read_endpoint, read_secret
 from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
-from elastane.client.owner_rights import rights_of_owner
+from elastane.client.owner_rights import use_owner_rights
 from elastane.observability.run_files import is_live
 
 RETRY_S = 0.05
@@ -51,7 +51,7 @@ def ask(run_dir: RunDir, question: Ask, timeout_s: float = 10.0) -> Answer:
 
 def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
     """A `TimeoutError` is an `OSError` too."""
-    with rights_of_owner(run_dir.root):
+    with use_owner_rights(run_dir.root):
         endpoint, secret = read_endpoint(run_dir), read_secret(run_dir)
     with connect(
         endpoint.url,

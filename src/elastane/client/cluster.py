@@ -91,7 +91,7 @@ QUIET_S = 60.0
 """A stream that has not even sent a comment for so long is broken."""
 
 
-class Refused(BadInput):
+class RequestRefused(BadInput):
     """The controller did not do it; ``problem`` says why."""
 
     def __init__(self, problem: Problem) -> None:
@@ -99,17 +99,17 @@ class Refused(BadInput):
         super().__init__(problem.detail, means=problem.means, do=problem.do)
 
 
-class NotThere(Refused):
+class NotFound(RequestRefused):
     """There is no such thing, or the token may not see it."""
 
     exit_code = 3
 
 
-class Unreachable(ElastaneError):
+class ControllerUnreachable(ElastaneError):
     """The controller did not answer in time."""
 
 
-class NotUnderstood(ElastaneError):
+class IncompatibleAnswer(ElastaneError):
     """The controller answered in words of another version."""
 
 
@@ -133,8 +133,8 @@ class Cluster:
         self._answered = False
         self._http = httpx.Client(
             base_url=f"{url.rstrip('/')}/v1",
-            headers={"Authorization": f"Bearer {_shown(token)}"},
-            verify=_trusted(url, verify),
+            headers={"Authorization": f"Bearer {_check_token(token)}"},
+            verify=_load_trust(url, verify),
             # A proxy would read what is not encrypted, the token too, and cannot reach our loopback.
             trust_env=not url.startswith("http://"),
             timeout=timeout_s,
@@ -179,7 +179,7 @@ class Cluster:
         yield from self._pages("/jobs", Page[JobSummary], params)
 
     def job(self, name: str) -> Job:
-        return self._do("GET", f"/jobs/{_named(name)}", Job)
+        return self._do("GET", f"/jobs/{_check_path_name(name)}", Job)
 
     def scale(
         self,
@@ -195,32 +195,34 @@ class Cluster:
             max_replicas=max_replicas,
             replica_discrete_values=replica_discrete_values,
         )
-        return self._do("POST", f"/jobs/{_named(name)}/scale", Job, body=body)
+        return self._do("POST", f"/jobs/{_check_path_name(name)}/scale", Job, body=body)
 
     def pause(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{_named(name)}/pause", Job)
+        return self._do("POST", f"/jobs/{_check_path_name(name)}/pause", Job)
 
     def resume(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{_named(name)}/resume", Job)
+        return self._do("POST", f"/jobs/{_check_path_name(name)}/resume", Job)
 
     def cancel(self, name: str) -> Job:
-        return self._do("POST", f"/jobs/{_named(name)}/cancel", Job)
+        return self._do("POST", f"/jobs/{_check_path_name(name)}/cancel", Job)
 
     def reprioritise(self, name: str, priority_class: str) -> Job:
         body = Reprioritise(priority_class=priority_class)
-        return self._do("POST", f"/jobs/{_named(name)}/priority", Job, body=body)
+        return self._do("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
 
     def set_bounds(self, name: str, bounds: Bounds) -> Job:
         """Another budget, deadline or target."""
-        return self._do("POST", f"/jobs/{_named(name)}/bounds", Job, body=bounds)
+        return self._do("POST", f"/jobs/{_check_path_name(name)}/bounds", Job, body=bounds)
 
     def explain(self, name: str) -> Explained:
         """Why the job has the size it has."""
-        return self._do("GET", f"/jobs/{_named(name)}/explain", Explained)
+        return self._do("GET", f"/jobs/{_check_path_name(name)}/explain", Explained)
 
     def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
         """What has happened to a job, oldest first; after the event with this number."""
-        yield from self._pages(f"/jobs/{_named(name)}/events", Page[Event], {"after": after or None})
+        yield from self._pages(
+            f"/jobs/{_check_path_name(name)}/events", Page[Event], {"after": after or None}
+        )
 
     def watch(self, *, job: str = "", after: int | None = None) -> Iterator[Event]:
         """What happens from now on, or after an event; goes on for ever, also after the controller's restart.
@@ -240,7 +242,7 @@ class Cluster:
                     after, broken_since = seen, None
                     if event is not None:
                         yield event
-            except Refused as refusal:
+            except RequestRefused as refusal:
                 broken_since = broken_since or time.monotonic()
                 tried_s = time.monotonic() - broken_since
                 if refusal.problem.status not in AGAIN or tried_s > self._timeout_s:
@@ -261,13 +263,13 @@ class Cluster:
             self._answered = True
             if not answer.is_success:
                 answer.read()
-                raise _refused(answer)
+                raise _decode_refusal(answer)
             event = None
-            for line in _lines(answer):
+            for line in _iterate_lines(answer):
                 if line.startswith(b"id: "):
-                    after = _understood(answer, line.removeprefix(b"id: "), int)
+                    after = _decode_answer(answer, line.removeprefix(b"id: "), int)
                 elif line.startswith(b"data: "):
-                    event = _understood(answer, line.removeprefix(b"data: "), Event)
+                    event = _decode_answer(answer, line.removeprefix(b"data: "), Event)
                 elif not line:
                     # Not before it is whole: a stream that breaks within an event is told it again. The first
                     # has a number and no event, so that what happens before the next one is not missed.
@@ -276,7 +278,7 @@ class Cluster:
 
     def processes(self, name: str) -> tuple[str, ...]:
         """Processes of a job that have a log: workers in the order of their numbers, then the others."""
-        return self._do("GET", f"/jobs/{_named(name)}/processes", Page[str]).items
+        return self._do("GET", f"/jobs/{_check_path_name(name)}/processes", Page[str]).items
 
     def logs(self, name: str, process: str = "worker-0", *, offset: int = -(1 << 16)) -> tuple[bytes, int]:
         """A part of a log, and where the next one begins.
@@ -286,8 +288,10 @@ class Cluster:
             process: ``agent``, ``coordinator``, ``spares`` or ``worker-3``.
             offset: first byte; negative: from the end.
         """
-        answer = self._ask("GET", f"/jobs/{_named(name)}/logs", params={"process": process, "offset": offset})
-        return answer.content, int(_header(answer, "Elastane-Next-Offset"))
+        answer = self._ask(
+            "GET", f"/jobs/{_check_path_name(name)}/logs", params={"process": process, "offset": offset}
+        )
+        return answer.content, int(_read_header(answer, "Elastane-Next-Offset"))
 
     # -- what operators declare ----------------------------------------------------------------------------
 
@@ -296,11 +300,11 @@ class Cluster:
         return self._do("GET", f"/{PATHS[kind]}", Page[kind]).items  # type: ignore[valid-type]
 
     def document(self, kind: type[D], name: str) -> D:
-        return self._do("GET", f"/{PATHS[kind]}/{_named(name)}", kind)
+        return self._do("GET", f"/{PATHS[kind]}/{_check_path_name(name)}", kind)
 
     def declare(self, document: Document) -> None:
         """Declares a document, new or in place of the one with its name."""
-        self._done("PUT", f"/{PATHS[type(document)]}/{_named(document.name)}", body=document)
+        self._done("PUT", f"/{PATHS[type(document)]}/{_check_path_name(document.name)}", body=document)
 
     def amend(self, kind: type[D], name: str, changed: Callable[[D | None], D]) -> tuple[D | None, D]:
         """Declares what ``changed`` makes of a document; it is given None if there is none of that name.
@@ -311,22 +315,22 @@ class Cluster:
         Raises:
             Refused: somebody else changed it meanwhile, or it would contradict something.
         """
-        path = f"/{PATHS[kind]}/{_named(name)}"
+        path = f"/{PATHS[kind]}/{_check_path_name(name)}"
         before: D | None = None
         version = NONE_YET
         try:
             answer = self._ask("GET", path)
-        except NotThere:
+        except NotFound:
             pass
         else:
-            before, version = _understood(answer, answer.content, kind), _header(answer, "ETag")
+            before, version = _decode_answer(answer, answer.content, kind), _read_header(answer, "ETag")
         after = changed(before)
         if after != before:
             self._done("PUT", path, body=after, if_match=version)
         return before, after
 
     def undeclare(self, kind: type[Document], name: str) -> None:
-        self._done("DELETE", f"/{PATHS[kind]}/{_named(name)}")
+        self._done("DELETE", f"/{PATHS[kind]}/{_check_path_name(name)}")
 
     def set_quota(self, kind: type[Team] | type[Cohort], name: str, quota: Quota) -> None:
         """Sets the quota of a team or a cohort in one pool; others stay.
@@ -334,12 +338,12 @@ class Cluster:
         Raises:
             Refused: somebody else changed the document meanwhile.
         """
-        path = f"/{PATHS[kind]}/{_named(name)}"
+        path = f"/{PATHS[kind]}/{_check_path_name(name)}"
         answer = self._ask("GET", path)
-        before: Team | Cohort = _understood(answer, answer.content, kind)
+        before: Team | Cohort = _decode_answer(answer, answer.content, kind)
         others = tuple(one for one in before.quotas if one.pool != quota.pool)
         after = msgspec.structs.replace(before, quotas=(*others, quota))
-        self._done("PUT", path, body=after, if_match=_header(answer, "ETag"))
+        self._done("PUT", path, body=after, if_match=_read_header(answer, "ETag"))
 
     def rules(self) -> Rules:
         return self._do("GET", "/rules", Rules)
@@ -371,7 +375,7 @@ class Cluster:
     def set_node(self, name: str, verb: Literal["drain", "fail", "use"], why: str = "") -> Node:
         """Drains a node, gives it up, or uses it again."""
         body = None if verb == "use" else NodeChange(why=why)
-        return self._do("POST", f"/nodes/{_named(name)}/{verb}", Node, body=body)
+        return self._do("POST", f"/nodes/{_check_path_name(name)}/{verb}", Node, body=body)
 
     def forget_node(self, name: str) -> None:
         """Forgets a node that no engine sees any more.
@@ -379,7 +383,7 @@ class Cluster:
         Raises:
             Refused: one does.
         """
-        self._done("DELETE", f"/nodes/{_named(name)}")
+        self._done("DELETE", f"/nodes/{_check_path_name(name)}")
 
     def report(self, report: Report) -> None:
         """Capacity, a notice, a price or a metric, from outside."""
@@ -392,7 +396,7 @@ class Cluster:
         until_s: float | None = None,
     ) -> Usage:
         """Device-seconds and cost, grouped; by default of the last 30 days, by team."""
-        return self._do("GET", "/usage", Usage, params=_usage(by, from_s, until_s))
+        return self._do("GET", "/usage", Usage, params=_build_usage_query(by, from_s, until_s))
 
     def usage_csv(
         self,
@@ -401,7 +405,9 @@ class Cluster:
         until_s: float | None = None,
     ) -> str:
         """The same, for spreadsheets."""
-        return self._ask("GET", "/usage", params=_usage(by, from_s, until_s) | {"format": "csv"}).text
+        return self._ask(
+            "GET", "/usage", params=_build_usage_query(by, from_s, until_s) | {"format": "csv"}
+        ).text
 
     def make_token(self, new: NewToken) -> MadeToken:
         """A new token. Its secret is told only this once; it is empty if the first answer was lost."""
@@ -411,7 +417,7 @@ class Cluster:
         return self._do("GET", "/tokens", Page[Token]).items
 
     def revoke_token(self, id_: str) -> None:
-        self._done("DELETE", f"/tokens/{_named(id_)}")
+        self._done("DELETE", f"/tokens/{_check_path_name(id_)}")
 
     def audit(self) -> Iterator[AuditLine]:
         """Who did what, newest first."""
@@ -453,13 +459,13 @@ class Cluster:
         key: str = "",
     ) -> T:
         answer = self._ask(method, path, params=params, body=body, key=key)
-        return _understood(answer, answer.content, kind)
+        return _decode_answer(answer, answer.content, kind)
 
     def _done(self, method: str, path: str, *, body: object = None, if_match: str = "") -> None:
         """A change whose answer tells nothing new, but that it is the controller's."""
         answer = self._ask(method, path, body=body, if_match=if_match)
         if answer.status_code != httpx.codes.NO_CONTENT:
-            _understood(answer, answer.content, dict)
+            _decode_answer(answer, answer.content, dict)
 
     def _ask(
         self,
@@ -478,21 +484,21 @@ class Cluster:
             Refused: the controller will not.
             Unreachable: it has not answered in time, or is not who it should be.
         """
-        changes = _changes(method, path)
+        changes = _is_change(method, path)
         if key and not PRINTABLE.fullmatch(key):
             raise BadInput(
                 f"{key!r} is no key", means="nothing was sent", do="write signs of ASCII, no spaces"
             )
         headers = {"Idempotency-Key": key or str(uuid.uuid4())} if changes else {}
         headers |= {"If-Match": if_match} if if_match else {}
-        content = None if body is None else _written(body)
+        content = None if body is None else _encode_body(body)
         headers |= {} if body is None else {"Content-Type": "application/json"}
         begun = time.monotonic()
         while True:
             pause_s = PAUSE_S
             try:
                 answer = self._http.request(
-                    method, path, params=_given(params), content=content, headers=headers
+                    method, path, params=_drop_empty(params), content=content, headers=headers
                 )
             except httpx.TransportError as error:
                 if _is_about_trust(error):
@@ -504,9 +510,9 @@ class Cluster:
                 # Redirects are not followed: the token is for this address.
                 if answer.is_success:
                     return answer
-                pause_s = _asked_to_wait_s(answer)
+                pause_s = _read_retry_after_s(answer)
                 if answer.status_code not in AGAIN or time.monotonic() + pause_s > begun + self._timeout_s:
-                    raise _refused(answer)
+                    raise _decode_refusal(answer)
             time.sleep(pause_s)
 
     def _patience_s(self, error: httpx.TransportError, *, changes: bool) -> float:
@@ -516,23 +522,23 @@ class Cluster:
         nobody = not changes and not self._answered and isinstance(error, httpx.ConnectError)
         return min(NOBODY_S, self._timeout_s) if nobody else self._timeout_s
 
-    def _unreachable(self, error: httpx.TransportError, *, changes: bool) -> Unreachable:
+    def _unreachable(self, error: httpx.TransportError, *, changes: bool) -> ControllerUnreachable:
         unsure = "; what you asked for may or may not have been done" if changes else ""
-        return Unreachable(
+        return ControllerUnreachable(
             f"the controller at {self._http.base_url} does not answer ({error})",
             means=f"jobs go on training without it{unsure}",
             do="see that it runs (`elastane up`) and that the address is right, then ask again",
         )
 
-    def _not_trusted(self, error: httpx.TransportError) -> Unreachable:
-        return Unreachable(
+    def _not_trusted(self, error: httpx.TransportError) -> ControllerUnreachable:
+        return ControllerUnreachable(
             f"the certificate of {self._http.base_url} is not trusted here ({error})",
             means="it may be another's: nothing was sent, your token neither",
             do="name its authority (`elastane login URL --ca FILE`), and the host as the certificate has it",
         )
 
 
-def _shown(token: str) -> str:
+def _check_token(token: str) -> str:
     """A token as a header can have it.
 
     Raises:
@@ -547,7 +553,7 @@ def _shown(token: str) -> str:
     return token
 
 
-def _written(body: object) -> bytes:
+def _encode_body(body: object) -> bytes:
     """A body as JSON.
 
     Raises:
@@ -563,13 +569,13 @@ def _written(body: object) -> bytes:
         ) from error
 
 
-def _asked_to_wait_s(answer: httpx.Response) -> float:
+def _read_retry_after_s(answer: httpx.Response) -> float:
     """Seconds, as the controller says them; others may write a date there."""
     said = answer.headers.get("Retry-After", "")
     return float(said) if said.isascii() and said.isdigit() else PAUSE_S
 
 
-def _named(name: str) -> str:
+def _check_path_name(name: str) -> str:
     """A name as a part of a path, which any other text might lead elsewhere.
 
     Raises:
@@ -579,7 +585,7 @@ def _named(name: str) -> str:
     return name
 
 
-def _changes(method: str, path: str) -> bool:
+def _is_change(method: str, path: str) -> bool:
     """Whether such a request may change something; else it is a question."""
     return method != "GET" and not path.endswith(QUESTIONS)
 
@@ -589,7 +595,7 @@ def _decoder(kind: Any) -> Decoder[Any]:  # noqa: ANN401 - as `Decoder` itself t
     return Decoder(kind)
 
 
-def _lines(answer: httpx.Response) -> Iterator[bytes]:
+def _iterate_lines(answer: httpx.Response) -> Iterator[bytes]:
     """Whole lines of a stream: what people have written in one may hold other ends of lines."""
     rest = b""
     for part in answer.iter_bytes():
@@ -597,7 +603,7 @@ def _lines(answer: httpx.Response) -> Iterator[bytes]:
         yield from whole
 
 
-def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> T:
+def _decode_answer(answer: httpx.Response, content: bytes | str, kind: type[T]) -> T:
     """What the controller has said.
 
     Raises:
@@ -606,31 +612,31 @@ def _understood(answer: httpx.Response, content: bytes | str, kind: type[T]) -> 
     try:
         decoded: T = _decoder(kind)(content)  # type: ignore[arg-type]
     except Malformed as error:
-        raise _not_understood(answer, str(error)) from error
+        raise _make_incompatible(answer, str(error)) from error
     return decoded
 
 
-def _header(answer: httpx.Response, name: str) -> str:
+def _read_header(answer: httpx.Response, name: str) -> str:
     """What the controller has said in a header.
 
     Raises:
         NotUnderstood: nothing.
     """
     if name not in answer.headers:
-        raise _not_understood(answer, f"it has no {name}")
+        raise _make_incompatible(answer, f"it has no {name}")
     found: str = answer.headers[name]
     return found
 
 
-def _not_understood(answer: httpx.Response, why: str) -> NotUnderstood:
-    done = "it was done; but " if _changes(answer.request.method, answer.url.path) else ""
+def _make_incompatible(answer: httpx.Response, why: str) -> IncompatibleAnswer:
+    done = "it was done; but " if _is_change(answer.request.method, answer.url.path) else ""
     if not answer.headers.get("Content-Type", "").startswith(OURS):
-        return NotUnderstood(
+        return IncompatibleAnswer(
             f"{answer.url} gave an answer that is not a controller's ({why})",
             means="something else has answered in its place; nothing that was asked for is known to be done",
             do="look at the address, and at proxies on the way",
         )
-    return NotUnderstood(
+    return IncompatibleAnswer(
         f"{answer.url} gave an answer that is not understood here ({why})",
         means=f"{done}the controller is of another version of elastane than this command",
         do="install the same version here and there: elastane --version, and GET /v1/version",
@@ -646,7 +652,7 @@ def _is_about_trust(error: BaseException | None) -> bool:
     return False
 
 
-def _trusted(url: str, verify: bool | str) -> bool | ssl.SSLContext:
+def _load_trust(url: str, verify: bool | str) -> bool | ssl.SSLContext:
     """Whom to trust.
 
     Raises:
@@ -667,16 +673,16 @@ def _trusted(url: str, verify: bool | str) -> bool | ssl.SSLContext:
         ) from error
 
 
-def _given(params: dict[str, Any] | None) -> dict[str, Any]:
+def _drop_empty(params: dict[str, Any] | None) -> dict[str, Any]:
     """Parameters that say something."""
     return {name: value for name, value in (params or {}).items() if value not in ("", None, [])}
 
 
-def _usage(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> dict[str, Any]:
+def _build_usage_query(by: tuple[str, ...], from_s: float | None, until_s: float | None) -> dict[str, Any]:
     return {"by": list(by), "from": from_s, "until": until_s}
 
 
-def _refused(answer: httpx.Response) -> Refused:
+def _decode_refusal(answer: httpx.Response) -> RequestRefused:
     try:
         problem: Problem = _decoder(Problem)(answer.content)
     except Malformed:
@@ -689,4 +695,4 @@ def _refused(answer: httpx.Response) -> Refused:
             means="this is not the controller's own answer",
             do="look at the address, and at proxies on the way",
         )
-    return (NotThere if problem.status == httpx.codes.NOT_FOUND else Refused)(problem)
+    return (NotFound if problem.status == httpx.codes.NOT_FOUND else RequestRefused)(problem)

@@ -15,7 +15,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.errors import BadInput
 from elastane.api.run_as import RunAs
 from elastane.client.addresses import check_url
-from elastane.client.resolve import runs_home
+from elastane.client.runs_home import runs_home
 
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
@@ -39,7 +39,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     team: str = ""
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class StartedController(msgspec.Struct, frozen=True, kw_only=True):
     """A controller that was started on this machine.
 
     Args:
@@ -53,35 +53,35 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     started: int
 
 
-def home() -> Path:
+def find_home() -> Path:
     return runs_home().parent
 
 
 def make_home() -> None:
     """The home, for nobody else to look into; one that is there stays as it is."""
-    home().parent.mkdir(parents=True, exist_ok=True)
-    home().mkdir(mode=0o700, exist_ok=True)
+    find_home().parent.mkdir(parents=True, exist_ok=True)
+    find_home().mkdir(mode=0o700, exist_ok=True)
 
 
-def context() -> Context:
+def find_context() -> Context:
     """The controller to ask.
 
     Raises:
         BadInput: nobody has said which.
     """
-    kept = kept_context()
+    kept = read_context()
     url, token = os.environ.get("ELASTANE_URL", ""), os.environ.get("ELASTANE_TOKEN", "")
     lacking = [name for name, value in (("ELASTANE_URL", url), ("ELASTANE_TOKEN", token)) if not value]
     if kept is None and len(lacking) == 1:
         raise BadInput(
             f"{lacking[0]} is not set",
-            means=f"half of what names a cluster is missing, and there is no {home() / 'cluster.json'}",
+            means=f"half of what names a cluster is missing, and there is no {find_home() / 'cluster.json'}",
             do=f"set {lacking[0]} too, or: elastane login URL",
         )
     if kept is None and lacking:
         raise BadInput(
             "no cluster is known here",
-            means=f"there is no {home() / 'cluster.json'}, and ELASTANE_URL and ELASTANE_TOKEN are not set",
+            means=f"there is no {find_home() / 'cluster.json'}; ELASTANE_URL and ELASTANE_TOKEN are not set",
             do="elastane up starts one on this machine; for another: elastane login URL",
         )
     if kept is not None and url and url.rstrip("/") != kept.url.rstrip("/"):
@@ -100,13 +100,13 @@ def context() -> Context:
 
 
 def connect(to: Context | None = None) -> "Cluster":
-    """A connection to a controller; to the one that `context` names, if none is given.
+    """A connection to a controller; to the one that `find_context` names, if none is given.
 
     Raises:
         BadInput: nobody has said which, others could listen, its certificate is not there, or httpx is not
             installed.
     """
-    to = context() if to is None else to
+    to = find_context() if to is None else to
     check_url(to.url)
     from elastane.client.cluster import Cluster  # noqa: PLC0415 - most commands ask no cluster
 
@@ -119,51 +119,51 @@ def connect(to: Context | None = None) -> "Cluster":
     return Cluster(to.url, to.token, verify=to.certificate or True)
 
 
-def kept_context() -> Context | None:
+def read_context() -> Context | None:
     """What was kept last, whatever the environment says; None: nothing was."""
-    return _read(home() / "cluster.json", Context)
+    return _read(find_home() / "cluster.json", Context)
 
 
-def keep(found: Context) -> None:
+def save_context(found: Context) -> None:
     """From now on, this is the controller to ask."""
-    _write(home() / "cluster.json", found)
+    _write(find_home() / "cluster.json", found)
 
 
-def keep_of_store(store: str, found: Context) -> None:
+def save_store_context(store: str, found: Context) -> None:
     """Keep what asks the controller of this store, for when that is started here again after another one."""
     _write(_of_store(store), found)
 
 
-def kept_of_store(store: str) -> Context | None:
+def read_store_context(store: str) -> Context | None:
     return _read(_of_store(store), Context)
 
 
 def _of_store(store: str) -> Path:
-    return home() / f"cluster-{hashlib.sha256(store.encode()).hexdigest()[:16]}.json"
+    return find_home() / f"cluster-{hashlib.sha256(store.encode()).hexdigest()[:16]}.json"
 
 
-def running() -> Running | None:
+def read_running() -> StartedController | None:
     """The controller that was started here last; None: none was."""
-    return _read(home() / "controller.json", Running)
+    return _read(find_home() / "controller.json", StartedController)
 
 
-def keep_running(found: Running) -> None:
-    _write(home() / "controller.json", found)
+def save_running(found: StartedController) -> None:
+    _write(find_home() / "controller.json", found)
 
 
-def keep_run_as(run_as: RunAs) -> None:
+def save_run_as(run_as: RunAs) -> None:
     """Have the next controller that starts here run jobs as these users too."""
-    _write(home() / "run-as.json", run_as)
+    _write(find_home() / "run-as.json", run_as)
 
 
-def kept_run_as() -> RunAs:
+def read_run_as() -> RunAs:
     """Return the system users that jobs ran as when a controller started here last.
 
     Raises:
         BadInput: the file is damaged; jobs must not run as root for that.
     """
     try:
-        return _read(home() / "run-as.json", RunAs) or RunAs()
+        return _read(find_home() / "run-as.json", RunAs) or RunAs()
     except BadInput as error:
         raise BadInput(
             error.what,

@@ -20,7 +20,7 @@ _FLOCK = "hhqqi4x"
 """``struct flock`` of fcntl(2): type, from where, start, length, process."""
 
 
-def take_home(home: Path) -> int:
+def lock_home(home: Path) -> int:
     """Lock a home for this process until it ends; return the descriptor that must stay open.
 
     No other descriptor of that file must be closed by this process: the lock would go with it.
@@ -39,7 +39,7 @@ def take_home(home: Path) -> int:
             do="make room there, or make it writable; or name another ELASTANE_HOME",
         ) from error
     give_up_s = time.monotonic() + PATIENCE_S
-    while not _locked(descriptor):
+    while not _try_lock(descriptor):
         if time.monotonic() > give_up_s:
             os.close(descriptor)
             raise BadInput(
@@ -51,7 +51,7 @@ def take_home(home: Path) -> int:
     return descriptor
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -59,7 +59,7 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
-def holder(home: Path) -> int | None:
+def find_lock_holder(home: Path) -> int | None:
     """Return the process of the controller that works in a home; None: none does.
 
     Not to be asked by that process itself: its lock would be gone.

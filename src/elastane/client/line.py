@@ -10,7 +10,7 @@ from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answe
 from elastane.api.endpoint import bearer, read_endpoint, read_secret
 from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
-from elastane.client.owner_rights import rights_of_owner
+from elastane.client.owner_rights import use_owner_rights
 
 
 class Line:
@@ -55,7 +55,7 @@ class Line:
 
     async def _asked(self, question: Ask) -> Answer:
         if self._connection is None:
-            with rights_of_owner(self._run_dir.root):
+            with use_owner_rights(self._run_dir.root):
                 endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
             self._connection = await connect(
                 endpoint.url,

@@ -17,7 +17,7 @@ _NO_ID = -1
 
 
 @contextmanager
-def rights_of_owner(directory: Path) -> Iterator[None]:
+def use_owner_rights(directory: Path) -> Iterator[None]:
     """Let this thread access files as the owner of a directory would, while the context lasts.
 
     Nothing changes unless this process is root and another user owns the directory. The ids are those of one

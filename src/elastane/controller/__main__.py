@@ -18,7 +18,7 @@ from elastane.api.errors import ElastaneError
 from elastane.api.extras import require
 from elastane.api.log_lines import log_to
 from elastane.api.serving import NotStarted, Ready, Serving
-from elastane.client.privacy import narrow_umask
+from elastane.client.permissions import narrow_umask
 
 COMPANION_S = 0.5
 

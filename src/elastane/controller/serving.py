@@ -26,8 +26,8 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.rest import Config
 from elastane.api.serving import Ready, Serving
-from elastane.client.controller_lock import take_home
-from elastane.client.privacy import narrowed
+from elastane.client.controller_lock import lock_home
+from elastane.client.permissions import restrict_permissions
 from elastane.controller.arriving import arriving, waiting_rules
 from elastane.controller.declared import diff
 from elastane.controller.first_token import first_token
@@ -79,12 +79,12 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
         # With them the controller could read, for a job, what a group of root's may read.
         os.setgroups([])
         os.umask(PRIVATE_UMASK)
-    closed = tuple(str(path) for path in files_of(wish.store) if narrowed(path))
+    closed = tuple(str(path) for path in files_of(wish.store) if restrict_permissions(path))
     sys.setswitchinterval(SWITCH_S)
     listener = _listening(wish)
     home = None
     try:
-        home = take_home(Path(wish.home))
+        home = lock_home(Path(wish.home))
         # First the lease: opening the store may change its schema under another controller.
         with Lease(wish.store) as lease:
             store = Store(wish.store, at_least=lease.last_change())

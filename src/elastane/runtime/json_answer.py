@@ -9,7 +9,7 @@ from elastane.api.export import Refused
 
 
 def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
-    """Print what the work comes to, or why it is refused; `elastane.cli.with_torch` reads it.
+    """Print what the work comes to, or why it is refused; `elastane.cli.torch_process` reads it.
 
     Returns:
         Exit code.

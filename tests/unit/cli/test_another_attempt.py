@@ -8,7 +8,7 @@ from rich.console import Console
 
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
-from elastane.cli.runs.watch import Watcher
+from elastane.cli.runs.watcher import Watcher
 from elastane.cli.words import event_text, restored_event
 
 

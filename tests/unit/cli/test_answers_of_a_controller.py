@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from elastane.api.rest import Problem
-from elastane.client.cluster import NotUnderstood, _refused, _understood
+from elastane.client.cluster import IncompatibleAnswer, _decode_answer, _decode_refusal
 
 DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 
@@ -12,11 +12,11 @@ DEEP = b'{"x":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"<html>", DEEP])
 def test_an_answer_that_is_none_is_not_understood(content):
     answer = httpx.Response(200, request=httpx.Request("GET", "http://127.0.0.1:1/"), content=content)
-    with pytest.raises(NotUnderstood):
-        _understood(answer, answer.content, Problem)
+    with pytest.raises(IncompatibleAnswer):
+        _decode_answer(answer, answer.content, Problem)
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"<html>", DEEP])
 def test_a_refusal_that_is_none_is_still_a_refusal(content):
     answer = httpx.Response(502, request=httpx.Request("GET", "http://127.0.0.1:1/"), content=content)
-    assert _refused(answer).problem.status == 502
+    assert _decode_refusal(answer).problem.status == 502

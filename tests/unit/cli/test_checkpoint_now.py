@@ -21,7 +21,7 @@ class Live:
         self.run_dir, self.asks, self.term, self.looks = run_dir, [], 1, []
         self.live = True
         monkeypatch.setattr(checkpoint_now, "is_live", lambda _: self.live)
-        monkeypatch.setattr(checkpoint_now, "asked", self.answer)
+        monkeypatch.setattr(checkpoint_now, "send_request", self.answer)
         monkeypatch.setattr(checkpoint_now, "LOOK_S", 0.0)
 
     def answer(self, _run_dir, question):

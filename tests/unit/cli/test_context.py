@@ -2,16 +2,16 @@
 
 import os
 
-from elastane.client.context import Context, keep
+from elastane.client.context import Context, save_context
 
 
 def test_a_home_that_is_made_is_its_owners_and_one_that_is_there_stays_as_open_as_it_is(home):
     umask = os.umask(0o022)
     try:
-        keep(Context(url="http://127.0.0.1:1", token=""))
+        save_context(Context(url="http://127.0.0.1:1", token=""))
         assert home.stat().st_mode & 0o777 == 0o700
         home.chmod(0o750)
-        keep(Context(url="http://127.0.0.1:2", token=""))
+        save_context(Context(url="http://127.0.0.1:2", token=""))
         assert home.stat().st_mode & 0o777 == 0o750
     finally:
         os.umask(umask)

@@ -10,9 +10,8 @@ from rich.console import Console
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.cli.runs import watch
 from elastane.cli.runs.log_schedule import INTERVALS_S, LogSchedule
-from elastane.cli.runs.watch import Watcher
+from elastane.cli.runs.watcher import Watcher
 
 DAY_S = 86_400
 
@@ -39,7 +38,7 @@ def watcher(tmp_path, monkeypatch):
     run_dir.ledger.touch()
     run_dir.events.touch()
     clock = [0.0]
-    monkeypatch.setattr(watch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("elastane.cli.runs.watcher.time.monotonic", lambda: clock[0])
     screen = io.StringIO()
     watcher = Watcher(run_dir, spec, Console(file=screen, width=200))
     return watcher, run_dir, clock, screen

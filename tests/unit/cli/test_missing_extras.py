@@ -53,7 +53,7 @@ IMPORTS = [
     # What exporting a model and rehearsing a resume ask of another process.
     (
         "torch",
-        "from elastane.cli.with_torch import said_by; said_by('elastane.runtime.export', (), object)",
+        "from elastane.cli.torch_process import run_module as r; r('elastane.runtime.export', (), object)",
         "torch",
     ),
     (

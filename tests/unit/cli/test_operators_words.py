@@ -17,11 +17,18 @@ from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 from elastane.api.rest import Change, Config, Trigger
 from elastane.api.rules import Rules
 from elastane.cli.main import app
-from elastane.cli.operators.calendar import Wish, days_of, days_text, next_text, when_of, when_text
-from elastane.cli.operators.config_file import config_of, read_config, value_of, yaml_of
-from elastane.cli.operators.differences import change_lines
-from elastane.cli.operators.quantities import duration_s, duration_text, limit, moment
-from elastane.client.context import Running, keep_running
+from elastane.cli.operators.calendar import (
+    ReservationTimes,
+    build_schedule,
+    format_days,
+    format_next,
+    format_schedule,
+    parse_days,
+)
+from elastane.cli.operators.config_file import format_config, parse_config, parse_yaml, read_config
+from elastane.cli.operators.differences import format_changes
+from elastane.cli.operators.quantities import duration_s, duration_text, parse_limit, parse_time
+from elastane.client.context import StartedController, save_running
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -46,19 +53,19 @@ def test_a_duration_is_read_back_as_it_is_shown(seconds):
 
 
 def test_moments_are_dates_times_or_so_long_ago():
-    assert moment("--from", "7d", NOW) == datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
-    assert moment("--from", "2026-11-01", NOW) == datetime(2026, 11, 1, tzinfo=UTC)
-    assert moment("--from", "2026-11-01T09:00+01:00", NOW) == datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
+    assert parse_time("--from", "7d", NOW) == datetime(2026, 11, 14, 12, 0, tzinfo=UTC)
+    assert parse_time("--from", "2026-11-01", NOW) == datetime(2026, 11, 1, tzinfo=UTC)
+    assert parse_time("--from", "2026-11-01T09:00+01:00", NOW) == datetime(2026, 11, 1, 8, 0, tzinfo=UTC)
     with pytest.raises(BadInput, match="--until 'tomorrow' is no moment"):
-        moment("--until", "tomorrow", NOW)
+        parse_time("--until", "tomorrow", NOW)
     with pytest.raises(BadInput, match="--from '99999999999d' is before the year 1"):
-        moment("--from", "99999999999d", NOW)
+        parse_time("--from", "99999999999d", NOW)
 
 
 def test_a_limit_is_a_number_or_unlimited():
-    assert (limit("--borrow", "16"), limit("--borrow", "unlimited")) == (16, None)
+    assert (parse_limit("--borrow", "16"), parse_limit("--borrow", "unlimited")) == (16, None)
     with pytest.raises(BadInput, match="--borrow '-1'"):
-        limit("--borrow", "-1")
+        parse_limit("--borrow", "-1")
 
 
 @pytest.mark.parametrize(
@@ -71,52 +78,52 @@ def test_a_limit_is_a_number_or_unlimited():
     ],
 )
 def test_days_are_listed_or_from_one_to_another(text, days):
-    assert days_of(text) == days
+    assert parse_days(text) == days
 
 
 @given(st.sets(st.sampled_from(DAYS), min_size=1))
 def test_days_are_read_back_as_they_are_shown(days):
-    assert set(days_of(days_text(days))) == days
+    assert set(parse_days(format_days(days))) == days
 
 
 class TestWhen:
     before = Weekly(days=("mon",), start=time(9), end=time(18), zone="Europe/Berlin")
 
     def test_what_is_not_typed_stays_as_it_was(self):
-        after = when_of(Wish(until="17:30"), self.before)
+        after = build_schedule(ReservationTimes(until="17:30"), self.before)
         assert after == Weekly(days=("mon",), start=time(9), end=time(17, 30), zone="Europe/Berlin")
-        assert when_of(Wish(), self.before) == self.before
+        assert build_schedule(ReservationTimes(), self.before) == self.before
 
     def test_a_new_one_needs_its_hours(self):
         with pytest.raises(BadInput, match="nothing says when"):
-            when_of(Wish(days="mon-fri"), None)
+            build_schedule(ReservationTimes(days="mon-fri"), None)
         with pytest.raises(BadInput, match="one is missing"):
-            when_of(Wish(start="2026-12-24T08:00"), None)
+            build_schedule(ReservationTimes(start="2026-12-24T08:00"), None)
 
     def test_weekly_and_once_do_not_mix(self):
         with pytest.raises(BadInput, match="are once"):
-            when_of(Wish(begin="09:00", until="10:00", start="2026-12-24"), None)
+            build_schedule(ReservationTimes(begin="09:00", until="10:00", start="2026-12-24"), None)
 
     def test_a_moment_without_a_zone_is_in_the_one_that_is_named(self):
-        wish = Wish(start="2026-12-24T08:00", end="2026-12-24T12:00+00:00", zone="Europe/Berlin")
-        found = when_of(wish, None)
+        wish = ReservationTimes(start="2026-12-24T08:00", end="2026-12-24T12:00+00:00", zone="Europe/Berlin")
+        found = build_schedule(wish, None)
         assert isinstance(found, Once)
         assert found.start.astimezone(UTC) == datetime(2026, 12, 24, 7, 0, tzinfo=UTC)
         assert found.end == datetime(2026, 12, 24, 12, 0, tzinfo=UTC)
 
     def test_it_is_shown_as_people_say_it(self):
-        assert when_text(self.before) == "mon 09:00-18:00 Europe/Berlin"
+        assert format_schedule(self.before) == "mon 09:00-18:00 Europe/Berlin"
         once = Once(start=datetime(2026, 12, 24, 8, tzinfo=UTC), end=datetime(2026, 12, 25, 9, tzinfo=UTC))
-        assert when_text(once) == "2026-12-24 08:00-2026-12-25 09:00 UTC"
+        assert format_schedule(once) == "2026-12-24 08:00-2026-12-25 09:00 UTC"
 
     def test_a_list_says_what_comes_next(self):
         reservation = Reservation(name="x", pool="p", devices=1, when=self.before)
         monday_s = datetime(2026, 11, 23, 8, 0, tzinfo=UTC).timestamp()
-        assert next_text(reservation, monday_s - 3600).startswith("from ")
-        assert next_text(reservation, monday_s - 300).endswith(", announced")
-        assert next_text(reservation, monday_s + 60).startswith("until ")
+        assert format_next(reservation, monday_s - 3600).startswith("from ")
+        assert format_next(reservation, monday_s - 300).endswith(", announced")
+        assert format_next(reservation, monday_s + 60).startswith("until ")
         once = Once(start=datetime(2026, 1, 1, tzinfo=UTC), end=datetime(2026, 1, 2, tzinfo=UTC))
-        assert next_text(Reservation(name="x", pool="p", devices=1, when=once), monday_s) == "over"
+        assert format_next(Reservation(name="x", pool="p", devices=1, when=once), monday_s) == "over"
 
 
 names = st.sampled_from(
@@ -169,7 +176,7 @@ configs = st.builds(
 @given(configs)
 @example(Config(priorities=(PriorityClass(name="a", value=0, description="\x85"),)))
 def test_a_configuration_is_read_back_as_it_was_written(config):
-    assert config_of(yaml_of(config)) == config
+    assert parse_config(format_config(config)) == config
 
 
 def test_times_of_day_are_times_with_and_without_quotes_and_seconds():
@@ -181,12 +188,12 @@ reservations:
   when: {type: weekly, start: START, end: 18:00, zone: Europe/Berlin}
 """
     for start in ("9:00", "09:00", '"09:00"', "09:00:00"):
-        (one,) = config_of(text.replace("START", start)).reservations or ()
+        (one,) = parse_config(text.replace("START", start)).reservations or ()
         assert one.when == Weekly(start=time(9), end=time(18), zone="Europe/Berlin")
 
 
 def test_plain_words_are_what_they_look_like():
-    assert value_of("{a: no, b: on, c: 12:30, d: 012, e: 1.5, f: true, g: ~, h: 2026-01-01}") == {
+    assert parse_yaml("{a: no, b: on, c: 12:30, d: 012, e: 1.5, f: true, g: ~, h: 2026-01-01}") == {
         "a": "no",
         "b": "on",
         "c": "12:30",
@@ -233,7 +240,7 @@ def test_changes_are_told_by_field():
         Change(kind="teams", name="new", change="add", after={"name": "new", "quotas": [], "cohort": "c"}),
         Change(kind="pools", name="old", change="remove", before={"name": "old", "devices": 3}),
     ]
-    assert change_lines(changes) == [
+    assert format_changes(changes) == [
         (
             "~ team vision: weight 1 -> 2.5, quotas.h100.nominalQuota 8 -> 4, "
             "quotas.h100.borrowingLimit none -> 2"
@@ -246,7 +253,7 @@ def test_changes_are_told_by_field():
 def test_up_beside_a_controller_of_this_home_says_that_it_runs_and_where(tmp_path, monkeypatch):
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     own = os.getpid()
-    keep_running(Running(url="http://127.0.0.1:7425", pid=own, started=identity.started(own) or 0))
+    save_running(StartedController(url="http://127.0.0.1:7425", pid=own, started=identity.started(own) or 0))
     answer = CliRunner().invoke(app, ["up", "--detach"])
     assert answer.exit_code == 2
     assert "a controller already runs here (http://127.0.0.1:7425" in answer.stderr

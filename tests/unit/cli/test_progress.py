@@ -5,8 +5,8 @@ from rich.console import Console
 
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
-from elastane.cli.runs.live import cells_of, panel, sparkline
-from elastane.cli.runs.progress import CURVE_POINTS, Curve, Progress, after_event, after_line
+from elastane.cli.runs.panel import draw_sparkline, draw_virtual_ranks, render_panel
+from elastane.cli.runs.progress import CURVE_POINTS, Curve, Progress, add_event, add_line
 from elastane.cli.words import event_text, step_text
 
 
@@ -14,7 +14,7 @@ def test_a_log_line_says_where_the_run_is_and_how_fast(lines) -> None:
     progress = Progress(steps=4)
     assert step_text(progress) == "waiting for the first step"
     for step in (1, 2):
-        progress = after_line(progress, lines(step))
+        progress = add_line(progress, lines(step))
     assert step_text(progress) == "step 2/4  loss 0.5000  1 worker  40 samples/s  0 s left"
     assert progress.samples == 8
 
@@ -30,20 +30,20 @@ def test_the_curve_covers_the_whole_run_in_bounded_memory() -> None:
 
 
 def test_a_sparkline_falls_with_the_loss() -> None:
-    assert sparkline([4.0, 3.0, 2.0, 1.0]) == "█▆▃▁"
-    assert sparkline([]) == ""
-    assert len(sparkline([1.0] * 500)) == 32
+    assert draw_sparkline([4.0, 3.0, 2.0, 1.0]) == "█▆▃▁"
+    assert draw_sparkline([]) == ""
+    assert len(draw_sparkline([1.0] * 500)) == 32
 
 
 def test_cells_show_which_virtual_ranks_are_whose() -> None:
-    assert cells_of([(0, 2), (3, 4)], 6, "green").plain == "●●·●··"
-    assert len(cells_of([(0, 500)], 1000, "green").plain) == 48
+    assert draw_virtual_ranks([(0, 2), (3, 4)], 6, "green").plain == "●●·●··"
+    assert len(draw_virtual_ranks([(0, 500)], 1000, "green").plain) == 48
 
 
 def test_starting_workers_are_news_only_before_the_first_step(lines) -> None:
     event = EventLine(time=1.0, kind="worker.ready", who="worker 3")
-    assert after_event(Progress(), event).events == (event,)
-    assert after_event(after_line(Progress(), lines(1)), event).events == ()
+    assert add_event(Progress(), event).events == (event,)
+    assert add_event(add_line(Progress(), lines(1)), event).events == ()
 
 
 def test_an_event_says_who_why_and_what_it_cost() -> None:
@@ -64,10 +64,10 @@ def test_an_event_says_who_why_and_what_it_cost() -> None:
 def test_the_panel_survives_odd_losses_and_markup(lines) -> None:
     console = Console(width=100, record=True, file=None, quiet=False, force_terminal=False)
     line = msgspec.structs.replace(lines(2), loss=None, workers={w: ((w, w + 1),) for w in range(40)})
-    progress = after_line(Progress(steps=4, virtual_ranks=40), line)
-    progress = after_event(progress, EventLine(time=0.0, kind="worker.failed", why="[bold]raised[/nonsense]"))
+    progress = add_line(Progress(steps=4, virtual_ranks=40), line)
+    progress = add_event(progress, EventLine(time=0.0, kind="worker.failed", why="[bold]raised[/nonsense]"))
     with console.capture() as captured:
-        console.print(panel(RunSpec(name="[red]trial", script="x"), progress, "Ctrl-C stops"))
+        console.print(render_panel(RunSpec(name="[red]trial", script="x"), progress, "Ctrl-C stops"))
     text = captured.get()
     for words in ("[red]trial", "not finite", "and 28 more", "[bold]raised[/nonsense]", "Ctrl-C stops"):
         assert words in text

@@ -11,7 +11,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts import run_directory
 from elastane.attempts.run_directory import check_name_is_free, claimed
-from elastane.cli.home import known_runs
+from elastane.cli.run_names import list_runs
 from elastane.observability.run_files import is_live
 
 SPEC = RunSpec(name="trial", script="train.py")
@@ -40,7 +40,7 @@ def test_no_two_secrets_are_the_same(home, tmp_path) -> None:
 def test_a_run_elsewhere_is_known_by_name(home, tmp_path) -> None:
     with claimed(SPEC, tmp_path / "elsewhere") as run_dir:
         assert run_dir.root == tmp_path / "elsewhere"
-    assert known_runs() == [RunDir(tmp_path / "elsewhere")]
+    assert list_runs() == [RunDir(tmp_path / "elsewhere")]
 
 
 def test_a_name_whose_run_was_removed_is_free_again(home, tmp_path) -> None:

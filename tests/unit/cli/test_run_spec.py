@@ -7,8 +7,8 @@ import pytest
 
 from elastane.api.errors import BadInput
 from elastane.api.spec import RunSpec
-from elastane.cli.runs.debugging import refuse_beside_debug
-from elastane.cli.runs.run_spec import Changes, Options, changed_spec, remarks, spec_of
+from elastane.cli.runs.debugger import check_debug_options
+from elastane.cli.runs.run_spec import Changes, Options, build_spec, change_spec, list_remarks
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def changed(options: Options, **changes) -> Options:
     ],
 )
 def test_the_range_of_workers(options, cpus, changes, expected) -> None:
-    spec = spec_of(changed(options, **changes), "trial", cpus)
+    spec = build_spec(changed(options, **changes), "trial", cpus)
     assert (spec.min_workers, spec.max_workers, spec.start) == expected
 
 
@@ -58,7 +58,7 @@ def test_the_range_of_workers(options, cpus, changes, expected) -> None:
     ],
 )
 def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does(options, changes, decides):
-    assert spec_of(changed(options, **changes), "trial", 8).self_sizing is decides
+    assert build_spec(changed(options, **changes), "trial", 8).self_sizing is decides
 
 
 @pytest.mark.parametrize(
@@ -85,26 +85,26 @@ def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does
 )
 def test_what_cannot_be_met_is_refused_in_words(options, changes, said) -> None:
     with pytest.raises(BadInput) as refused:
-        spec_of(changed(options, **changes), "trial", 8)
+        build_spec(changed(options, **changes), "trial", 8)
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "-x", "a b", "x" * 101])
 def test_a_name_is_a_directory_too(options, name) -> None:
     with pytest.raises(BadInput, match="cannot name a run"):
-        spec_of(options, name, 8)
+        build_spec(options, name, 8)
 
 
 def test_more_copies_than_workers_are_allowed_and_remarked_on(options) -> None:
-    spec = spec_of(changed(options, workers="1:4", copies="2"), "trial", 8)
+    spec = build_spec(changed(options, workers="1:4", copies="2"), "trial", 8)
     assert spec.copies == 2
-    assert "with fewer than 2 workers" in remarks(spec)[0]
-    assert remarks(spec_of(options, "trial", 8)) == []
+    assert "with fewer than 2 workers" in list_remarks(spec)[0]
+    assert list_remarks(build_spec(options, "trial", 8)) == []
 
 
 def test_the_script_is_found_from_any_directory(options, monkeypatch, script) -> None:
     monkeypatch.chdir(script.parent)
-    spec = spec_of(changed(options, script=Path(script.name)), "trial", 8)
+    spec = build_spec(changed(options, script=Path(script.name)), "trial", 8)
     assert Path(spec.script) == script
     assert spec.args == ("--lr", "0.1")
 
@@ -114,23 +114,23 @@ def test_the_script_is_found_from_any_directory(options, monkeypatch, script) ->
     [("5GB", 5 * 10**9), ("500 MB", 5 * 10**8), ("2GiB", 2 * 2**30), ("1.5k", 1500), ("1000", 1000)],
 )
 def test_sizes_are_read_as_people_write_them(options, text, expected) -> None:
-    assert spec_of(changed(options, max_shard_size=text), "n", 8).max_shard_bytes == expected
+    assert build_spec(changed(options, max_shard_size=text), "n", 8).max_shard_bytes == expected
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1", "0", "5XB"])
 def test_other_words_are_no_size(options, text) -> None:
     with pytest.raises(BadInput, match="--max-shard-size"):
-        spec_of(changed(options, max_shard_size=text), "n", 8)
+        build_spec(changed(options, max_shard_size=text), "n", 8)
 
 
 def test_the_optimizers_state_is_saved_only_where_one_worker_has_it_all(options) -> None:
-    assert spec_of(changed(options, save_optimizer=True), "n", 8).save_optimizer
+    assert build_spec(changed(options, save_optimizer=True), "n", 8).save_optimizer
     with pytest.raises(BadInput, match="--save-optimizer needs --copies all"):
-        spec_of(changed(options, save_optimizer=True, copies="2"), "n", 8)
+        build_spec(changed(options, save_optimizer=True, copies="2"), "n", 8)
 
 
 def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(options):
-    spec = spec_of(changed(options, debug=True), "trial", 8)
+    spec = build_spec(changed(options, debug=True), "trial", 8)
     assert (spec.min_workers, spec.max_workers, spec.start) == (1, 1, 1)
     assert spec.debug
     assert not spec.self_sizing
@@ -139,9 +139,9 @@ def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(options):
 def test_a_resumed_run_is_debugged_only_where_that_is_asked_for():
     spec = RunSpec(name="trial", script="/train.py", min_workers=2, max_workers=4, start=3)
     nothing = Changes(workers=None, start=None, copies=None, transport=None, checkpoints=None)
-    debugged = changed_spec(spec, msgspec.structs.replace(nothing, debug=True), 8)
+    debugged = change_spec(spec, msgspec.structs.replace(nothing, debug=True), 8)
     assert (debugged.min_workers, debugged.max_workers, debugged.start, debugged.debug) == (1, 1, 1, True)
-    assert not changed_spec(debugged, nothing, 8).debug
+    assert not change_spec(debugged, nothing, 8).debug
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_resumed_run_is_debugged_only_where_that_is_asked_for():
 )
 def test_what_contradicts_debug_is_refused_by_name(contradiction, words):
     with pytest.raises(BadInput) as refused:
-        refuse_beside_debug(**{"workers": None, "start": None, "as_json": False} | contradiction)
+        check_debug_options(**{"workers": None, "start": None, "as_json": False} | contradiction)
     assert words in refused.value.what
     assert refused.value.means
     assert refused.value.do
@@ -164,4 +164,4 @@ def test_what_contradicts_debug_is_refused_by_name(contradiction, words):
 
 @pytest.mark.parametrize("workers", [None, "1", "1:1"])
 def test_one_worker_contradicts_nothing(workers):
-    refuse_beside_debug(workers=workers, start=1, as_json=False)
+    check_debug_options(workers=workers, start=1, as_json=False)

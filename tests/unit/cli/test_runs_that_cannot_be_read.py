@@ -7,7 +7,7 @@ import pytest
 
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
-from elastane.cli.runs.listing import listing
+from elastane.cli.runs.listing import list_
 from elastane.cli.runs.ps import ps
 from tests.hostile import STAND_INS, replaced
 
@@ -27,7 +27,7 @@ def bad(tmp_path, monkeypatch) -> RunDir:
 @pytest.mark.parametrize("file", ["run", "ledger", "events", "lock"])
 def test_the_others_are_listed(bad, capsys, file, stand_in) -> None:
     replaced(getattr(bad, file), stand_in)
-    listing(as_json=True)
+    list_(as_json=True)
     states = {row["name"]: row["state"] for row in json.loads(capsys.readouterr().out)}
     assert states["good"] != "unreadable"
     # A last line without its end is left out: its writer may be writing it.

@@ -9,10 +9,10 @@ import pytest
 from elastane.api.errors import BadInput
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.quotas import Team
+from elastane.cli.documents import read_yaml
 from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
-from elastane.cli.jobs.scale import limits_of
+from elastane.cli.jobs.scale import parse_limits
 from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, limits_text, notes, wished
-from elastane.cli.written import from_yaml
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
@@ -186,7 +186,7 @@ def test_what_is_wrong_with_json_itself_is_named_with_the_file(tmp_path, text, s
 
 
 def test_what_a_merge_key_brings_may_be_said_otherwise() -> None:
-    assert from_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == {
+    assert read_yaml("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}") == {
         "a": {"x": 1, "y": 2},
         "b": {"x": 1, "y": 3},
     }
@@ -208,8 +208,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
 
 
 def test_one_number_is_both_limits() -> None:
-    assert limits_of("3", None, None) == (3, 3)
-    assert limits_of(None, 1, None) == (1, None)
+    assert parse_limits("3", None, None) == (3, 3)
+    assert parse_limits(None, 1, None) == (1, None)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from elastane.cli.tables import print_whole, table_of
+from elastane.cli.tables import build_table, print_wide
 
 TITLES = ("token", "user", "made", "cost", "note")
 ROWS = [
@@ -16,7 +16,7 @@ ROWS = [
 
 def shown(columns: int, *, terminal: bool = True, **how) -> list[str]:
     console = Console(file=io.StringIO(), width=columns, force_terminal=terminal, color_system=None)
-    print_whole(console, table_of(TITLES, ROWS, numbers=("cost",), **how))
+    print_wide(console, build_table(TITLES, ROWS, numbers=("cost",), **how))
     return console.file.getvalue().splitlines()
 
 
@@ -52,5 +52,5 @@ def test_a_text_is_not_folded_into_a_column_of_single_words() -> None:
 
 def test_a_column_with_nothing_in_it_is_left_out() -> None:
     console = Console(file=io.StringIO(), width=80)
-    print_whole(console, table_of(("a", "b"), [("1", ""), ("2", "")]))
+    print_wide(console, build_table(("a", "b"), [("1", ""), ("2", "")]))
     assert console.file.getvalue().split() == ["a", "1", "2"]

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from elastane.api.errors import BadInput
 from elastane.api.serving import Ready
-from elastane.client.cluster import Cluster, Unreachable
-from elastane.client.context import connect, kept_context, running
-from elastane.client.controller_lock import holder
+from elastane.client.cluster import Cluster, ControllerUnreachable
+from elastane.client.context import connect, read_context, read_running
+from elastane.client.controller_lock import find_lock_holder
 
 pytestmark = pytest.mark.processes
 
@@ -39,7 +39,7 @@ def elastane(*args: str) -> subprocess.CompletedProcess[str]:
 def cleaned(home: Path) -> Iterator[None]:
     """Whatever a test leaves running is ended."""
     yield
-    found = running()
+    found = read_running()
     if found is not None:
         subprocess.run([*ELASTANE, "down"], capture_output=True, check=False, timeout=WAIT_S)
 
@@ -100,7 +100,7 @@ def test_a_second_up_is_refused_in_words_and_leaves_the_first_alone(home):
     assert second.returncode == 2
     assert f"a controller already runs here ({first.url}" in second.stderr
     assert "elastane down" in second.stderr
-    assert running().pid == first.pid
+    assert read_running().pid == first.pid
     with connect() as cluster:
         assert cluster.version().elastane
 
@@ -144,7 +144,7 @@ def test_each_stores_token_counts_when_its_controller_is_started_again(home, tmp
     assert all(tokens)
     for store, token in (((), tokens[0]), ((other,), tokens[1])):
         assert up(*store).token == ""
-        assert kept_context().token == token
+        assert read_context().token == token
         with connect() as cluster:
             assert cluster.version().elastane
         elastane("down")
@@ -212,7 +212,10 @@ def test_with_a_certificate_of_ones_own_others_are_let_in_and_clients_check_it(h
     with Cluster(url, ready.token, verify=str(certificate[0])) as cluster:
         assert cluster.version().elastane
     # At once: asking again would not change it.
-    with Cluster(url, ready.token, timeout_s=1e9) as cluster, pytest.raises(Unreachable, match="not trusted"):
+    with (
+        Cluster(url, ready.token, timeout_s=1e9) as cluster,
+        pytest.raises(ControllerUnreachable, match="not trusted"),
+    ):
         cluster.version()
 
 
@@ -286,7 +289,7 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_says_how_
     assert "was ended again" in refused.stderr
     assert "free some space" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert holder(small_home) is None, "its process is still there"
+    assert find_lock_holder(small_home) is None, "its process is still there"
     assert elastane("down").returncode == 2
 
     (small_home / "ballast").unlink()
@@ -294,7 +297,7 @@ def test_a_controller_that_cannot_be_recorded_is_ended_and_the_message_says_how_
     assert "elastane up --new-token" in refused.stderr
     again = up(store, "--new-token")
     assert again.token
-    assert running().pid == again.pid == holder(small_home)
+    assert read_running().pid == again.pid == find_lock_holder(small_home)
     assert elastane("down").returncode == 0
 
 
@@ -309,7 +312,7 @@ def test_a_full_disk_under_all_of_it_is_named_though_nothing_can_be_logged(small
     assert "is full" in refused.stderr or "No space left" in refused.stderr
     assert "do: " in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert holder(small_home) is None
+    assert find_lock_holder(small_home) is None
 
 
 @pytest.mark.parametrize("record", ["missing", "of the one before", "cut off"])
@@ -320,7 +323,7 @@ def test_down_and_up_find_the_controller_that_is_there_whatever_is_recorded(home
     if record == "missing":
         path.unlink()
     if record == "of the one before":
-        before = msgspec.structs.replace(running(), pid=os.getppid(), started=1)
+        before = msgspec.structs.replace(read_running(), pid=os.getppid(), started=1)
         path.write_bytes(msgspec.json.encode(before))
     if record == "cut off":
         path.write_bytes(recorded[:10])
@@ -330,5 +333,5 @@ def test_down_and_up_find_the_controller_that_is_there_whatever_is_recorded(home
     down = elastane("down", "--json")
     assert down.returncode == 0, down.stderr
     assert msgspec.json.decode(down.stdout) == {"pid": first.pid, "ended": True}
-    assert holder(home) is None
+    assert find_lock_holder(home) is None
     path.unlink(missing_ok=True)

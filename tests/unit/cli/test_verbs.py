@@ -223,7 +223,7 @@ def test_resize_returns_when_accepted(elastane, finished_run, asked) -> None:
 
 
 def test_resize_with_wait_returns_when_they_train(elastane, finished_run, asked, monkeypatch) -> None:
-    monkeypatch.setattr("elastane.cli.runs.status.LOOK_S", 0.0)
+    monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
     finished_run()
     heard, answers = asked
     for generation, second in ((1, "starting"), (2, "ready"), (2, "member")):
@@ -245,7 +245,7 @@ def test_resize_with_wait_fails_when_the_run_gives_up(elastane, finished_run, as
 
 
 def test_drain_with_wait_returns_once_the_worker_is_out(elastane, finished_run, asked, monkeypatch) -> None:
-    monkeypatch.setattr("elastane.cli.runs.status.LOOK_S", 0.0)
+    monkeypatch.setattr("elastane.cli.runs.requests.LOOK_S", 0.0)
     finished_run()
     heard, answers = asked
     both = (worker(0, 1), worker(1, 1, "draining"))

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from elastane.cli.runs.verify import show_verdict
+from elastane.cli.runs.verify import print_verdict
 from elastane.observability.coverage import EpochCoverage
 from elastane.observability.verify import Verdict
 
@@ -23,7 +23,7 @@ def test_many_epochs_of_which_the_same_is_to_be_said_share_a_line():
         problems=(),
         not_finite=(),
     )
-    show_verdict(verdict, Console(file=screen, width=200))
+    print_verdict(verdict, Console(file=screen, width=200))
     assert screen.getvalue().splitlines()[1:3] == [
         "  epochs 0 to 29, each: 8 samples once, 0 never, 0 repeatedly",
         "  epoch 30 (unfinished): 3 samples once, 5 never, 0 repeatedly",

@@ -21,7 +21,7 @@ from elastane.api.orders import Kill, Start
 from elastane.api.run_as import RunAs, parse_run_as
 from elastane.api.rundir import RunDir
 from elastane.attempts.attempt_file import write_attempt
-from elastane.client.owner_rights import rights_of_owner
+from elastane.client.owner_rights import use_owner_rights
 from elastane.engines.local import accounts, beginning, isolation
 from elastane.engines.local.accounts import Account, account_of, find_account
 from elastane.engines.local.engine import LocalEngine
@@ -155,7 +155,7 @@ def test_a_link_to_a_file_of_roots_is_not_read_with_the_rights_of_its_owner(plac
     (theirs / "link").symlink_to(secret)
     os.link(secret, theirs / "second-name")
     os.chown(theirs, NOBODY, NOBODY)
-    with rights_of_owner(theirs):
+    with use_owner_rights(theirs):
         for name in ("link", "second-name"):
             with pytest.raises(PermissionError):
                 (theirs / name).read_text()
@@ -167,16 +167,16 @@ def test_a_link_to_a_file_of_roots_is_not_read_with_the_rights_of_its_owner(plac
 @as_root
 def test_the_rights_come_back_after_a_failure(tmp_path) -> None:
     os.chown(tmp_path, NOBODY, NOBODY)
-    with pytest.raises(RuntimeError), rights_of_owner(tmp_path):
+    with pytest.raises(RuntimeError), use_owner_rights(tmp_path):
         raise RuntimeError
     (tmp_path / "made").touch()
     assert (tmp_path / "made").stat().st_uid == 0
 
 
 def test_ones_own_files_are_accessed_as_ever(tmp_path) -> None:
-    with rights_of_owner(tmp_path):
+    with use_owner_rights(tmp_path):
         (tmp_path / "made").touch()
-    with rights_of_owner(tmp_path / "not there"):
+    with use_owner_rights(tmp_path / "not there"):
         assert (tmp_path / "made").exists()
 
 

@@ -9,9 +9,15 @@ from elastane.api.checkpoints import Damage, Manifest, Retention, Summary
 from elastane.api.errors import BadInput, NoSuchFile
 from elastane.cli.checkpoints.export import export
 from elastane.cli.checkpoints.now import now
-from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen, origin_of
-from elastane.cli.moments import in_local_time
-from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.cli.checkpoints.selection import (
+    Checkpoint,
+    Checkpoints,
+    find_origin,
+    open_catalog,
+    select_checkpoint,
+)
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.timestamps import localize_timestamps
 from elastane.observability.quantities import size_text
 
 HELP = """
@@ -32,21 +38,21 @@ SHOWN = 20
 """Tensors shown one by one; --json has them all."""
 
 
-def listing(run: Checkpoints, as_json: AsJson = False) -> None:
+def list_(run: Checkpoints, as_json: AsJson = False) -> None:
     """Show the checkpoints of RUN, oldest first.
 
     With --json, a list of objects with the keys name, state, step, resumed,
     bytes, created, metrics and damages.
     """
-    catalog = catalog_of(run)
+    catalog = open_catalog(run)
     found = catalog.found()
     if as_json:
         print_json(found)
         return
     if not found:
-        talk().print(f"no checkpoints in {catalog.place.url}", markup=False)
+        open_console().print(f"no checkpoints in {catalog.place.url}", markup=False)
         return
-    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415 - a program needs no tables
+    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - a program needs no tables
 
     cells = [
         (
@@ -54,16 +60,16 @@ def listing(run: Checkpoints, as_json: AsJson = False) -> None:
             str(summary.step),
             size_text(summary.bytes) if summary.bytes else "",
             summary.state,
-            in_local_time(summary.created),
-            metric_words(summary),
+            localize_timestamps(summary.created),
+            format_metrics(summary),
         )
         for summary in found
     ]
     titles = ("name", "step", "size", "state", "written", "metrics")
-    print_whole(talk(), table_of(titles, cells, numbers=("step", "size")))
+    print_wide(open_console(), build_table(titles, cells, numbers=("step", "size")))
     for summary in found:
         for damage in summary.damages:
-            talk().print(f"{summary.name}: {damage}", markup=False)
+            open_console().print(f"{summary.name}: {damage}", markup=False)
 
 
 def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
@@ -71,8 +77,8 @@ def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fals
 
     With --json, the manifest itself.
     """
-    catalog = catalog_of(run)
-    name = chosen(catalog, checkpoint)
+    catalog = open_catalog(run)
+    name = select_checkpoint(catalog, checkpoint)
     try:
         manifest = catalog.load(name)
     except NoSuchFile as error:
@@ -89,8 +95,8 @@ def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fa
     With --json, an object with the keys name, ok, bytes and damages. The exit
     code is 0 if it is good, 1 if not.
     """
-    catalog = catalog_of(run)
-    name = chosen(catalog, checkpoint)
+    catalog = open_catalog(run)
+    name = select_checkpoint(catalog, checkpoint)
     try:
         damages = catalog.verify(name)
     except NoSuchFile:
@@ -99,7 +105,7 @@ def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fa
     if as_json:
         print_json({"name": name, "ok": not damages, "bytes": size_bytes, "damages": damages})
     else:
-        console = talk()
+        console = open_console()
         for damage in damages:
             console.print(f"{name}/{damage}", markup=False)
         console.print(f"{name} is damaged" if damages else f"{name} is good, {size_text(size_bytes)} read")
@@ -139,13 +145,13 @@ def prune(
 
     With --json, an object with the keys deleted (each name and why) and dry_run.
     """
-    catalog = catalog_of(run)
-    rules = Retention(last=last, every=every, best=best_rule(best), origin=origin_of(run))
+    catalog = open_catalog(run)
+    rules = Retention(last=last, every=every, best=parse_best_rule(best), origin=find_origin(run))
     gone = catalog.prunable(rules) if dry_run else catalog.prune(rules)
     if as_json:
         print_json({"deleted": gone, "dry_run": dry_run})
         return
-    console = talk()
+    console = open_console()
     for deletion in gone:
         console.print(
             f"{'would delete' if dry_run else 'deleted'} {deletion.name}: {deletion.why}", markup=False
@@ -154,7 +160,7 @@ def prune(
         console.print("nothing to delete")
 
 
-def best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
+def parse_best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
     """``eval_loss:min`` as a rule.
 
     Raises:
@@ -171,12 +177,12 @@ def best_rule(text: str | None) -> tuple[str, Literal["min", "max"]] | None:
 
 
 def show_manifest(manifest: Manifest, url: str) -> None:
-    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415 - a program needs no tables
+    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - a program needs no tables
 
-    console = talk()
+    console = open_console()
     tensors = manifest.tensors
     console.print(
-        f"{url}/{manifest.name}: step {manifest.step}, written {in_local_time(manifest.created)}, "
+        f"{url}/{manifest.name}: step {manifest.step}, written {localize_timestamps(manifest.created)}, "
         f"{len(tensors)} tensors, {size_text(manifest.bytes)}, {manifest.seconds:.1f} s from the copy on",
         markup=False,
     )
@@ -187,17 +193,17 @@ def show_manifest(manifest: Manifest, url: str) -> None:
         (part.name, size_text(part.bytes), str(len(part.items)) if part.items else "", part.checksum)
         for part in manifest.parts
     ]
-    print_whole(console, table_of(("file", "size", "items", "xxh128"), files, numbers=("size", "items")))
+    print_wide(console, build_table(("file", "size", "items", "xxh128"), files, numbers=("size", "items")))
     shapes = [
         (key, facts.dtype, " x ".join(map(str, facts.shape)) or "scalar")
         for key, facts in list(tensors.items())[:SHOWN]
     ]
-    print_whole(console, table_of(("tensor", "dtype", "shape"), shapes))
+    print_wide(console, build_table(("tensor", "dtype", "shape"), shapes))
     if len(tensors) > SHOWN:
         console.print(f"and {len(tensors) - SHOWN} more; --json has them all")
 
 
-def metric_words(summary: Summary) -> str:
+def format_metrics(summary: Summary) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in summary.metrics.items())
 
 
@@ -208,9 +214,9 @@ checkpoint = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-checkpoint.command()(verb(now))
-checkpoint.command("list")(verb(listing))
-checkpoint.command()(verb(show))
-checkpoint.command()(verb(verify))
-checkpoint.command()(verb(export))
-checkpoint.command()(verb(prune))
+checkpoint.command()(wrap_command(now))
+checkpoint.command("list")(wrap_command(list_))
+checkpoint.command()(wrap_command(show))
+checkpoint.command()(wrap_command(verify))
+checkpoint.command()(wrap_command(export))
+checkpoint.command()(wrap_command(prune))

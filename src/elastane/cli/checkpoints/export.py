@@ -8,12 +8,12 @@ import typer
 from elastane.api.errors import NoSuchRun
 from elastane.api.export import Exported
 from elastane.api.spec import MAX_SHARD_BYTES
-from elastane.cli.checkpoints.which import Checkpoint, Checkpoints, catalog_of, chosen
+from elastane.cli.checkpoints.selection import Checkpoint, Checkpoints, open_catalog, select_checkpoint
+from elastane.cli.command import AsJson
 from elastane.cli.runs import export as finished
-from elastane.cli.runs.export import DType, Format, options_of, show_exported
-from elastane.cli.verb import AsJson
-from elastane.cli.with_torch import said_by
-from elastane.client.resolve import find_run
+from elastane.cli.runs.export import DType, Format, build_export_options, show_exported
+from elastane.cli.torch_process import run_module
+from elastane.client.runs_home import find_run
 from elastane.observability.run_files import read_record
 
 
@@ -40,16 +40,16 @@ def export(
 
       $ elastane checkpoint export demo 1500 --format hf --out demo-1500
     """
-    catalog = catalog_of(run)
-    name = chosen(catalog, checkpoint)
+    catalog = open_catalog(run)
+    name = select_checkpoint(catalog, checkpoint)
     folder = (out or Path(f"{name}-{form}")).absolute()
     options = ["--checkpoints", catalog.place.url, "--checkpoint", name]
-    options += ["--max-shard-bytes", str(max_shard_bytes(run))]
-    options += options_of(form, folder, dtype, optimizer=optimizer)
-    show_exported(said_by(finished.MODULE, options, Exported), name, form, as_json=as_json)
+    options += ["--max-shard-bytes", str(read_max_shard_bytes(run))]
+    options += build_export_options(form, folder, dtype, optimizer=optimizer)
+    show_exported(run_module(finished.MODULE, options, Exported), name, form, as_json=as_json)
 
 
-def max_shard_bytes(run: str) -> int:
+def read_max_shard_bytes(run: str) -> int:
     """As the run was asked to cut its model."""
     try:
         return read_record(find_run(run)).spec.max_shard_bytes

@@ -9,9 +9,9 @@ from elastane.api.control import AskCheckpoint, AskStatus
 from elastane.api.errors import BadInput, NoSuchRun, RunFailed
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.cli.runs.status import asked
-from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.runs.requests import send_request
+from elastane.client.runs_home import find_run
 from elastane.observability.quantities import size_text
 from elastane.observability.run_files import decode_event_line, is_live, read_record
 from elastane.observability.tail import Tail
@@ -47,14 +47,14 @@ def now(
         )
     written = Tail(run_dir.events)
     written.new_lines()
-    answer = asked(run_dir, AskCheckpoint())
-    console = talk(as_json=as_json)
+    answer = send_request(run_dir, AskCheckpoint())
+    console = open_console(as_json=as_json)
     if not wait:
         console.print(f"accepted: the state after step {answer.step}, or a little later, will be kept")
         if as_json:
             print_json({"ok": True, "step": answer.step})
         return
-    saved = awaited(run_dir, written, answer.step, answer.term, console)
+    saved = wait_for_checkpoint(run_dir, written, answer.step, answer.term, console)
     name, step = str(saved.detail["name"]), saved.detail["step"]
     size_bytes = saved.detail["bytes"]
     console.print(f"{name} exists: {size_text(float(size_bytes or 0))}", markup=False)
@@ -62,7 +62,9 @@ def now(
         print_json({"ok": True, "name": name, "step": step, "bytes": size_bytes})
 
 
-def awaited(run_dir: RunDir, written: Tail, step: int, term: int, console: "Console") -> EventLine:
+def wait_for_checkpoint(
+    run_dir: RunDir, written: Tail, step: int, term: int, console: "Console"
+) -> EventLine:
     """The event of a checkpoint of this step or a later one.
 
     Raises:
@@ -80,16 +82,16 @@ def awaited(run_dir: RunDir, written: Tail, step: int, term: int, console: "Cons
                 console.print(event_text(event))
         if not live:
             raise RunFailed("the run ended before the checkpoint was written")
-        term = still_wanted(run_dir, term)
+        term = repeat_request(run_dir, term)
         time.sleep(LOOK_S)
 
 
-def still_wanted(run_dir: RunDir, term: int) -> int:
+def repeat_request(run_dir: RunDir, term: int) -> int:
     """A coordinator that has died took the wish with it; returns the term of the present one."""
     try:
-        present = asked(run_dir, AskStatus()).term
+        present = send_request(run_dir, AskStatus()).term
         if present != term:
-            asked(run_dir, AskCheckpoint())
+            send_request(run_dir, AskCheckpoint())
     except (NoSuchRun, BadInput):
         return term  # at its end, when it keeps its state by itself
     return present

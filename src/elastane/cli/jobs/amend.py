@@ -10,8 +10,8 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.rest import Bounds, Job
+from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import deadline_of, late
-from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
 from elastane.scheduler.explain import cost_text
 
@@ -54,11 +54,11 @@ def amend(
     if loss == NONE and by is None:
         by = NONE  # a time by which nothing is wanted: it was the loss's
     bounds = Bounds(
-        budget=_said("--budget", budget, _number),
-        deadline=_said("--deadline", deadline, _moment("--deadline")),
-        loss=_said("--loss", loss, _number),
-        by=_said("--by", by, _moment("--by")),
-        throughput=_said("--throughput", throughput, _number),
+        budget=_read_value("--budget", budget, _parse_number),
+        deadline=_read_value("--deadline", deadline, _parse_time("--deadline")),
+        loss=_read_value("--loss", loss, _parse_number),
+        by=_read_value("--by", by, _parse_time("--by")),
+        throughput=_read_value("--throughput", throughput, _parse_number),
     )
     if bounds == Bounds():
         raise BadInput(
@@ -70,30 +70,30 @@ def amend(
         print_json(found)
         return
     now = datetime.now().astimezone()
-    talk().print(f"{job} has now {words_of(found, now)}", markup=False)
+    open_console().print(f"{job} has now {format_bounds(found, now)}", markup=False)
     if note := late(found.spec.deadline, now):
-        talk().print(f"note: {note}", markup=False)
+        open_console().print(f"note: {note}", markup=False)
 
 
-def words_of(job: Job, now: datetime) -> str:
+def format_bounds(job: Job, now: datetime) -> str:
     """The bounds that a job has."""
     spec = job.spec
     target, spent = spec.target, cost_text(job.spent_by(now.timestamp()))
     found = [
         f"a budget of {spec.budget:g} ({spent} spent)" if spec.budget is not None else "",
-        f"a deadline, {_clock(spec.deadline)}" if spec.deadline is not None else "",
+        f"a deadline, {_format_minute(spec.deadline)}" if spec.deadline is not None else "",
         f"a loss to reach, {target.loss:g}" if target.loss is not None else "",
-        f"a time to reach it by, {_clock(target.by)}" if target.by is not None else "",
+        f"a time to reach it by, {_format_minute(target.by)}" if target.by is not None else "",
         f"{target.throughput:g} samples a second to reach" if target.throughput is not None else "",
     ]
     return ", ".join(filter(None, found)) or "no bounds"
 
 
-def _clock(moment: datetime) -> str:
+def _format_minute(moment: datetime) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}"
 
 
-def _said(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
+def _read_value(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspec.UnsetType | None:
     """What was typed, as a value.
 
     Raises:
@@ -109,12 +109,12 @@ def _said(option: str, text: str | None, read: Callable[[str], T]) -> T | msgspe
         raise BadInput(f"{option} {text!r} is no number", do=f'write a number, or "{NONE}"') from None
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(text)
     return value
 
 
-def _moment(option: str) -> Callable[[str], datetime]:
+def _parse_time(option: str) -> Callable[[str], datetime]:
     return lambda text: deadline_of(text, datetime.now().astimezone(), option)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.rest import ENDED, Event, Health, Job
-from elastane.cli.moments import moment_text
-from elastane.cli.verb import AsJson, JobName, print_json, talk
+from elastane.cli.command import AsJson, JobName, open_console, print_json
+from elastane.cli.timestamps import format_timestamp
 from elastane.client.context import connect
 from elastane.scheduler.explain import cost_text
 
@@ -32,28 +32,28 @@ def describe(job: JobName, as_json: AsJson = False) -> None:
             return
         events = deque(cluster.events(job), maxlen=SHOWN)
         health = cluster.health()
-    show(found, list(events), health)
+    print_job(found, list(events), health)
 
 
-def show(job: Job, events: list[Event], health: Health) -> None:
+def print_job(job: Job, events: list[Event], health: Health) -> None:
     from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
     from rich.text import Text  # noqa: PLC0415
 
     from elastane.api.printable import folded  # noqa: PLC0415
     from elastane.cli.jobs.words import event_text, explanation_lines, health_lines  # noqa: PLC0415
-    from elastane.cli.tables import UNBOUNDED, print_whole  # noqa: PLC0415
+    from elastane.cli.tables import UNBOUNDED, print_wide  # noqa: PLC0415
 
-    console = talk()
+    console = open_console()
     if health.status == "failing" and job.state not in ENDED:
         # What follows may be out of date.
         for warning in health_lines(health.problems, time.time()):
-            print_whole(console, warning)
+            print_wide(console, warning)
     grid = Table.grid(padding=(0, 3, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    for title, value in facts(job):
+    for title, value in list_facts(job):
         grid.add_row(title, Text(folded(value, UNBOUNDED)) if isinstance(value, str) else value)
-    print_whole(console, grid)
+    print_wide(console, grid)
     if job.state not in ENDED:
         console.print()
         for line in explanation_lines(job.explained):
@@ -67,7 +67,7 @@ def show(job: Job, events: list[Event], health: Health) -> None:
         console.print_quoted(job.traceback)
 
 
-def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
+def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Titles and values; what is not known is left out."""
     from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
         awaits_next_try,
@@ -84,34 +84,34 @@ def facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     pairs: list[tuple[str, str | Text]] = [
         ("name", job.name),
         ("state", state_text(job, now_s)),
-        ("next try", moment_text(job.retry_at_s) if awaits_next_try(job, now_s) else ""),
+        ("next try", format_timestamp(job.retry_at_s) if awaits_next_try(job, now_s) else ""),
         ("why" if job.state in ENDED else "last attempt", job.why),
         ("team", owner + (f", queue {job.queue}" if job.queue else "")),
         ("priority", job.priority_class),
         ("workers", workers_text(job)),
         ("in", ", ".join(f"{pool}: {workers}" for pool, workers in job.grant.workers.items())),
-        ("each", each_text(job)),
+        ("each", format_resources(job)),
         ("step", step_text(job)),
         ("loss", loss_of(job)),
         ("samples/s", speed_text(job)),
         ("speeds", ", ".join(f"{count}: {speed:,.0f}/s" for count, speed in job.observed.speeds)),
         ("runs", " ".join(spec.program)),
         ("begins in", spec.working_dir),
-        ("data in", data_text(job)),
-        ("deadline", "" if spec.deadline is None else moment_text(spec.deadline.timestamp())),
-        ("target", target_text(job)),
-        ("time limit", limit_text(job, now_s)),
-        ("cost", cost_of(job, now_s)),
+        ("data in", format_data(job)),
+        ("deadline", "" if spec.deadline is None else format_timestamp(spec.deadline.timestamp())),
+        ("target", format_target(job)),
+        ("time limit", format_time_limit(job, now_s)),
+        ("cost", format_cost(job, now_s)),
         ("was", format_attempts(job)),
-        ("submitted", f"{moment_text(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
-        ("started", moment_text(job.started_s)),
-        ("ended", moment_text(job.ended_s)),
+        ("submitted", f"{format_timestamp(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
+        ("started", format_timestamp(job.started_s)),
+        ("ended", format_timestamp(job.ended_s)),
         ("run", job.run_dir),
     ]
     return ((title, value) for title, value in pairs if value)
 
 
-def each_text(job: Job) -> str:
+def format_resources(job: Job) -> str:
     """What a worker takes."""
     resources = job.spec.resources_per_worker
     devices = f"{resources.devices} device{'s' * (resources.devices > 1)}"
@@ -120,23 +120,23 @@ def each_text(job: Job) -> str:
     return ", ".join([devices + kinds, *terms])
 
 
-def data_text(job: Job) -> str:
+def format_data(job: Job) -> str:
     """Where its data may be read; empty: anywhere."""
     data = job.spec.data
     regions = [" or ".join(data.regions)] if data.regions else []
     return ", ".join([*regions, *(f"{key}={value}" for key, value in data.labels.items())])
 
 
-def target_text(job: Job) -> str:
+def format_target(job: Job) -> str:
     """What is enough, or ends it."""
     target = job.spec.target
-    by = "" if target.by is None else f" by {moment_text(target.by.timestamp())}"
+    by = "" if target.by is None else f" by {format_timestamp(target.by.timestamp())}"
     loss = [] if target.loss is None else [f"loss {target.loss:g}{by}"]
     speed = [] if target.throughput is None else [f"{target.throughput:g} samples/s"]
     return ", ".join(loss + speed)
 
 
-def limit_text(job: Job, now_s: float) -> str:
+def format_time_limit(job: Job, now_s: float) -> str:
     """How long it may hold devices, and how long it has."""
     from elastane.cli.jobs.words import time_text  # noqa: PLC0415 - rich
 
@@ -147,7 +147,7 @@ def limit_text(job: Job, now_s: float) -> str:
     return f"{time_text(limit_s)} of running, {time_text(job.active_s + now_s - since_s)} used"
 
 
-def cost_of(job: Job, now_s: float) -> str:
+def format_cost(job: Job, now_s: float) -> str:
     """What it has cost by now; empty: nothing, and no budget limits that."""
     spent, budget = job.spent_by(now_s), job.spec.budget
     if not spent and budget is None:

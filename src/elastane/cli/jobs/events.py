@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastane.api.rest import ENDED, Event
-from elastane.cli.verb import print_json, talk
+from elastane.cli.command import open_console, print_json
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
@@ -13,39 +13,39 @@ if TYPE_CHECKING:
 LAST = frozenset({"job.finished", "job.failed", "job.cancelled"})
 
 
-def job_events(name: str, *, follow: bool, as_json: bool) -> None:
+def show_job_events(name: str, *, follow: bool, as_json: bool) -> None:
     """Those of one job; followed until it has ended."""
-    show = _shown(of_job=True, as_json=as_json)
+    show = _make_printer(of_job=True, as_json=as_json)
     with connect() as cluster:
         after = 0
         for event in cluster.events(name):
             show(event)
             after = event.id
-        if not follow or _ended(cluster, name):
+        if not follow or _has_ended(cluster, name):
             return
         for event in cluster.watch(job=name, after=after):
             show(event)
             # One that is asked to end says so before it has.
-            if event.kind in LAST and _ended(cluster, name):
+            if event.kind in LAST and _has_ended(cluster, name):
                 return
 
 
-def cluster_events(*, as_json: bool) -> None:
+def show_cluster_events(*, as_json: bool) -> None:
     """Whatever happens in the cluster from now on, as far as the token may see it."""
-    show = _shown(of_job=False, as_json=as_json)
+    show = _make_printer(of_job=False, as_json=as_json)
     with connect() as cluster:
         for event in cluster.watch():
             show(event)
 
 
-def _ended(cluster: "Cluster", name: str) -> bool:
+def _has_ended(cluster: "Cluster", name: str) -> bool:
     return cluster.job(name).state in ENDED
 
 
-def _shown(*, of_job: bool, as_json: bool) -> Callable[[Event], None]:
+def _make_printer(*, of_job: bool, as_json: bool) -> Callable[[Event], None]:
     if as_json:
         return print_json
     from elastane.cli.jobs.words import event_text  # noqa: PLC0415 - rich
 
-    console = talk()
+    console = open_console()
     return lambda event: console.print(event_text(event, of_job=of_job))

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 from elastane.api.printable import folded
 from elastane.api.rest import Decided
-from elastane.cli.moments import in_local_time, moment_text
-from elastane.cli.verb import print_json, talk
+from elastane.cli.command import open_console, print_json
+from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def job_explained(job: str, *, as_json: bool) -> None:
+def explain_job(job: str, *, as_json: bool) -> None:
     with connect() as cluster:
         told = cluster.explain(job)
         if as_json:
@@ -24,7 +24,7 @@ def job_explained(job: str, *, as_json: bool) -> None:
 
     from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
 
-    console = talk()
+    console = open_console()
     if found.ended_s is not None:
         why = f": {found.why}" if found.why else ""
         console.print(f"{job} has ended ({found.state}){why}", markup=False)
@@ -35,10 +35,10 @@ def job_explained(job: str, *, as_json: bool) -> None:
             console.print(f"Its last attempt ended: {found.why}.", markup=False)
         if found.state == "running" and found.wanted != "run":
             console.print("Its workers leave at the next commit.")
-    show_decisions(console, told.decisions)
+    print_decisions(console, told.decisions)
 
 
-def show_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
+def print_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
     """Each with its first reason."""
     from rich.text import Text  # noqa: PLC0415 - as above
 
@@ -47,6 +47,6 @@ def show_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
         console.print(Text("decisions, newest first", style="dim"))
     for decided in decisions:
         size = sum(decided.workers.values())
-        at = (f"{moment_text(decided.time_s)}  ", "dim")
-        why = folded(in_local_time(" ".join(decided.sentences[1:2])))
+        at = (f"{format_timestamp(decided.time_s)}  ", "dim")
+        why = folded(localize_timestamps(" ".join(decided.sentences[1:2])))
         console.print(Text.assemble(at, f"{folded(decided.action):<8}{size:>3}  ", why))

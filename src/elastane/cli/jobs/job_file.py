@@ -9,7 +9,7 @@ from elastane.api.errors import BadField, BadInput
 from elastane.api.job_checks import document_of, job_spec
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import called
-from elastane.cli.written import from_json, from_yaml
+from elastane.cli.documents import read_json, read_yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -71,7 +71,7 @@ def _mapping(path: Path) -> dict[str, object]:
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", do="check the path") from error
     try:
-        document = from_json(raw) if path.suffix == ".json" else from_yaml(raw)
+        document = read_json(raw) if path.suffix == ".json" else read_yaml(raw)
     except BadInput as error:
         raise BadInput(f"{path} {error.what}", means=error.means, do=error.do) from error
     if not isinstance(document, dict):

@@ -7,7 +7,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.rest import State
-from elastane.cli.verb import AsJson, print_json, talk
+from elastane.cli.command import AsJson, open_console, print_json
 from elastane.client.context import connect
 
 ALIVE: tuple[State, ...] = ("queued", "running", "paused")
@@ -38,7 +38,7 @@ def jobs(
 
     With --json, one object per line.
     """
-    states = states_of(state or []) or (() if all_ else ALIVE)
+    states = parse_states(state or []) or (() if all_ else ALIVE)
     with connect() as cluster:
         found = cluster.jobs(team=team, states=states, user=user, queue=queue, prefix=prefix)
         if as_json:
@@ -46,18 +46,18 @@ def jobs(
                 print_json(job)
             return
         rows = list(found)
-    console = talk()
+    console = open_console()
     if not rows:
         more = "" if all_ or state else "; elastane jobs --all shows those that have ended"
         console.print(f"no jobs{more}")
         return
     from elastane.cli.jobs.words import jobs_table  # noqa: PLC0415 - rich
-    from elastane.cli.tables import print_whole  # noqa: PLC0415
+    from elastane.cli.tables import print_wide  # noqa: PLC0415
 
-    print_whole(console, jobs_table(rows, time.time()))
+    print_wide(console, jobs_table(rows, time.time()))
 
 
-def states_of(words: list[str]) -> tuple[State, ...]:
+def parse_states(words: list[str]) -> tuple[State, ...]:
     known = get_args(State)
     for word in words:
         if word not in known:

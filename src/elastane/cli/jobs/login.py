@@ -10,9 +10,9 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.rest import Me
-from elastane.cli.verb import AsJson, print_json, talk
+from elastane.cli.command import AsJson, open_console, print_json
 from elastane.client.addresses import check_url
-from elastane.client.context import Context, connect, home, keep
+from elastane.client.context import Context, connect, find_home, save_context
 
 EVERY_TEAM = "*"
 
@@ -41,31 +41,33 @@ def login(
     With --json, an object with the keys url, user, role and team.
     """
     check_url(url)
-    token = sys.stdin.readline().strip() if token_stdin else asked_for()
+    token = sys.stdin.readline().strip() if token_stdin else prompt_token()
     if not token:
         raise BadInput("no token was given", do="ask an operator for one: elastane token create")
     certificate = os.path.abspath(ca) if ca else ""  # noqa: PTH100 - links stay as they are
     wish = Context(url=url.rstrip("/"), token=token, certificate=certificate)
-    me = tried(wish)
-    keep(Context(url=wish.url, token=token, certificate=certificate, team=own_team(me)))
+    me = check_token(wish)
+    save_context(Context(url=wish.url, token=token, certificate=certificate, team=find_own_team(me)))
     if as_json:
         print_json({"url": wish.url, "user": me.user, "role": me.role, "team": me.team})
         return
-    talk().print(f"{who_text(me)} at {wish.url}; kept in {home() / 'cluster.json'}", markup=False)
+    open_console().print(
+        f"{format_user(me)} at {wish.url}; kept in {find_home() / 'cluster.json'}", markup=False
+    )
 
 
-def tried(wish: Context) -> Me:
+def check_token(wish: Context) -> Me:
     """Whose token it is, by the controller's own word.
 
     Raises:
         BadInput: it knows no such token.
     """
     with connect(wish) as cluster:
-        from elastane.client.cluster import Refused  # noqa: PLC0415 - needs httpx, as connecting does
+        from elastane.client.cluster import RequestRefused  # noqa: PLC0415 - needs httpx, as connecting does
 
         try:
             return cluster.me()
-        except Refused as error:
+        except RequestRefused as error:
             if error.problem.status != HTTPStatus.UNAUTHORIZED:
                 raise
             raise BadInput(
@@ -75,17 +77,17 @@ def tried(wish: Context) -> Me:
             ) from error
 
 
-def own_team(me: Me) -> str:
+def find_own_team(me: Me) -> str:
     """The one team whose jobs it may submit; empty: its token is of every team, or of none."""
     return "" if me.team == EVERY_TEAM else me.team
 
 
-def who_text(me: Me) -> str:
+def format_user(me: Me) -> str:
     team = "in every team" if me.team == EVERY_TEAM else f"in team {me.team}" if me.team else ""
     return " ".join(filter(None, (f"you are {me.user}, {me.role}", team)))
 
 
-def asked_for() -> str:
+def prompt_token() -> str:
     if not sys.stdin.isatty():
         raise BadInput("there is no terminal to ask for the token", do="give --token-stdin")
     return getpass.getpass("token: ").strip()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from elastane.api.errors import BadInput
 from elastane.api.rest import ENDED
-from elastane.cli.runs.logs import show
+from elastane.cli.runs.logs import print_log_line
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 
 
-class Lines:
+class LineSplitter:
     """Whole lines of a text that comes in parts."""
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class Lines:
         return [line.decode(errors="replace") for line in whole]
 
 
-class Log:
+class JobLog:
     """One process's log, read on."""
 
     def __init__(self, job: str, process: str) -> None:
         self._job, self._process = job, process
         self._offset = 0
-        self._lines = Lines()
+        self._lines = LineSplitter()
 
     def new_lines(self, cluster: "Cluster", *, at_end: bool) -> Iterator[str]:
         """What is new; ``at_end``: nothing will follow, so a last line may have no end."""
@@ -47,27 +47,29 @@ class Log:
             self._offset = following
 
 
-def job_logs(name: str, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
+def show_job_logs(name: str, process: str | None, *, follow: bool, as_json: bool, raw: bool) -> None:
     """The log of one process, or of all; followed until the job has ended.
 
     Raises:
         BadInput: there is no such log yet.
     """
-    logs: dict[str, Log] = {}
+    logs: dict[str, JobLog] = {}
     with connect() as cluster:
         while True:
             # Asked before reading, so that what was written last is still read.
             more = follow and cluster.job(name).state not in ENDED
-            for one in _wanted(name, process, cluster.processes(name), may_come=more):
-                log = logs.setdefault(one, Log(name, one))
+            for one in _select_logs(name, process, cluster.processes(name), may_come=more):
+                log = logs.setdefault(one, JobLog(name, one))
                 for line in log.new_lines(cluster, at_end=not more):
-                    show(one, line, prefix=process is None, as_json=as_json, raw=raw)
+                    print_log_line(one, line, prefix=process is None, as_json=as_json, raw=raw)
             if not more:
                 return
             time.sleep(LOOK_S)
 
 
-def _wanted(name: str, process: str | None, known: tuple[str, ...], *, may_come: bool) -> tuple[str, ...]:
+def _select_logs(
+    name: str, process: str | None, known: tuple[str, ...], *, may_come: bool
+) -> tuple[str, ...]:
     """Which logs; none only if they may still come."""
     if process is None:
         found = known

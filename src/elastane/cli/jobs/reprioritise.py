@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.verb import AsJson, JobName, print_json, talk
+from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.client.context import connect
 
 
@@ -27,4 +27,4 @@ def reprioritise(
     if as_json:
         print_json(found)
         return
-    talk().print(f"{job} has the priority {found.priority_class} now", markup=False)
+    open_console().print(f"{job} has the priority {found.priority_class} now", markup=False)

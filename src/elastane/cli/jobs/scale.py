@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import BadInput
+from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import limits_text
-from elastane.cli.verb import AsJson, JobName, print_json, talk
 from elastane.client.context import connect
 
 
@@ -46,9 +46,9 @@ def scale(
     """
     low, high, values = None, None, None
     if sizes is None:
-        low, high = limits_of(workers, least, most)
+        low, high = parse_limits(workers, least, most)
     elif (workers, least, most) == (None, None, None):
-        values = sizes_of(sizes)
+        values = parse_sizes(sizes)
     else:
         raise BadInput("--sizes beside other limits", do="give one of them: the ends of the list are limits")
     with connect() as cluster:
@@ -57,10 +57,12 @@ def scale(
         print_json(found)
         return
     has = f"; it has {found.workers} now" if found.state == "running" else ""
-    talk().print(f"{job} may have {limits_text(found.min_workers, found.max_workers)}{has}", markup=False)
+    open_console().print(
+        f"{job} may have {limits_text(found.min_workers, found.max_workers)}{has}", markup=False
+    )
 
 
-def limits_of(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
+def parse_limits(workers: str | None, least: int | None, most: int | None) -> tuple[int | None, int | None]:
     """Fewest and most workers; None: as before.
 
     Raises:
@@ -80,7 +82,7 @@ def limits_of(workers: str | None, least: int | None, most: int | None) -> tuple
     return int(match[1]), int(match[2] or match[1])
 
 
-def sizes_of(text: str) -> tuple[int, ...]:
+def parse_sizes(text: str) -> tuple[int, ...]:
     """Numbers of workers, ascending.
 
     Raises:

@@ -19,10 +19,10 @@ from elastane.cli.jobs.words import (
     time_text,
     workers_text,
 )
-from elastane.cli.tables import table_of
+from elastane.cli.tables import build_table
 
 if TYPE_CHECKING:
-    from elastane.cli.jobs.top import Sight
+    from elastane.cli.jobs.top import ClusterView
 
 CELLS = 10
 NARROW = 100
@@ -31,7 +31,7 @@ AROUND = 5
 """Lines that are neither a pool nor a job."""
 
 
-def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
+def render_screen(sight: "ClusterView", url: str, width: int, height: int) -> RenderableType:
     """The whole screen, of so many columns and lines."""
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True)
@@ -42,19 +42,19 @@ def screen(sight: "Sight", url: str, width: int, height: int) -> RenderableType:
     )
     warnings = health_lines(sight.problems, sight.time_s) if sight.failing else [Text()]
     rows = max(0, height - AROUND - len(sight.pools) - (len(warnings) - 1))
-    parts: list[RenderableType] = [head, *warnings, pools_part(sight, width), Text()]
-    parts.append(jobs_part(sight, rows, width))
+    parts: list[RenderableType] = [head, *warnings, render_pools(sight, width), Text()]
+    parts.append(render_jobs(sight, rows, width))
     return Group(*parts)
 
 
-def pools_part(sight: "Sight", width: int | None = None) -> Table:
+def render_pools(sight: "ClusterView", width: int | None = None) -> Table:
     """A row per pool: how full it is."""
     titles = ["pool", "device", "", "used", "free", "leaving", "reserved", "price", "site"]
     rows = [_pool_row(pool) for pool in sight.pools]
-    return table_of(titles, rows, numbers=RIGHT, width=width, giving=("site", "pool", "device"))
+    return build_table(titles, rows, numbers=RIGHT, width=width, giving=("site", "pool", "device"))
 
 
-def jobs_part(sight: "Sight", rows: int | None = None, width: int | None = None) -> RenderableType:
+def render_jobs(sight: "ClusterView", rows: int | None = None, width: int | None = None) -> RenderableType:
     """A row per job; as many as fit, and as wide as fits."""
     if not sight.jobs:
         return Text("no jobs", style="dim")
@@ -62,13 +62,13 @@ def jobs_part(sight: "Sight", rows: int | None = None, width: int | None = None)
     fitting = sight.jobs if rows is None or len(sight.jobs) <= rows else sight.jobs[: max(0, rows - 1)]
     bars = width is None or width >= NARROW
     cells = [_job_row(job, sight.time_s, bars=bars) for job in fitting]
-    table = table_of(titles, cells, numbers=RIGHT, width=width, giving=("team", "name"))
+    table = build_table(titles, cells, numbers=RIGHT, width=width, giving=("team", "name"))
     if len(fitting) < len(sight.jobs) or sight.more:
         return Group(table, Text("and more; elastane jobs has them all", style="dim"))
     return table
 
 
-def bar(part: float, style: str) -> Text:
+def render_bar(part: float, style: str) -> Text:
     """So much of a whole, 0 to 1."""
     full = round(min(1.0, max(0.0, part)) * CELLS)
     return Text.assemble(("━" * full, style), ("─" * (CELLS - full), "dim"))
@@ -80,7 +80,7 @@ def _pool_row(pool: Occupancy) -> list[Text]:
     return [
         Text(pool.pool),
         Text(kind),
-        bar(part, "green" if pool.free else "yellow"),
+        render_bar(part, "green" if pool.free else "yellow"),
         Text(f"{pool.used}/{pool.devices}"),
         Text(f"{pool.free}"),
         Text(f"{pool.leaving}" if pool.leaving else ""),
@@ -96,7 +96,7 @@ def _job_row(job: JobSummary, now_s: float, *, bars: bool) -> list[Text]:
         Text(job.team),
         state_text(job, now_s),
         Text(workers_text(job)),
-        bar(job.step / job.steps, "bright_blue") if job.steps and bars else Text(),
+        render_bar(job.step / job.steps, "bright_blue") if job.steps and bars else Text(),
         Text(step_text(job)),
         Text(loss_of(job)),
         Text(speed_text(job)),

@@ -12,8 +12,8 @@ from elastane.api.job_checks import checked
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.quotas import Team
 from elastane.cli.checkpoints.policy import moments
-from elastane.cli.runs.run_spec import worker_range
-from elastane.cli.teams import undeclared
+from elastane.cli.runs.run_spec import parse_worker_range
+from elastane.cli.teams import warn_undeclared_team
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -99,7 +99,7 @@ def notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...
         teams: that are declared, as far as the token may see.
         now: with the terminal's time zone.
     """
-    return tuple(filter(None, (undeclared(spec.team, teams), late(spec.deadline, now))))
+    return tuple(filter(None, (warn_undeclared_team(spec.team, teams), late(spec.deadline, now))))
 
 
 def late(deadline: datetime | None, now: datetime) -> str:
@@ -160,7 +160,7 @@ def environment_of(wishes: tuple[str, ...], own: Mapping[str, str]) -> dict[str,
 def _policy(policy: ElasticPolicy, workers: str | None) -> ElasticPolicy:
     if workers is None:
         return policy
-    low, high = worker_range(workers, None, 1)
+    low, high = parse_worker_range(workers, None, 1)
     return msgspec.structs.replace(policy, min_replicas=low, max_replicas=high)
 
 

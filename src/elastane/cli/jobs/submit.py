@@ -16,16 +16,16 @@ from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Team
 from elastane.api.rest import Job
 from elastane.attempts.script_modules import file_of
-from elastane.cli.home import fresh_name
+from elastane.cli.command import STOPPED_BY_USER, AsJson, open_console, print_json
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
-from elastane.cli.jobs.login import own_team
+from elastane.cli.jobs.job_polling import poll_job
+from elastane.cli.jobs.login import find_own_team
 from elastane.cli.jobs.submission import Here, Wishes, limits_text, notes, wished
-from elastane.cli.jobs.waiting import looks_at
-from elastane.cli.moments import in_local_time
-from elastane.cli.runs.run_spec import check_script, script_of
-from elastane.cli.terminal import quoted, write_paragraphs
-from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
-from elastane.client.context import connect, context, running
+from elastane.cli.run_names import generate_name
+from elastane.cli.runs.run_spec import check_script, find_script
+from elastane.cli.terminal import indent_quotation, write_paragraphs
+from elastane.cli.timestamps import localize_timestamps
+from elastane.client.context import connect, find_context, read_running
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -246,7 +246,7 @@ def submit(
     if dry_run:
         print_json(spec) if as_json else sys.stdout.write(yaml_of(spec))
         return
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     with connect() as cluster:
         job = cluster.submit(spec)
         console.print(
@@ -280,7 +280,7 @@ def job_in(file: Path, args: tuple[str, ...], *, team: str) -> JobSpec:
             f"{file} and arguments for a script",
             do=f"write args: into {file}, or submit the script itself",
         )
-    return read_job(file, name=fresh_name(file.stem), team=team)
+    return read_job(file, name=generate_name(file.stem), team=team)
 
 
 def job_of(named: Path, args: tuple[str, ...], here: Path, *, team: str, module: bool) -> JobSpec:
@@ -289,12 +289,16 @@ def job_of(named: Path, args: tuple[str, ...], here: Path, *, team: str, module:
     Raises:
         BadInput: there is none.
     """
-    script_of(named, module=module)
+    find_script(named, module=module)
     if module:
-        name = fresh_name(named.name.rpartition(".")[2])
+        name = generate_name(named.name.rpartition(".")[2])
         return JobSpec(name=name, team=team, module=str(named), args=args, working_dir=str(here))
     return JobSpec(
-        name=fresh_name(named.stem), team=team, script=str(named.absolute()), args=args, working_dir=str(here)
+        name=generate_name(named.stem),
+        team=team,
+        script=str(named.absolute()),
+        args=args,
+        working_dir=str(here),
     )
 
 
@@ -340,7 +344,7 @@ def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
 
     shown = 0
     why: tuple[str, ...] = ()
-    for job, events in looks_at(cluster, name):
+    for job, events in poll_job(cluster, name):
         if job.step > shown:
             shown = job.step
             console.print(progress_line(job))
@@ -349,14 +353,14 @@ def followed(cluster: "Cluster", name: str, console: "Console") -> Job:
         # What becomes of a job that runs is told by its events; of one that waits there are none.
         if job.state == "queued" and job.explained.sentences != why:
             why = job.explained.sentences
-            console.print(Text("          " + in_local_time(" ".join(why))))
+            console.print(Text("          " + localize_timestamps(" ".join(why))))
     return job
 
 
 def concluded(job: Job, console: "Console") -> int:
     """Say how a job has ended; its exit code."""
     if job.traceback:
-        write_paragraphs(quoted(job.traceback), sys.stderr)
+        write_paragraphs(indent_quotation(job.traceback), sys.stderr)
     if job.run_dir and job.state == "finished":
         console.print(f"  run  {job.run_dir}", markup=False)
     return {"finished": 0, "cancelled": STOPPED_BY_USER}.get(job.state, 1)
@@ -364,9 +368,9 @@ def concluded(job: Job, console: "Console") -> int:
 
 def _controller_is_here() -> bool:
     """Whether `elastane up` started it on this machine, whose files its jobs then are."""
-    started = running()
+    started = read_running()
     try:
-        return started is not None and context().url == started.url
+        return started is not None and find_context().url == started.url
     except BadInput:
         return False
 
@@ -374,7 +378,7 @@ def _controller_is_here() -> bool:
 def _usual_team(*, needed: bool) -> str:
     """The token's, which the controller knows where nobody has logged in with it."""
     try:
-        return context().team or _asked_team() or DEFAULT_TEAM
+        return find_context().team or _asked_team() or DEFAULT_TEAM
     except ElastaneError:
         if needed:
             raise
@@ -383,4 +387,4 @@ def _usual_team(*, needed: bool) -> str:
 
 def _asked_team() -> str:
     with connect() as cluster:
-        return own_team(cluster.me())
+        return find_own_team(cluster.me())

@@ -9,8 +9,8 @@ import msgspec
 import typer
 
 from elastane.api.rest import HealthProblem, JobSummary, Occupancy, State
-from elastane.cli.verb import AsJson, print_json, talk
-from elastane.client.context import connect, context
+from elastane.cli.command import AsJson, open_console, print_json
+from elastane.client.context import connect, find_context
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ ORDER: tuple[State, ...] = ("running", "queued", "paused")
 PLAIN_ROWS = 1000
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ClusterView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The cluster at one moment, as far as the token may see it.
 
     Args:
@@ -55,20 +55,20 @@ def top(
     """
     with connect() as cluster:
         if as_json:
-            print_json(look(cluster, team, PLAIN_ROWS))
+            print_json(read_view(cluster, team, PLAIN_ROWS))
             return
-        console, url = talk(), context().url
+        console, url = open_console(), find_context().url
         if not console.is_terminal:
-            show(console, look(cluster, team, PLAIN_ROWS))
+            print_view(console, read_view(cluster, team, PLAIN_ROWS))
             return
-        live(console, url, lambda: look(cluster, team, console.height), every)
+        run_live(console, url, lambda: read_view(cluster, team, console.height), every)
 
 
-def look(cluster: "Cluster", team: str, rows: int) -> Sight:
+def read_view(cluster: "Cluster", team: str, rows: int) -> ClusterView:
     """Pools, and so many jobs."""
-    found = list(islice(_ordered(cluster, team), rows + 1))
+    found = list(islice(_list_in_order(cluster, team), rows + 1))
     health = cluster.health()
-    return Sight(
+    return ClusterView(
         time_s=time.time(),
         pools=cluster.occupancy(),
         jobs=tuple(found[:rows]),
@@ -78,32 +78,32 @@ def look(cluster: "Cluster", team: str, rows: int) -> Sight:
     )
 
 
-def _ordered(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
+def _list_in_order(cluster: "Cluster", team: str) -> Iterator[JobSummary]:
     return chain.from_iterable(cluster.jobs(team=team, states=(state,)) for state in ORDER)
 
 
-def show(console: "Console", sight: Sight) -> None:
+def print_view(console: "Console", sight: ClusterView) -> None:
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs none
 
-    from elastane.cli.jobs.screen import jobs_part, pools_part  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.screen import render_jobs, render_pools  # noqa: PLC0415 - rich
     from elastane.cli.jobs.words import health_lines  # noqa: PLC0415
-    from elastane.cli.tables import print_whole  # noqa: PLC0415
+    from elastane.cli.tables import print_wide  # noqa: PLC0415
 
     for line in health_lines(sight.problems, sight.time_s) if sight.failing else ():
-        print_whole(console, line)
-    for part in (pools_part(sight), Text(), jobs_part(sight)):
-        print_whole(console, part)
+        print_wide(console, line)
+    for part in (render_pools(sight), Text(), render_jobs(sight)):
+        print_wide(console, part)
 
 
-def live(console: "Console", url: str, looks: Callable[[], Sight], every_s: float) -> None:
+def run_live(console: "Console", url: str, looks: Callable[[], ClusterView], every_s: float) -> None:
     """Look again and again, until somebody has had enough."""
     from rich.live import Live  # noqa: PLC0415
 
-    from elastane.cli.jobs.screen import screen  # noqa: PLC0415
+    from elastane.cli.jobs.screen import render_screen  # noqa: PLC0415
     from elastane.cli.keys import Keys  # noqa: PLC0415
 
     with Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as view:
         while True:
-            view.update(screen(looks(), url, console.width, console.height), refresh=True)
+            view.update(render_screen(looks(), url, console.width, console.height), refresh=True)
             if keys.pressed(every_s) in ("q", "Q"):
                 return

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from elastane.api.printable import folded, one_line
 from elastane.api.rest import Event, Explanation, HealthProblem, JobSummary, Wanted
-from elastane.cli.moments import in_local_time, moment_text
-from elastane.cli.tables import UNBOUNDED, table_of
+from elastane.cli.tables import UNBOUNDED, build_table
+from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.cli.words import loss_text
 
 COLOURS = {
@@ -110,7 +110,7 @@ def event_text(event: Event, *, of_job: bool) -> Text:
     return Text.assemble(
         (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
         (f"{folded(event.kind):<14}", EVENT_COLOURS.get(event.kind, "")),
-        f"  {folded(who, UNBOUNDED)}{folded(in_local_time(event.message), UNBOUNDED)}",
+        f"  {folded(who, UNBOUNDED)}{folded(localize_timestamps(event.message), UNBOUNDED)}",
     )
 
 
@@ -128,7 +128,7 @@ def explanation_lines(explanation: Explanation) -> Sequence[str]:
     """Why a job has the size it has, for the terminal."""
     if not explanation.sentences:
         return ("No plan has been made since it was submitted.",)
-    return [folded(in_local_time(sentence), UNBOUNDED) for sentence in explanation.sentences]
+    return [folded(localize_timestamps(sentence), UNBOUNDED) for sentence in explanation.sentences]
 
 
 def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
@@ -151,7 +151,7 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
         ]
         for job in found
     ]
-    return table_of(titles, rows, numbers=RIGHT)
+    return build_table(titles, rows, numbers=RIGHT)
 
 
 def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
@@ -166,7 +166,7 @@ def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
         return [Text(f"{head}. Its log says why.", style="red")]
     lines = [Text(f"{head}:", style="red")]
     for problem in problems:
-        since = f"since {moment_text(problem.since_s)}, {time_text(max(0.0, now_s - problem.since_s))}"
+        since = f"since {format_timestamp(problem.since_s)}, {time_text(max(0.0, now_s - problem.since_s))}"
         lines.append(Text(f"  {one_line(problem.what)} ({since})", style="red"))
         lines.append(Text(f"    do: {one_line(problem.do)}"))
     return lines

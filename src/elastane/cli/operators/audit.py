@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from elastane.cli.operators.quantities import local
+from elastane.cli.command import AsJson, print_json
+from elastane.cli.operators.quantities import format_minute
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json
 from elastane.client.context import connect
 
 
@@ -31,7 +31,7 @@ def audit(
         ("time", "user", "team", "action", "", "target"),
         [
             (
-                local(line.time_s),
+                format_minute(line.time_s),
                 line.user,
                 line.team,
                 line.action,

@@ -11,16 +11,16 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
-from elastane.cli.operators.documents import Name, amend, declare_verbs, group
+from elastane.cli.command import AsJson, wrap_command
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.operators.quantities import duration_s, duration_text
-from elastane.cli.verb import AsJson, verb
 from elastane.scheduler.calendar import times
 
 SOON_S = 8 * 24 * 3600.0
 """Whatever happens weekly happens within it."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ReservationTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When a reservation should hold, as typed; None: not typed."""
 
     days: str | None = None
@@ -76,10 +76,10 @@ def set_reservation(
 
     Weekly with --from and --until, or once with --start and --end.
     """
-    wish = Wish(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
+    wish = ReservationTimes(days=days, begin=begin, until=until, zone=zone, start=start, end=end)
 
     def changed(before: Reservation | None) -> Reservation:
-        when = when_of(wish, None if before is None else before.when)
+        when = build_schedule(wish, None if before is None else before.when)
         if before is None and (pool is None or devices is None):
             raise BadInput(
                 f"there is no reservation {name} yet, so --pool and --devices must say what it takes",
@@ -96,10 +96,10 @@ def set_reservation(
             else duration_s("--announce", announce),
         )
 
-    amend("reservation", Reservation, name, changed, as_json=as_json)
+    change_document("reservation", Reservation, name, changed, as_json=as_json)
 
 
-def when_of(wish: Wish, before: Weekly | Once | None) -> Weekly | Once:
+def build_schedule(wish: ReservationTimes, before: Weekly | Once | None) -> Weekly | Once:
     """The times of a reservation after what was typed.
 
     Raises:
@@ -113,32 +113,32 @@ def when_of(wish: Wish, before: Weekly | Once | None) -> Weekly | Once:
             do="give either the two or the three",
         )
     if once or (not weekly and isinstance(before, Once)):
-        return _once(wish, before if isinstance(before, Once) else None)
-    return _weekly(wish, before if isinstance(before, Weekly) else None)
+        return _build_once(wish, before if isinstance(before, Once) else None)
+    return _build_weekly(wish, before if isinstance(before, Weekly) else None)
 
 
-def _once(wish: Wish, before: Once | None) -> Once:
-    start = _moment("--start", wish.start, wish.zone) or (before.start if before else None)
-    end = _moment("--end", wish.end, wish.zone) or (before.end if before else None)
+def _build_once(wish: ReservationTimes, before: Once | None) -> Once:
+    start = _parse_start_or_end("--start", wish.start, wish.zone) or (before.start if before else None)
+    end = _parse_start_or_end("--end", wish.end, wish.zone) or (before.end if before else None)
     if start is None or end is None:
         raise BadInput("--start and --end say when; one is missing", do="give both")
     return Once(start=start, end=end)
 
 
-def _weekly(wish: Wish, before: Weekly | None) -> Weekly:
-    start = _time("--from", wish.begin) or (before.start if before else None)
-    end = _time("--until", wish.until) or (before.end if before else None)
+def _build_weekly(wish: ReservationTimes, before: Weekly | None) -> Weekly:
+    start = _parse_time_of_day("--from", wish.begin) or (before.start if before else None)
+    end = _parse_time_of_day("--until", wish.until) or (before.end if before else None)
     if start is None or end is None:
         raise BadInput(
             "nothing says when it holds",
             do="--from 09:00 --until 18:00 for every week, or --start and --end for once",
         )
-    days = (before.days if before else DAYS[:5]) if wish.days is None else days_of(wish.days)
+    days = (before.days if before else DAYS[:5]) if wish.days is None else parse_days(wish.days)
     zone = (before.zone if before else "UTC") if wish.zone is None else wish.zone
     return Weekly(days=days, start=start, end=end, zone=zone)
 
 
-def days_of(text: str) -> tuple[Day, ...]:
+def parse_days(text: str) -> tuple[Day, ...]:
     """Days, of ``mon-fri``, ``sat,sun`` or ``fri-mon``.
 
     Raises:
@@ -155,7 +155,7 @@ def days_of(text: str) -> tuple[Day, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def days_text(days: Iterable[Day]) -> str:
+def format_days(days: Iterable[Day]) -> str:
     """The same the other way round: ``mon-fri``."""
     wanted = [day for day in DAYS if day in set(days)]
     numbers = [DAYS.index(day) for day in wanted]
@@ -163,7 +163,7 @@ def days_text(days: Iterable[Day]) -> str:
     return f"{wanted[0]}-{wanted[-1]}" if row else ",".join(wanted)
 
 
-def _time(option: str, text: str | None) -> time | None:
+def _parse_time_of_day(option: str, text: str | None) -> time | None:
     if text is None:
         return None
     try:
@@ -172,7 +172,7 @@ def _time(option: str, text: str | None) -> time | None:
         raise BadInput(f"{option} {text!r} is no time of day", do="write for example 09:00") from None
 
 
-def _moment(option: str, text: str | None, zone: str | None) -> datetime | None:
+def _parse_start_or_end(option: str, text: str | None, zone: str | None) -> datetime | None:
     if text is None:
         return None
     try:
@@ -184,18 +184,18 @@ def _moment(option: str, text: str | None, zone: str | None) -> datetime | None:
         raise BadInput(f"{option} {text!r} is no moment", do="write for example 2026-12-24T08:00") from None
 
 
-def when_text(when: Weekly | Once) -> str:
+def format_schedule(when: Weekly | Once) -> str:
     """``mon-fri 09:00-18:00 Europe/Berlin``."""
     match when:
         case Weekly(days=days, start=start, end=end, zone=zone):
-            return f"{days_text(days)} {start:%H:%M}-{end:%H:%M} {zone}"
+            return f"{format_days(days)} {start:%H:%M}-{end:%H:%M} {zone}"
         case Once(start=start, end=end):
             end = end.astimezone(start.tzinfo)
             same_day = "" if end.date() == start.date() else f"{end:%Y-%m-%d} "
             return f"{start:%Y-%m-%d %H:%M}-{same_day}{end:%H:%M} {start:%Z}"
 
 
-def next_text(reservation: Reservation, now_s: float) -> str:
+def format_next(reservation: Reservation, now_s: float) -> str:
     """Whether it holds, or when it does next, in the terminal's time zone."""
     until_s = now_s + SOON_S if isinstance(reservation.when, Weekly) else float("inf")
     coming = next(iter(times(reservation, now_s, until_s)), None)
@@ -203,18 +203,18 @@ def next_text(reservation: Reservation, now_s: float) -> str:
         return "over"
     start_s, end_s = coming
     if start_s <= now_s:
-        return f"until {_day(end_s, now_s)}"
+        return f"until {_format_day(end_s, now_s)}"
     announced = start_s - reservation.announced_ahead_s <= now_s
-    return f"from {_day(start_s, now_s)}" + (", announced" if announced else "")
+    return f"from {_format_day(start_s, now_s)}" + (", announced" if announced else "")
 
 
-def _day(at_s: float, now_s: float) -> str:
+def _format_day(at_s: float, now_s: float) -> str:
     """``24 Dec 08:00`` in the terminal's time zone, of another year with that."""
     at, now = (datetime.fromtimestamp(seconds).astimezone() for seconds in (at_s, now_s))
     return f"{at.day} {at:%b} {at:%H:%M}" if at.year == now.year else f"{at.day} {at:%b %Y %H:%M}"
 
 
-calendar = group(
+calendar = make_group(
     "calendar",
     """
 The calendar: devices that jobs cannot have at certain times.
@@ -227,8 +227,8 @@ Jobs give them back before the hour, from the announcement on, by shrinking.
       --start 2026-12-01T08:00 --end 2026-12-01T12:00 --zone Europe/Berlin
 """,
 )
-calendar.command("set")(verb(set_reservation))
-declare_verbs(
+calendar.command("set")(wrap_command(set_reservation))
+add_document_commands(
     calendar,
     "reservation",
     Reservation,
@@ -238,8 +238,8 @@ declare_verbs(
         one.pool,
         str(one.devices),
         duration_text(one.announced_ahead_s),
-        next_text(one, clock.time()),
-        when_text(one.when),
+        format_next(one, clock.time()),
+        format_schedule(one.when),
     ),
     numbers=("devices",),
 )

@@ -5,12 +5,12 @@ from typing import Annotated
 import typer
 
 from elastane.api.rest import Foreseen
-from elastane.cli.moments import in_local_time
-from elastane.cli.operators.config_file import read_config, yaml_of
-from elastane.cli.operators.differences import change_lines
-from elastane.cli.operators.documents import group
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.config_file import format_config, read_config
+from elastane.cli.operators.declarations import make_group
+from elastane.cli.operators.differences import format_changes
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.cli.timestamps import localize_timestamps
 from elastane.client.context import connect
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="YAML; - for stdin.", show_default=False)]
@@ -23,7 +23,7 @@ def show(as_json: AsJson = False) -> None:
     if as_json:
         print_json(found)
         return
-    print(yaml_of(found), end="")
+    print(format_config(found), end="")
 
 
 def diff(file: File, as_json: AsJson = False) -> None:
@@ -37,8 +37,8 @@ def diff(file: File, as_json: AsJson = False) -> None:
     if as_json:
         print_json(changes)
     else:
-        for line in change_lines(changes) or ["nothing would change"]:
-            talk().print(line, markup=False)
+        for line in format_changes(changes) or ["nothing would change"]:
+            open_console().print(line, markup=False)
     if changes:
         raise typer.Exit(1)
 
@@ -55,8 +55,8 @@ def apply(file: File, as_json: AsJson = False) -> None:
     if as_json:
         print_json(changes)
         return
-    for line in change_lines(changes) or ["nothing to change"]:
-        talk().print(line, markup=False)
+    for line in format_changes(changes) or ["nothing to change"]:
+        open_console().print(line, markup=False)
 
 
 def check(file: File, as_json: AsJson = False) -> None:
@@ -70,12 +70,12 @@ def check(file: File, as_json: AsJson = False) -> None:
     if as_json:
         print_json(foreseen)
         return
-    show_foreseen(foreseen)
+    print_forecast(foreseen)
 
 
-def show_foreseen(foreseen: Foreseen) -> None:
-    console = talk()
-    for line in change_lines(foreseen.documents) or ["nothing that is declared would change"]:
+def print_forecast(foreseen: Foreseen) -> None:
+    console = open_console()
+    for line in format_changes(foreseen.documents) or ["nothing that is declared would change"]:
         console.print(line, markup=False)
     if not foreseen.jobs:
         console.print("no job would have another size now")
@@ -84,14 +84,14 @@ def show_foreseen(foreseen: Foreseen) -> None:
     print_table(
         ("job", "team", "workers", "because"),
         [
-            (one.job, one.team, f"{one.before} -> {one.after}", in_local_time(" ".join(one.sentences)))
+            (one.job, one.team, f"{one.before} -> {one.after}", localize_timestamps(" ".join(one.sentences)))
             for one in foreseen.jobs
         ],
         numbers=("workers",),
     )
 
 
-config = group(
+config = make_group(
     "config",
     """
 Everything that is declared, as YAML that can be kept in git.
@@ -102,11 +102,11 @@ Everything that is declared, as YAML that can be kept in git.
   $ elastane config apply cluster.yaml
 """,
 )
-config.command("show")(verb(show))
-config.command("diff")(verb(diff))
-config.command("apply")(verb(apply))
+config.command("show")(wrap_command(show))
+config.command("diff")(wrap_command(diff))
+config.command("apply")(wrap_command(apply))
 
-policy = group("policy", "What another configuration would do, before it does.")
-policy.command("check")(verb(check))
+policy = make_group("policy", "What another configuration would do, before it does.")
+policy.command("check")(wrap_command(check))
 # A group with one verb would lose its name.
 policy.callback()(lambda: None)

@@ -17,7 +17,7 @@ from elastane.api.differences import lean
 from elastane.api.errors import BadField, BadInput
 from elastane.api.reading import called, read
 from elastane.api.rest import Config
-from elastane.cli.written import from_yaml, pyyaml
+from elastane.cli.documents import pyyaml, read_yaml
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
 DIGITS = list("0123456789")
@@ -46,20 +46,20 @@ def read_config(name: str) -> Config:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"cannot read {name}: {why}", do="check the path") from error
     try:
-        return config_of(text)
+        return parse_config(text)
     except BadField as error:
         raise BadInput(f"{shown}: {error.what}", means=error.means, do=error.do) from error
     except BadInput as error:
         raise BadInput(f"{shown} {error.what}", means=error.means, do=error.do) from error
 
 
-def config_of(text: str) -> Config:
+def parse_config(text: str) -> Config:
     """The configuration that a text describes.
 
     Raises:
         BadInput: it describes none.
     """
-    document = value_of(text)
+    document = parse_yaml(text)
     if not isinstance(document, dict):
         raise BadInput(
             "holds no configuration",
@@ -74,22 +74,22 @@ def config_of(text: str) -> Config:
     return read(document, Config, "configuration")
 
 
-def yaml_of(config: Config) -> str:
-    """What `config_of` reads the same configuration from. Of the rules also those that nobody has changed."""
+def format_config(config: Config) -> str:
+    """Return a configuration as YAML for `parse_config`; rules with their defaults too."""
     rules = {} if config.rules is None else {"rules": msgspec.to_builtins(config.rules)}
-    return text_of({"version": config.version} | lean(config) | rules)
+    return format_yaml({"version": config.version} | lean(config) | rules)
 
 
-def value_of(text: str) -> object:
+def parse_yaml(text: str) -> object:
     """What YAML describes.
 
     Raises:
         BadInput: it is not YAML, or a key is there twice.
     """
-    return from_yaml(text, _loader(pyyaml()))
+    return read_yaml(text, _loader(pyyaml()))
 
 
-def text_of(value: object) -> str:
+def format_yaml(value: object) -> str:
     """YAML of mappings, lists, texts and numbers; lists of words on one line."""
     yaml = pyyaml("YAML")
     dumper: Any = type("Dumper", (yaml.SafeDumper,), {})

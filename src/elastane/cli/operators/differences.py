@@ -17,7 +17,7 @@ NOUNS = {
 SIGNS = {"add": "+", "change": "~", "remove": "-"}
 
 
-def change_lines(changes: Iterable[Change]) -> list[str]:
+def format_changes(changes: Iterable[Change]) -> list[str]:
     """One line for each document that is added, changed or removed."""
     return [_line(change) for change in changes]
 

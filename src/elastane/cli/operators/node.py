@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from elastane.cli.operators.documents import group
-from elastane.cli.operators.quantities import local
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.declarations import make_group
+from elastane.cli.operators.quantities import format_minute
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)]
@@ -31,8 +31,8 @@ def listing(as_json: AsJson = False) -> None:
                 one.pool,
                 str(one.devices),
                 STATES[one.wanted],
-                local(one.heard_s),
-                local(one.gone_at_s),
+                format_minute(one.heard_s),
+                format_minute(one.gone_at_s),
                 one.why,
             )
             for one in found
@@ -44,17 +44,17 @@ def listing(as_json: AsJson = False) -> None:
 
 def drain(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
     """Let jobs leave NODE without losing a step; nothing new is placed there."""
-    _want(node, "drain", why, as_json=as_json)
+    _set_state(node, "drain", why, as_json=as_json)
 
 
 def fail(node: NodeName, why: Why = "", as_json: AsJson = False) -> None:
     """Count the devices of NODE as gone, at once."""
-    _want(node, "fail", why, as_json=as_json)
+    _set_state(node, "fail", why, as_json=as_json)
 
 
 def use(node: NodeName, as_json: AsJson = False) -> None:
     """Use NODE again."""
-    _want(node, "use", "", as_json=as_json)
+    _set_state(node, "use", "", as_json=as_json)
 
 
 def forget(node: NodeName, as_json: AsJson = False) -> None:
@@ -64,20 +64,20 @@ def forget(node: NodeName, as_json: AsJson = False) -> None:
     if as_json:
         print_json({"node": node, "forgotten": True})
         return
-    talk().print(f"node {node} is forgotten", markup=False)
+    open_console().print(f"node {node} is forgotten", markup=False)
 
 
-def _want(name: str, what: Literal["drain", "fail", "use"], why: str, *, as_json: bool) -> None:
+def _set_state(name: str, what: Literal["drain", "fail", "use"], why: str, *, as_json: bool) -> None:
     with connect() as cluster:
         after = cluster.set_node(name, what, why)
     if as_json:
         print_json(after)
         return
     words = f"node {after.name} is {STATES[after.wanted]}: {after.devices} devices of {after.pool}"
-    talk().print(words + (f", {after.why}" if after.why else ""), markup=False)
+    open_console().print(words + (f", {after.why}" if after.why else ""), markup=False)
 
 
-node = group(
+node = make_group(
     "node",
     """
 Nodes: the machines that engines have seen.
@@ -86,8 +86,8 @@ Nodes: the machines that engines have seen.
   $ elastane node use n17
 """,
 )
-node.command("list")(verb(listing))
-node.command("drain")(verb(drain))
-node.command("fail")(verb(fail))
-node.command("use")(verb(use))
-node.command("forget")(verb(forget))
+node.command("list")(wrap_command(listing))
+node.command("drain")(wrap_command(drain))
+node.command("fail")(wrap_command(fail))
+node.command("use")(wrap_command(use))
+node.command("forget")(wrap_command(forget))

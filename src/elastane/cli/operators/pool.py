@@ -9,10 +9,10 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.rest import Occupancy
-from elastane.cli.operators.documents import Name, amend, declare_show_and_remove, group
-from elastane.cli.operators.quantities import labels
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.declarations import Name, add_show_and_remove, change_document, make_group
+from elastane.cli.operators.quantities import parse_labels
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
 
@@ -65,23 +65,23 @@ def set_pool(
             "spot": spot,
             "price": price,
             "site": site,
-            "labels": None if label is None else labels("--label", label),
+            "labels": None if label is None else parse_labels("--label", label),
         }
         known = before or Pool(name=name, device=device or "", devices=devices or 0)
         return msgspec.structs.replace(
             known, **{field: value for field, value in wishes.items() if value is not None}
         )
 
-    amend("pool", Pool, name, changed, as_json=as_json)
+    change_document("pool", Pool, name, changed, as_json=as_json)
     with connect() as cluster:
-        _warn(one for one in cluster.occupancy() if one.pool == name)
+        _warn_unseen(one for one in cluster.occupancy() if one.pool == name)
 
 
-def _warn(pools: Iterable[Occupancy]) -> None:
+def _warn_unseen(pools: Iterable[Occupancy]) -> None:
     """On stderr: pools of which only the declaration knows, whose jobs run all the same."""
     unseen = [one.pool for one in pools if one.devices and not one.nodes]
     if unseen:
-        talk(as_json=True).print(
+        open_console(as_json=True).print(
             f"warning: no engine has seen a node of pool {', '.join(unseen)}: it has as many devices as are"
             " declared, and jobs that get them run on the controller's own machine",
             markup=False,
@@ -144,10 +144,10 @@ def listing(as_json: AsJson = False) -> None:
         numbers=("nodes", "devices", "leaving", "reserved", "used", "free", "price/h"),
         empty="no pool is declared",
     )
-    _warn(now)
+    _warn_unseen(now)
 
 
-pool = group(
+pool = make_group(
     "pool",
     """
 Pools: devices of one kind, at one site, on the same terms.
@@ -157,6 +157,6 @@ Pools: devices of one kind, at one site, on the same terms.
   $ elastane pool set spot --price 0.9      [dim]other fields stay as they are[/dim]
 """,
 )
-pool.command("set")(verb(set_pool))
-pool.command("list")(verb(listing))
-declare_show_and_remove(pool, "pool", Pool)
+pool.command("set")(wrap_command(set_pool))
+pool.command("list")(wrap_command(listing))
+add_show_and_remove(pool, "pool", Pool)

@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from elastane.api.priorities import PriorityClass
-from elastane.cli.operators.documents import Name, amend, declare_verbs, group
-from elastane.cli.verb import AsJson, verb
+from elastane.cli.command import AsJson, wrap_command
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 
 
 def set_priority(
@@ -36,10 +36,10 @@ def set_priority(
             description=known.description if description is None else description,
         )
 
-    amend("priority", PriorityClass, name, changed, as_json=as_json)
+    change_document("priority", PriorityClass, name, changed, as_json=as_json)
 
 
-priority = group(
+priority = make_group(
     "priority",
     """
 Priority classes: names for how important jobs are.
@@ -49,8 +49,8 @@ Priority classes: names for how important jobs are.
 """,
 )
 # A value below zero is an argument, not an option.
-priority.command("set", context_settings={"ignore_unknown_options": True})(verb(set_priority))
-declare_verbs(
+priority.command("set", context_settings={"ignore_unknown_options": True})(wrap_command(set_priority))
+add_document_commands(
     priority,
     "priority",
     PriorityClass,

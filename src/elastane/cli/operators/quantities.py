@@ -34,7 +34,7 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.10g}s"
 
 
-def moment(option: str, text: str, now: datetime) -> datetime:
+def parse_time(option: str, text: str, now: datetime) -> datetime:
     """A moment, of an ISO date or time, or of how long ago it was: ``7d``.
 
     Args:
@@ -62,7 +62,7 @@ def moment(option: str, text: str, now: datetime) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
 
 
-def limit(option: str, text: str) -> int | None:
+def parse_limit(option: str, text: str) -> int | None:
     """A number of devices; None: any number.
 
     Raises:
@@ -75,7 +75,7 @@ def limit(option: str, text: str) -> int | None:
     return int(text)
 
 
-def labels(option: str, texts: list[str]) -> dict[str, str]:
+def parse_labels(option: str, texts: list[str]) -> dict[str, str]:
     """Labels, of ``key=value`` each.
 
     Raises:
@@ -90,7 +90,7 @@ def labels(option: str, texts: list[str]) -> dict[str, str]:
     return found
 
 
-def local(seconds: float | None) -> str:
+def format_minute(seconds: float | None) -> str:
     """A moment in the terminal's time zone, to the minute; empty for None."""
     if seconds is None:
         return ""

@@ -8,10 +8,10 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.cli.operators.documents import group, said
-from elastane.cli.operators.quantities import UNLIMITED, limit
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.declarations import format_change, make_group
+from elastane.cli.operators.quantities import UNLIMITED, parse_limit
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
 N = TypeVar("N", Team, Cohort)
@@ -49,15 +49,15 @@ def set_quota(
         return msgspec.structs.replace(
             quota,
             nominal_quota=quota.nominal_quota if nominal is None else nominal,
-            borrowing_limit=quota.borrowing_limit if borrow is None else limit("--borrow", borrow),
-            lending_limit=quota.lending_limit if lend is None else limit("--lend", lend),
+            borrowing_limit=quota.borrowing_limit if borrow is None else parse_limit("--borrow", borrow),
+            lending_limit=quota.lending_limit if lend is None else parse_limit("--lend", lend),
         )
 
     def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
         known = {quota.pool: quota for quota in quotas}
         return tuple((known | {pool: changed(known.get(pool, Quota(pool=pool)))}).values())
 
-    _amend(owner, amended, as_json=as_json)
+    _change_quotas(owner, amended, as_json=as_json)
 
 
 def remove(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
@@ -69,7 +69,7 @@ def remove(owner: Owner, *, pool: PoolName, as_json: AsJson = False) -> None:
             raise BadInput(f"{owner} has no quota of {pool}", do="elastane quota list")
         return others
 
-    _amend(owner, amended, as_json=as_json)
+    _change_quotas(owner, amended, as_json=as_json)
 
 
 def listing(
@@ -86,18 +86,18 @@ def listing(
         nodes: tuple[Team | Cohort, ...] = (*cluster.declared(Cohort), *cluster.declared(Team))
     found = [(node, quota) for node in nodes for quota in node.quotas if pool in ("", quota.pool)]
     if as_json:
-        print_json([{"owner": node.name, "kind": _noun(node), "quota": quota} for node, quota in found])
+        print_json([{"owner": node.name, "kind": _name_kind(node), "quota": quota} for node, quota in found])
         return
     print_table(
         ("owner", "", "pool", "owns", "may borrow", "lends"),
         [
             (
                 node.name,
-                _noun(node),
+                _name_kind(node),
                 quota.pool,
                 str(quota.nominal_quota),
-                _limit(quota.borrowing_limit, "any"),
-                _limit(quota.lending_limit, "all"),
+                _format_limit(quota.borrowing_limit, "any"),
+                _format_limit(quota.lending_limit, "all"),
             )
             for node, quota in found
         ],
@@ -106,7 +106,9 @@ def listing(
     )
 
 
-def _amend(owner: str, amended: Callable[[tuple[Quota, ...]], tuple[Quota, ...]], *, as_json: bool) -> None:
+def _change_quotas(
+    owner: str, amended: Callable[[tuple[Quota, ...]], tuple[Quota, ...]], *, as_json: bool
+) -> None:
     """Changes the quotas of a team or a cohort, whichever has this name: it is unique among both."""
 
     def of(node: N | None, kind: type[N]) -> N:
@@ -129,18 +131,18 @@ def _amend(owner: str, amended: Callable[[tuple[Quota, ...]], tuple[Quota, ...]]
     if as_json:
         print_json(after)
     else:
-        talk().print(said(_noun(after), owner, before, after), markup=False)
+        open_console().print(format_change(_name_kind(after), owner, before, after), markup=False)
 
 
-def _noun(node: Team | Cohort) -> str:
+def _name_kind(node: Team | Cohort) -> str:
     return "team" if isinstance(node, Team) else "cohort"
 
 
-def _limit(devices: int | None, else_: str) -> str:
+def _format_limit(devices: int | None, else_: str) -> str:
     return else_ if devices is None else str(devices)
 
 
-quota = group(
+quota = make_group(
     "quota",
     """
 Quotas: what teams and cohorts own, borrow and lend.
@@ -153,6 +155,6 @@ owner does not use is lent too, and given back when the owner wants it.
   $ elastane quota list
 """,
 )
-quota.command("set")(verb(set_quota))
-quota.command("list")(verb(listing))
-quota.command("remove")(verb(remove))
+quota.command("set")(wrap_command(set_quota))
+quota.command("list")(wrap_command(listing))
+quota.command("remove")(wrap_command(remove))

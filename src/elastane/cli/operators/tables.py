@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from elastane.cli.verb import talk
+from elastane.cli.command import open_console
 
 
 def print_table(
@@ -24,14 +24,14 @@ def print_table(
     """
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
 
-    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415
+    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415
 
     found = list(rows)
-    console = talk()
+    console = open_console()
     if not found:
         console.print(empty, markup=False)
         return
     last = max((place for place in range(len(titles)) if any(row[place] for row in found)), default=0)
     folds = "" if titles[last] in numbers else titles[last]
     sums = [] if total is None else [[Text(cell, style="bold") for cell in total]]
-    print_whole(console, table_of(titles, [*found, *sums], numbers=numbers, folds=folds))
+    print_wide(console, build_table(titles, [*found, *sums], numbers=numbers, folds=folds))

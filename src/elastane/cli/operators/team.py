@@ -6,8 +6,8 @@ import msgspec
 import typer
 
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.cli.operators.documents import Name, amend, declare_verbs, group
-from elastane.cli.verb import AsJson, verb
+from elastane.cli.command import AsJson, wrap_command
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 
 Weight = Annotated[
     float | None,
@@ -64,7 +64,7 @@ def set_team(
             ),
         )
 
-    amend("team", Team, name, changed, as_json=as_json)
+    change_document("team", Team, name, changed, as_json=as_json)
 
 
 def set_cohort(
@@ -87,15 +87,15 @@ def set_cohort(
             weight=cohort.weight if weight is None else weight,
         )
 
-    amend("cohort", Cohort, name, changed, as_json=as_json)
+    change_document("cohort", Cohort, name, changed, as_json=as_json)
 
 
-def quotas_text(quotas: tuple[Quota, ...]) -> str:
+def format_quotas(quotas: tuple[Quota, ...]) -> str:
     """``h100 8, a100 4``."""
     return ", ".join(f"{quota.pool} {quota.nominal_quota}" for quota in quotas)
 
 
-team = group(
+team = make_group(
     "team",
     """
 Teams: whom jobs belong to, and what they own.
@@ -105,23 +105,23 @@ Teams: whom jobs belong to, and what they own.
   $ elastane quota set vision --pool h100 --nominal 8
 """,
 )
-team.command("set")(verb(set_team))
-declare_verbs(
+team.command("set")(wrap_command(set_team))
+add_document_commands(
     team,
     "team",
     Team,
     ("team", "cohort", "weight", "owns"),
-    lambda one: (one.name, one.cohort, f"{one.weight:g}", quotas_text(one.quotas)),
+    lambda one: (one.name, one.cohort, f"{one.weight:g}", format_quotas(one.quotas)),
     numbers=("weight",),
 )
 
-cohort = group("cohort", "Cohorts: teams that lend to each other first.")
-cohort.command("set")(verb(set_cohort))
-declare_verbs(
+cohort = make_group("cohort", "Cohorts: teams that lend to each other first.")
+cohort.command("set")(wrap_command(set_cohort))
+add_document_commands(
     cohort,
     "cohort",
     Cohort,
     ("cohort", "parent", "weight", "owns"),
-    lambda one: (one.name, one.parent, f"{one.weight:g}", quotas_text(one.quotas)),
+    lambda one: (one.name, one.parent, f"{one.weight:g}", format_quotas(one.quotas)),
     numbers=("weight",),
 )

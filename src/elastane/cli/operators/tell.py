@@ -6,9 +6,9 @@ import typer
 
 from elastane.api.reading import finite_fields
 from elastane.api.rest import Capacity, Metric, Notice, Price, Report
-from elastane.cli.operators.documents import group
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.quantities import duration_s, duration_text
-from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
 Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="So long it counts.")]
@@ -23,7 +23,7 @@ def capacity(
     """POOL has no more than N devices, for as long as the word counts."""
     report = Capacity(pool=pool, devices=devices, valid_s=duration_s("--for", valid))
     words = f"{pool} has at most {devices} devices for {duration_text(report.valid_s)}"
-    _tell(report, words, as_json=as_json)
+    _send_report(report, words, as_json=as_json)
 
 
 def notice(
@@ -35,7 +35,7 @@ def notice(
 ) -> None:
     """NODE will be taken away: jobs leave it before."""
     report = Notice(node=node, in_s=duration_s("--in", within))
-    _tell(report, f"{node} goes in {duration_text(report.in_s)}; jobs leave it now", as_json=as_json)
+    _send_report(report, f"{node} goes in {duration_text(report.in_s)}; jobs leave it now", as_json=as_json)
 
 
 def metric(
@@ -46,7 +46,7 @@ def metric(
 ) -> None:
     """METRIC is VALUE, for triggers that watch it."""
     report = Metric(metric=name, value=value, valid_s=duration_s("--for", valid))
-    _tell(report, f"{name} is {value:g} for {duration_text(report.valid_s)}", as_json=as_json)
+    _send_report(report, f"{name} is {value:g} for {duration_text(report.valid_s)}", as_json=as_json)
 
 
 def price(
@@ -58,20 +58,20 @@ def price(
     """An hour of a device of POOL costs PRICE, for as long as the word counts."""
     report = Price(pool=pool, price=hourly, valid_s=duration_s("--for", valid))
     words = f"a device of {pool} costs {hourly:g} an hour for {duration_text(report.valid_s)}"
-    _tell(report, words, as_json=as_json)
+    _send_report(report, words, as_json=as_json)
 
 
-def _tell(report: Report, words: str, *, as_json: bool) -> None:
+def _send_report(report: Report, words: str, *, as_json: bool) -> None:
     finite_fields(report)
     with connect() as cluster:
         cluster.report(report)
     if as_json:
         print_json(report)
         return
-    talk().print(words, markup=False)
+    open_console().print(words, markup=False)
 
 
-tell = group(
+tell = make_group(
     "tell",
     """
 Tell the controller what it cannot see itself.
@@ -84,8 +84,8 @@ The newest word about each thing counts. A reporter's token is enough.
   $ elastane tell metric qps 1250 --for 5min   [dim]see: elastane trigger[/dim]
 """,
 )
-tell.command("capacity")(verb(capacity))
-tell.command("notice")(verb(notice))
-tell.command("price")(verb(price))
+tell.command("capacity")(wrap_command(capacity))
+tell.command("notice")(wrap_command(notice))
+tell.command("price")(wrap_command(price))
 # A value below zero is an argument, not an option.
-tell.command("metric", context_settings={"ignore_unknown_options": True})(verb(metric))
+tell.command("metric", context_settings={"ignore_unknown_options": True})(wrap_command(metric))

@@ -7,11 +7,11 @@ import typer
 
 from elastane.api.quotas import Team
 from elastane.api.rest import NewToken, Role, Token
-from elastane.cli.operators.documents import group
-from elastane.cli.operators.quantities import duration_s, local
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.declarations import make_group
+from elastane.cli.operators.quantities import duration_s, format_minute
 from elastane.cli.operators.tables import print_table
-from elastane.cli.teams import undeclared
-from elastane.cli.verb import AsJson, print_json, talk, verb
+from elastane.cli.teams import warn_undeclared_team
 from elastane.client.context import connect
 
 
@@ -41,16 +41,16 @@ def create(
     valid_s = duration_s("--valid", valid) if valid else None
     with connect() as cluster:
         made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
-        strange = undeclared(team, cluster.declared(Team))
+        strange = warn_undeclared_team(team, cluster.declared(Team))
     if strange:
-        talk(as_json=True).print(f"note: {strange}", markup=False)
+        open_console(as_json=True).print(f"note: {strange}", markup=False)
     if as_json:
         print_json(made)
         return
-    console = talk()
+    console = open_console()
     token = made.token
-    until = f", until {local(token.expires_s)}" if token.expires_s is not None else ""
-    console.print(f"token   {token.id}: {_role(token)}, for {token.user}{until}", markup=False)
+    until = f", until {format_minute(token.expires_s)}" if token.expires_s is not None else ""
+    console.print(f"token   {token.id}: {_format_role(token)}, for {token.user}{until}", markup=False)
     if not made.secret:
         console.print(
             f"secret  lost with the first answer; elastane token revoke {token.id}, and make another",
@@ -69,7 +69,7 @@ def listing(
     with connect() as cluster:
         found = cluster.tokens()
     now_s = time.time()
-    shown = [one for one in found if everyone or state_of(one, now_s) == "counts"]
+    shown = [one for one in found if everyone or find_token_state(one, now_s) == "counts"]
     if as_json:
         print_json(shown)
         return
@@ -81,9 +81,9 @@ def listing(
                 one.user,
                 one.role,
                 one.team,
-                local(one.created_s),
-                local(one.expires_s),
-                state_of(one, now_s),
+                format_minute(one.created_s),
+                format_minute(one.expires_s),
+                find_token_state(one, now_s),
                 one.note,
             )
             for one in shown
@@ -101,22 +101,22 @@ def revoke(
     if as_json:
         print_json({"revoked": token})
         return
-    talk().print(f"{token} counts no more", markup=False)
+    open_console().print(f"{token} counts no more", markup=False)
 
 
-def state_of(token: Token, now_s: float) -> str:
+def find_token_state(token: Token, now_s: float) -> str:
     if token.revoked_s is not None:
         return "revoked"
     return "ended" if token.expires_s is not None and token.expires_s <= now_s else "counts"
 
 
-def _role(token: Token) -> str:
+def _format_role(token: Token) -> str:
     if not token.team:
         return token.role
     return f"{token.role} of every team" if token.team == "*" else f"{token.role} of team {token.team}"
 
 
-token = group(
+token = make_group(
     "token",
     """
 Tokens: who may ask the controller for what.
@@ -132,6 +132,6 @@ other users, see --run-as in elastane up --help.
   $ elastane token create --user ada --role submitter --team vision --valid 30d
 """,
 )
-token.command("create")(verb(create))
-token.command("list")(verb(listing))
-token.command("revoke")(verb(revoke))
+token.command("create")(wrap_command(create))
+token.command("list")(wrap_command(listing))
+token.command("revoke")(wrap_command(revoke))

@@ -7,8 +7,8 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.rest import Trigger
-from elastane.cli.operators.documents import Name, amend, declare_verbs, group
-from elastane.cli.verb import AsJson, verb
+from elastane.cli.command import AsJson, wrap_command
+from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 
 
 def set_trigger(
@@ -46,17 +46,17 @@ def set_trigger(
         known = before or Trigger(name=name, metric=metric or "", pool=pool or "", limit=limit or 0)
         return msgspec.structs.replace(known, **given)
 
-    amend("trigger", Trigger, name, changed, as_json=as_json)
+    change_document("trigger", Trigger, name, changed, as_json=as_json)
 
 
-def condition(one: Trigger) -> str:
+def format_condition(one: Trigger) -> str:
     """``qps above 1000``."""
     bounds = [f"above {one.above:g}"] if one.above is not None else []
     bounds += [f"below {one.below:g}"] if one.below is not None else []
     return f"{one.metric} {' or '.join(bounds)}"
 
 
-trigger = group(
+trigger = make_group(
     "trigger",
     """
 Triggers: rules that turn a metric from outside into a limit.
@@ -65,12 +65,12 @@ Triggers: rules that turn a metric from outside into a limit.
   $ elastane tell metric qps 1250      [dim]whoever measures says so, again and again[/dim]
 """,
 )
-trigger.command("set")(verb(set_trigger))
-declare_verbs(
+trigger.command("set")(wrap_command(set_trigger))
+add_document_commands(
     trigger,
     "trigger",
     Trigger,
     ("trigger", "while", "pool", "limit"),
-    lambda one: (one.name, condition(one), one.pool, str(one.limit)),
+    lambda one: (one.name, format_condition(one), one.pool, str(one.limit)),
     numbers=("limit",),
 )

@@ -19,24 +19,24 @@ from elastane.agent import identity
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.run_as import RunAs, parse_run_as
 from elastane.api.serving import NotStarted, Ready, Serving
-from elastane.cli.devices import devices_here
-from elastane.cli.verb import AsJson, print_json, talk
+from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.devices import count_devices
 from elastane.client.context import (
     Context,
-    Running,
-    home,
-    keep,
-    keep_of_store,
-    keep_run_as,
-    keep_running,
-    kept_context,
-    kept_of_store,
-    kept_run_as,
+    StartedController,
+    find_home,
     make_home,
-    running,
+    read_context,
+    read_run_as,
+    read_running,
+    read_store_context,
+    save_context,
+    save_run_as,
+    save_running,
+    save_store_context,
 )
-from elastane.client.controller_lock import holder
-from elastane.client.privacy import OF_STRANGERS, narrowed
+from elastane.client.controller_lock import find_lock_holder
+from elastane.client.permissions import OF_STRANGERS, restrict_permissions
 from elastane.engines.local.isolation import PASSAGE
 
 PORT = 7425
@@ -85,13 +85,13 @@ def up(
 
       $ sudo ELASTANE_HOME=/var/lib/elastane elastane up -d --run-as vision=el-vision --run-as el-jobs
     """
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     _check_alone()
-    host, port = _address(listen)
-    count, kind = devices_here()
+    host, port = _parse_address(listen)
+    count, kind = count_devices()
     wish = Serving(
-        home=str(home()),
-        store=store or f"sqlite:///{home() / 'controller.db'}",
+        home=str(find_home()),
+        store=store or f"sqlite:///{find_home() / 'controller.db'}",
         host=host,
         port=port,
         certificate=os.path.abspath(tls_cert) if tls_cert else "",  # noqa: PTH100 - links stay as they are
@@ -100,35 +100,37 @@ def up(
         device=kind,
         user=getpass.getuser(),
         new_token=new_token,
-        run_as=_users(run_as, no_run_as=no_run_as),
+        run_as=_choose_users(run_as, no_run_as=no_run_as),
     )
-    log = home() / "controller.log"
-    with _no_room("nothing was started"):
+    log = find_home() / "controller.log"
+    with _explain_write_errors("nothing was started"):
         make_home()
-        secrets = (log, *home().glob("cluster*.json"))
+        secrets = (log, *find_home().glob("cluster*.json"))
         # Users of jobs pass through the home to their run directories.
         others = OF_STRANGERS & ~stat.S_IXOTH if wish.run_as.isolates or _is_shared() else OF_STRANGERS
-        closed = [str(home())] if narrowed(home(), others) else []
-        closed += [str(path) for path in secrets if narrowed(path)]
-        process, ready = _started(wish, log, detach=detach)
+        closed = [str(find_home())] if restrict_permissions(find_home(), others) else []
+        closed += [str(path) for path in secrets if restrict_permissions(path)]
+        process, ready = _start_controller(wish, log, detach=detach)
     ready = msgspec.structs.replace(ready, narrowed=(*closed, *ready.narrowed))
     again = "; its operator's token is lost with it: elastane up --new-token" if ready.token else ""
     try:
-        with _no_room(f"the controller was ended again, because no command would find it{again}"):
-            _record(wish, process, ready)
+        with _explain_write_errors(
+            f"the controller was ended again, because no command would find it{again}"
+        ):
+            _record_controller(wish, process, ready)
     except BaseException:
-        _end(process)
+        _end_process(process)
         raise
     if as_json:
         print_json(ready)
     console.print(f"controller  {ready.url}", markup=False)
     console.print(f"store       {ready.store}", markup=False)
     console.print(f"devices     {wish.devices} x {wish.device}, pool local", markup=False)
-    console.print(f"jobs        {_users_text(wish.run_as, wish.user)}", markup=False)
+    console.print(f"jobs        {_format_users(wish.run_as, wish.user)}", markup=False)
     if ready.token:
         console.print(f"token       {ready.token}", markup=False)
         console.print(
-            f"            an operator's, told only now; kept in {home() / 'cluster.json'}", markup=False
+            f"            an operator's, told only now; kept in {find_home() / 'cluster.json'}", markup=False
         )
     if ready.narrowed:
         console.print(f"rights      taken from others: {', '.join(ready.narrowed)}", markup=False)
@@ -136,10 +138,10 @@ def up(
         console.print(f"it goes on as process {process.pid}; its log is {log}; end it with: elastane down")
         return
     console.print("Ctrl-C ends it; jobs go on without it")
-    raise typer.Exit(_waited(process))
+    raise typer.Exit(_wait_for_end(process))
 
 
-def _users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
+def _choose_users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
     """Return the system users that jobs are to run as.
 
     Raises:
@@ -149,18 +151,18 @@ def _users(words: list[str] | None, *, no_run_as: bool) -> RunAs:
         raise BadInput("--run-as and --no-run-as contradict each other", do="give one of them")
     if words:
         return parse_run_as(words)
-    return RunAs() if no_run_as else kept_run_as()
+    return RunAs() if no_run_as else read_run_as()
 
 
 def _is_shared() -> bool:
     """Whether run directories of other users may be left from a controller that was started with --run-as."""
     try:
-        return stat.S_IMODE((home() / "runs").stat().st_mode) == PASSAGE
+        return stat.S_IMODE((find_home() / "runs").stat().st_mode) == PASSAGE
     except OSError:
         return False
 
 
-def _users_text(run_as: RunAs, own: str) -> str:
+def _format_users(run_as: RunAs, own: str) -> str:
     """``run as el-vision (team vision), el-jobs (other teams)``."""
     if not run_as.isolates:
         return f"run as {own}, who starts the controller: they can read its token; see --run-as"
@@ -171,7 +173,7 @@ def _users_text(run_as: RunAs, own: str) -> str:
 
 def down(as_json: AsJson = False) -> None:
     """End this machine's controller; jobs go on without it."""
-    pid, process = _of_this_home()
+    pid, process = _find_controller()
     if process is None:
         was = f"the controller that was process {pid} has ended already"
         raise BadInput(was if pid else "no controller was started here", do="elastane up")
@@ -185,32 +187,34 @@ def down(as_json: AsJson = False) -> None:
     if as_json:
         print_json({"pid": pid, "ended": True})
         return
-    talk().print("the controller has ended; jobs go on training", markup=False)
+    open_console().print("the controller has ended; jobs go on training", markup=False)
 
 
-def _record(wish: Serving, process: "subprocess.Popen[bytes]", ready: Ready) -> None:
+def _record_controller(wish: Serving, process: "subprocess.Popen[bytes]", ready: Ready) -> None:
     """Write down which process the controller is, and how to ask it.
 
     Raises:
         OSError: it cannot be written.
     """
-    keep_run_as(wish.run_as)
-    before, kept = running(), kept_context()
+    save_run_as(wish.run_as)
+    before, kept = read_running(), read_context()
     if ready.token:
         found = Context(url=ready.url, token=ready.token, certificate=wish.certificate)
-        keep(found)
-        keep_of_store(ready.store, found)
+        save_context(found)
+        save_store_context(ready.store, found)
     elif kept is None or (before is not None and kept.url == before.url):
         # This machine's controller, perhaps at another address; one that somebody has logged in to stays.
-        again = kept_of_store(ready.store) or kept
+        again = read_store_context(ready.store) or kept
         if again is not None:
-            keep(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
+            save_context(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
     # Last: the address of the one before was needed until now, also if this is tried again.
-    keep_running(Running(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0))
+    save_running(
+        StartedController(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0)
+    )
 
 
 @contextlib.contextmanager
-def _no_room(means: str) -> Iterator[None]:
+def _explain_write_errors(means: str) -> Iterator[None]:
     """Say in words that something could not be written in the home.
 
     Raises:
@@ -220,13 +224,13 @@ def _no_room(means: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFailed(
-            f"cannot write in {home()}: {error.strerror or error}",
+            f"cannot write in {find_home()}: {error.strerror or error}",
             means=means,
             do="free some space there, or make it writable, then start it again",
         ) from error
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end_process(process: "subprocess.Popen[bytes]") -> None:
     """End a controller that was just started, and wait until it is gone."""
     process.terminate()
     try:
@@ -242,11 +246,11 @@ def _check_alone() -> None:
     Raises:
         BadInput: one does.
     """
-    pid, process = _of_this_home()
+    pid, process = _find_controller()
     if process is None:
         return
     os.close(process)
-    found = _recorded()
+    found = _read_recorded()
     at = f"{found.url}, " if found is not None and found.pid == pid else ""
     raise BadInput(
         f"a controller already runs here ({at}process {pid})",
@@ -255,33 +259,33 @@ def _check_alone() -> None:
     )
 
 
-def _of_this_home() -> tuple[int, int | None]:
+def _find_controller() -> tuple[int, int | None]:
     """The controller of this home: its process, 0 if none is known, and a pidfd; None: it has ended.
 
     What was written down about it may be missing, or be about the one before; its lock is not.
     """
-    pid = holder(home())
+    pid = find_lock_holder(find_home())
     start = None if pid is None else identity.started(pid)
     if pid is not None and start is not None:
         process = identity.open_process(pid, start)
         # Asked again now that the number cannot come to mean another process.
-        if process is not None and holder(home()) == pid:
+        if process is not None and find_lock_holder(find_home()) == pid:
             return pid, process
         if process is not None:
             os.close(process)
-    found = _recorded()
+    found = _read_recorded()
     return (0, None) if found is None else (found.pid, identity.open_process(found.pid, found.started))
 
 
-def _recorded() -> Running | None:
+def _read_recorded() -> StartedController | None:
     """What was written down about the last controller; None: nothing that can be read."""
     try:
-        return running()
+        return read_running()
     except BadInput:
         return None
 
 
-def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Popen[bytes], Ready]":
+def _start_controller(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Popen[bytes], Ready]":
     """The process, once it listens.
 
     Raises:
@@ -313,7 +317,7 @@ def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Pop
             line = told.readline()
     except BaseException:
         # Ctrl-C, most of all: nobody would know of it.
-        _end(process)
+        _end_process(process)
         raise
     with contextlib.suppress(msgspec.ValidationError):
         if line:
@@ -326,18 +330,18 @@ def _started(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Pop
     raise kind(f"the controller did not start: it ended with {code}", do=f"read {log}")
 
 
-def _waited(process: "subprocess.Popen[bytes]") -> int:
+def _wait_for_end(process: "subprocess.Popen[bytes]") -> int:
     """Its exit code; signals are for it as much as for us."""
 
-    def passed_on(number: int, _: object) -> None:
+    def forward_signals(number: int, _: object) -> None:
         process.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, passed_on)
+        signal.signal(number, forward_signals)
     return process.wait()
 
 
-def _address(listen: str) -> tuple[str, int]:
+def _parse_address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > LAST_PORT:
         raise BadInput(f"--listen {listen} is not HOST:PORT", do=f"write 127.0.0.1:{PORT}")

@@ -9,10 +9,10 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.rest import Usage, UsageRow
-from elastane.cli.operators.quantities import local, moment
+from elastane.cli.command import AsJson, print_json
+from elastane.cli.operators.quantities import format_minute, parse_time
 from elastane.cli.operators.tables import print_table
 from elastane.cli.terminal import write_csv
-from elastane.cli.verb import AsJson, print_json
 from elastane.client.context import connect
 
 Column: TypeAlias = Literal["team", "user", "job", "pool"]
@@ -55,8 +55,8 @@ def usage(
         raise BadInput("--csv and --json are two formats", do="choose one")
     now = datetime.now().astimezone()
     columns: tuple[Column, ...] = tuple(dict.fromkeys(COLUMNS[one] for one in by or [By.TEAM]))
-    from_s = moment("--from", begin, now).timestamp() if begin else None
-    until_s = moment("--until", until, now).timestamp() if until else None
+    from_s = parse_time("--from", begin, now).timestamp() if begin else None
+    until_s = parse_time("--until", until, now).timestamp() if until else None
     check_span(from_s, until_s, now.timestamp())
     with connect() as cluster:
         if as_csv:
@@ -77,12 +77,14 @@ def check_span(from_s: float | None, until_s: float | None, now_s: float) -> Non
     """
     end_s = now_s if until_s is None else min(until_s, now_s)
     if from_s is not None and from_s > end_s:
-        end = f"--until {local(end_s)}" if end_s == until_s else "now"
-        raise BadInput(f"--from {local(from_s)} is after {end}", do="write the earlier moment with --from")
+        end = f"--until {format_minute(end_s)}" if end_s == until_s else "now"
+        raise BadInput(
+            f"--from {format_minute(from_s)} is after {end}", do="write the earlier moment with --from"
+        )
 
 
 def show(by: tuple[str, ...], found: Usage) -> None:
-    span = f"between {local(found.from_s)} and {local(found.until_s)}"
+    span = f"between {format_minute(found.from_s)} and {format_minute(found.until_s)}"
     whole = summed(found.rows)
     places = 2 if hours(whole) >= MANY_H else 4
     rows = [(*(str(getattr(row, column)) for column in by), *figures(row, places)) for row in found.rows]

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from elastane.api.control import AskDrain
-from elastane.cli.runs.status import asked, members, wait_until
-from elastane.cli.runs.whose import own_run
-from elastane.cli.verb import AsJson, RunName, print_json, talk
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.runs.ownership import find_own_run
+from elastane.cli.runs.requests import list_members, send_request, wait_until
 
 
 def drain(
@@ -20,24 +20,26 @@ def drain(
 
     The run then aims at one worker fewer.
     """
-    run_dir = own_run(
+    run_dir = find_own_run(
         run,
         means="the controller would start another worker in its place",
         do="elastane scale {job} --max N for fewer workers",
     )
-    answer = asked(run_dir, AskDrain(worker=worker))
-    console = talk(as_json=as_json)
+    answer = send_request(run_dir, AskDrain(worker=worker))
+    console = open_console(as_json=as_json)
     if wait:
         answer = wait_until(
             run_dir,
             # While it changes, some members still report the generation before.
-            done=lambda status: status.state != "changing" and worker not in members(status),
+            done=lambda status: status.state != "changing" and worker not in list_members(status),
             stuck=lambda _: "",
         )
-        console.print(f"worker {worker} has left; generation {answer.generation} has {len(members(answer))}")
+        console.print(
+            f"worker {worker} has left; generation {answer.generation} has {len(list_members(answer))}"
+        )
     else:
         console.print(f"accepted: worker {worker} leaves at a commit")
     if as_json:
         print_json(
-            {"ok": True, "worker": worker, "workers": members(answer), "generation": answer.generation}
+            {"ok": True, "worker": worker, "workers": list_members(answer), "generation": answer.generation}
         )

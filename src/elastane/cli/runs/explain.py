@@ -3,14 +3,14 @@
 from elastane.api.control import AskStatus
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
-from elastane.cli.jobs.explain import show_decisions
-from elastane.cli.runs.status import asked
-from elastane.cli.verb import print_json, talk
+from elastane.cli.command import open_console, print_json
+from elastane.cli.jobs.explain import print_decisions
+from elastane.cli.runs.requests import send_request
 from elastane.controller.embedded import explained
 from elastane.observability.run_files import is_live, read_record
 
 
-def run_explained(run_dir: RunDir, *, as_json: bool) -> None:
+def explain_run(run_dir: RunDir, *, as_json: bool) -> None:
     """What its own controller has decided, and whether that still holds.
 
     Raises:
@@ -36,13 +36,13 @@ def run_explained(run_dir: RunDir, *, as_json: bool) -> None:
 
     from elastane.cli.jobs.words import explanation_lines  # noqa: PLC0415
 
-    console = talk()
+    console = open_console()
     if not is_live(run_dir):
         console.print("The run has ended.")
-    elif asked(run_dir, AskStatus()).by_hand:
+    elif send_request(run_dir, AskStatus()).by_hand:
         console.print("Its number of workers was set by hand; its controller keeps out of it until you say:")
         console.print(f"  elastane resize {run_dir.root.name} auto", markup=False)
     else:
         for sentence in explanation_lines(told.explanation):
             console.print(Text(sentence))
-    show_decisions(console, told.decisions)
+    print_decisions(console, told.decisions)

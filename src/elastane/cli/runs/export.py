@@ -8,9 +8,9 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.export import Exported, ExportFormat, ExportType
 from elastane.api.printable import one_line
-from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.cli.with_torch import said_by
-from elastane.client.resolve import find_run
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.torch_process import run_module
+from elastane.client.runs_home import find_run
 from elastane.observability.quantities import size_text
 from elastane.observability.run_files import is_live, read_record
 
@@ -57,11 +57,15 @@ def export(
             means="its model is written when it is over",
             do=f"export its newest checkpoint: elastane checkpoint export {name} --format {form}",
         )
-    options = ["--run-dir", str(run_dir.root), *options_of(form, folder, dtype, optimizer=optimizer)]
-    show_exported(said_by(MODULE, options, Exported), name, form, as_json=as_json)
+    options = [
+        "--run-dir",
+        str(run_dir.root),
+        *build_export_options(form, folder, dtype, optimizer=optimizer),
+    ]
+    show_exported(run_module(MODULE, options, Exported), name, form, as_json=as_json)
 
 
-def options_of(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:
+def build_export_options(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:
     """For the exporting process."""
     options = ["--format", form, "--out", str(folder)]
     options += ["--dtype", dtype] if dtype else []
@@ -69,7 +73,7 @@ def options_of(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -
 
 
 def show_exported(done: Exported, what: str, form: str, *, as_json: bool) -> None:
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     for file, size_bytes in done.files.items():
         console.print(f"  {size_text(size_bytes):>9}  {file}", markup=False)
     console.print(f"{what} as {form} in {done.out}", markup=False)

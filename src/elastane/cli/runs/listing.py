@@ -3,10 +3,10 @@
 from elastane.api.errors import ElastaneError
 from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
-from elastane.cli.home import known_runs
-from elastane.cli.moments import in_local_time
-from elastane.cli.verb import AsJson, print_json, talk
-from elastane.client.resolve import runs_home
+from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.run_names import list_runs
+from elastane.cli.timestamps import localize_timestamps
+from elastane.client.runs_home import runs_home
 from elastane.observability.facts import outcome_of
 from elastane.observability.run_files import (
     decode_event_line,
@@ -18,18 +18,18 @@ from elastane.observability.run_files import (
 )
 
 
-def listing(as_json: AsJson = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """Show the known runs, those that are over too."""
-    rows = [row_or_why_not(run_dir) for run_dir in known_runs()]
+    rows = [describe_run_or_error(run_dir) for run_dir in list_runs()]
     rows.sort(key=lambda row: str(row["created"]))
     if as_json:
         print_json(rows)
         return
-    console = talk()
+    console = open_console()
     if not rows:
         console.print(f"no runs in {runs_home()}", markup=False)
         return
-    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415 - a program needs no tables
+    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - a program needs no tables
 
     cells = [
         (
@@ -37,19 +37,19 @@ def listing(as_json: AsJson = False) -> None:
             str(row["state"]),
             f"{row['step']}" + (f"/{row['steps']}" if row["steps"] else ""),
             f"{loss:.4f}" if isinstance(loss := row["loss"], float) else "",
-            in_local_time(str(row["created"])),
+            localize_timestamps(str(row["created"])),
             str(row["directory"]),
         )
         for row in rows
     ]
     titles = ("name", "state", "step", "loss", "started", "directory")
-    print_whole(console, table_of(titles, cells, numbers=("step", "loss")))
+    print_wide(console, build_table(titles, cells, numbers=("step", "loss")))
 
 
-def row_or_why_not(run_dir: RunDir) -> dict[str, str | int | float | None]:
+def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None]:
     """A run whose files cannot be read is a row that says so, and hides no other."""
     try:
-        return row_of(run_dir)
+        return describe_run(run_dir)
     except (ElastaneError, OSError) as error:
         return {
             "name": run_dir.root.name,
@@ -64,7 +64,7 @@ def row_or_why_not(run_dir: RunDir) -> dict[str, str | int | float | None]:
         }
 
 
-def row_of(run_dir: RunDir) -> dict[str, str | int | float | None]:
+def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
     record = read_record(run_dir)
     newest = last_line(run_dir.ledger, decode_ledger_line)
     live = is_live(run_dir)

@@ -73,7 +73,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return (self.steps - self.step) * sum(s for _, s in self.recent) / len(self.recent)
 
 
-def after_line(progress: Progress, line: LedgerLine) -> Progress:
+def add_line(progress: Progress, line: LedgerLine) -> Progress:
     curve = progress.curve
     if line.loss is not None and math.isfinite(line.loss):
         curve = curve.with_next(line.loss)
@@ -87,7 +87,7 @@ def after_line(progress: Progress, line: LedgerLine) -> Progress:
     )
 
 
-def after_event(progress: Progress, event: EventLine) -> Progress:
+def add_event(progress: Progress, event: EventLine) -> Progress:
     if event.kind in QUIET and progress.line is not None:
         return progress
     return msgspec.structs.replace(progress, events=(*progress.events, event)[-REMEMBERED_EVENTS:])

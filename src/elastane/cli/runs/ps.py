@@ -10,11 +10,11 @@ from elastane.api.control import Answer, AskStatus
 from elastane.api.errors import ElastaneError, NoSuchRun
 from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
-from elastane.cli.completing import runs
-from elastane.cli.home import known_runs
-from elastane.cli.runs.status import asked
-from elastane.cli.verb import AsJson, print_json, talk
-from elastane.client.resolve import find_run
+from elastane.cli.command import AsJson, open_console, print_json
+from elastane.cli.completion import complete_runs
+from elastane.cli.run_names import list_runs
+from elastane.cli.runs.requests import send_request
+from elastane.client.runs_home import find_run
 from elastane.observability.run_files import is_live, read_record
 
 
@@ -25,7 +25,7 @@ def ps(
             metavar="RUN",
             help="Name or directory of one run.",
             show_default=False,
-            autocompletion=runs,
+            autocompletion=complete_runs,
         ),
     ] = None,
     as_json: AsJson = False,
@@ -36,9 +36,9 @@ def ps(
     generation, virtual_ranks, blocks and state.
     """
     if run is not None:
-        answers = {name_of(run_dir): asked(run_dir, AskStatus()) for run_dir in (find_run(run),)}
+        answers = {read_run_name(run_dir): send_request(run_dir, AskStatus()) for run_dir in (find_run(run),)}
     else:
-        answers = live_answers()
+        answers = query_live_runs()
     if as_json:
         print_json(
             [
@@ -48,17 +48,17 @@ def ps(
             ]
         )
     elif not answers:
-        talk().print("no run is live; elastane list shows the others")
+        open_console().print("no run is live; elastane list shows the others")
     for name, answer in answers.items() if not as_json else ():
-        show(name, answer)
+        print_processes(name, answer)
 
 
-def live_answers() -> dict[str, Answer]:
+def query_live_runs() -> dict[str, Answer]:
     answers = {}
-    for run_dir in known_runs():
+    for run_dir in list_runs():
         if is_live(run_dir):
             try:
-                answers[name_of(run_dir)] = asked(run_dir, AskStatus())
+                answers[read_run_name(run_dir)] = send_request(run_dir, AskStatus())
             except NoSuchRun:
                 continue  # it ended between the two questions
             except (ElastaneError, OSError) as error:
@@ -67,16 +67,16 @@ def live_answers() -> dict[str, Answer]:
     return answers
 
 
-def name_of(run_dir: RunDir) -> str:
+def read_run_name(run_dir: RunDir) -> str:
     return read_record(run_dir).spec.name
 
 
-def show(name: str, answer: Answer) -> None:
+def print_processes(name: str, answer: Answer) -> None:
     from rich.text import Text  # noqa: PLC0415 - a program that asks for JSON needs no tables
 
-    from elastane.cli.tables import print_whole, table_of  # noqa: PLC0415
+    from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415
 
-    console = talk()
+    console = open_console()
     step = f"step {answer.step}" + (f" of {answer.steps}" if answer.steps else "")
     loss = "" if answer.loss is None else f", loss {answer.loss:.4f}"
     console.print(
@@ -94,4 +94,4 @@ def show(name: str, answer: Answer) -> None:
         )
         for row in answer.processes
     ]
-    print_whole(console, table_of(("role", *numbers, "state"), cells, numbers=numbers))
+    print_wide(console, build_table(("role", *numbers, "state"), cells, numbers=numbers))

@@ -12,9 +12,9 @@ from elastane.api.records import Digest, LedgerLine
 from elastane.api.rehearsal import Rehearsed
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.cli.checkpoints.which import chosen
-from elastane.cli.verb import print_json, talk
-from elastane.cli.with_torch import said_by
+from elastane.cli.checkpoints.selection import select_checkpoint
+from elastane.cli.command import open_console, print_json
+from elastane.cli.torch_process import run_module
 from elastane.observability.quantities import speed_text
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
@@ -23,7 +23,7 @@ from elastane.storage.place import open_place
 MODULE = "elastane.runtime.restore_rehearsal"
 
 
-class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the rehearsal of a restore has shown.
 
     Args:
@@ -52,7 +52,7 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     digest: Literal["equal", "different", "unknown"] = "unknown"
 
 
-def rehearse(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_json: bool) -> None:
+def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_json: bool) -> None:
     """Read a checkpoint as `elastane run --resume` does: verify it, then restore it on so many workers.
 
     Raises:
@@ -64,22 +64,22 @@ def rehearse(run_dir: RunDir, wanted: str | None, workers: int | None, *, as_jso
         raise BadInput(f"{record.spec.name} was started with --checkpoint-every never: it has no checkpoint")
     catalog = Catalog(open_place(record.spec.checkpoints.root(run_dir)))
     ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
-    name = chosen(catalog, wanted)
+    name = select_checkpoint(catalog, wanted)
     try:
-        found = rehearsed(catalog, name, record, ledger, workers or record.spec.start)
+        found = restore_checkpoint(catalog, name, record, ledger, workers or record.spec.start)
     except ElastaneError as error:
-        refuse_deleted(catalog, name)
+        check_still_there(catalog, name)
         raise error from None
     if found.damages:
-        refuse_deleted(catalog, name)
-    say(found, as_json=as_json)
+        check_still_there(catalog, name)
+    print_result(found, as_json=as_json)
     if as_json:
         print_json(found)
     if not found.ok:
         raise typer.Exit(1)
 
 
-def refuse_deleted(catalog: Catalog, name: str) -> None:
+def check_still_there(catalog: Catalog, name: str) -> None:
     """A live run deletes what its rules do not keep, perhaps what is being read.
 
     Raises:
@@ -93,16 +93,16 @@ def refuse_deleted(catalog: Catalog, name: str) -> None:
         )
 
 
-def rehearsed(
+def restore_checkpoint(
     catalog: Catalog, name: str, record: RunRecord, ledger: tuple[LedgerLine, ...], workers: int
-) -> Rehearsal:
+) -> RestoreResult:
     begun = time.perf_counter()
     try:
         damages = catalog.verify(name)
     except NoSuchFile:
         damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
     summary = catalog.look(name).summary
-    found = Rehearsal(
+    found = RestoreResult(
         ok=not damages,
         name=name,
         step=summary.step,
@@ -114,8 +114,8 @@ def rehearsed(
         return found
     options = ["--checkpoints", catalog.place.url, "--checkpoint", name, "--workers", str(workers)]
     options += ["--copies", str(record.spec.copies)] if record.spec.copies is not None else []
-    restored = said_by(MODULE, options, Rehearsed)
-    digest = compared(restored.digest, digest_at(ledger, summary.step))
+    restored = run_module(MODULE, options, Rehearsed)
+    digest = compare_digests(restored.digest, find_digest(ledger, summary.step))
     return msgspec.structs.replace(
         found,
         ok=digest != "different",
@@ -126,11 +126,11 @@ def rehearsed(
     )
 
 
-def digest_at(ledger: tuple[LedgerLine, ...], step: int) -> Digest | None:
+def find_digest(ledger: tuple[LedgerLine, ...], step: int) -> Digest | None:
     return next((line.digest for line in ledger if line.step == step), None)
 
 
-def compared(mine: Digest, theirs: Digest | None) -> Literal["equal", "different", "unknown"]:
+def compare_digests(mine: Digest, theirs: Digest | None) -> Literal["equal", "different", "unknown"]:
     if theirs is None:
         return "unknown"
     return "equal" if mine == theirs else "different"
@@ -143,8 +143,8 @@ WORDS = {
 }
 
 
-def say(found: Rehearsal, *, as_json: bool) -> None:
-    console = talk(as_json=as_json)
+def print_result(found: RestoreResult, *, as_json: bool) -> None:
+    console = open_console(as_json=as_json)
     for damage in found.damages:
         console.print(f"{found.name}/{damage}", markup=False)
     if found.damages:

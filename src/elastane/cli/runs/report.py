@@ -1,7 +1,7 @@
 """``elastane report``: a run's page, metrics and card once more."""
 
-from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.client.runs_home import find_run
 from elastane.observability.run_files import read_run
 
 
@@ -18,7 +18,7 @@ def report(run: RunName, as_json: AsJson = False) -> None:
     if not recorded.live:
         files = write_conclusion(recorded)
         pages += [page for page in (files.metrics, files.card) if page.exists()]
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     for page in pages:
         console.print(str(page), markup=False)
     if as_json:

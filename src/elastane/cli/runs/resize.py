@@ -7,9 +7,9 @@ import typer
 from elastane.api.control import Answer, AskResize, AskStatus
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
-from elastane.cli.runs.status import asked, members, wait_until
-from elastane.cli.runs.whose import own_run
-from elastane.cli.verb import AsJson, RunName, print_json, talk
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.runs.ownership import find_own_run
+from elastane.cli.runs.requests import list_members, send_request, wait_until
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,35 +37,35 @@ def resize(
     A run that was begun without --start grows and shrinks by itself, until
     somebody sets its size; auto lets it do so again.
     """
-    number = None if workers == AUTO else _number(workers)
-    run_dir = own_run(
+    number = None if workers == AUTO else _parse_workers(workers)
+    run_dir = find_own_run(
         run,
         means="the controller would take it back within seconds",
         do="elastane scale {job} MIN:MAX",
     )
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     if number is None:
-        answer = _freed(run_dir)
-        console.print(f"accepted: its controller decides (now {crew(len(members(answer)))})")
+        answer = _return_to_controller(run_dir)
+        console.print(f"accepted: its controller decides (now {format_workers(len(list_members(answer)))})")
         if as_json:
-            print_json({"ok": True, "target": answer.target, "workers": members(answer)})
+            print_json({"ok": True, "target": answer.target, "workers": list_members(answer)})
         return
     _resize(run_dir, number, console, wait=wait, as_json=as_json)
 
 
-def _number(text: str) -> int:
+def _parse_workers(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise BadInput(f"{text!r} is no number of workers", do="write 1 or more, or auto")
     return int(text)
 
 
-def _freed(run_dir: RunDir) -> Answer:
+def _return_to_controller(run_dir: RunDir) -> Answer:
     """The controller decides again.
 
     Raises:
         BadInput: the run has none.
     """
-    status = asked(run_dir, AskStatus())
+    status = send_request(run_dir, AskStatus())
     spec = status.spec
     if spec is None or not spec.self_sizing:
         raise BadInput(
@@ -74,33 +74,35 @@ def _freed(run_dir: RunDir) -> Answer:
             do="give a number; a run that is begun without --start grows by itself",
         )
     limits = (spec.min_workers, spec.max_workers)
-    return asked(run_dir, AskResize(workers=status.target, limits=limits))
+    return send_request(run_dir, AskResize(workers=status.target, limits=limits))
 
 
 def _resize(run_dir: RunDir, workers: int, console: "Console", *, wait: bool, as_json: bool) -> None:
-    answer = asked(run_dir, AskResize(workers=workers))
+    answer = send_request(run_dir, AskResize(workers=workers))
     if wait:
         answer = wait_until(
             run_dir,
-            done=lambda status: len(members(status)) == workers == status.target,
-            stuck=lambda status: overtaken(status, workers),
+            done=lambda status: len(list_members(status)) == workers == status.target,
+            stuck=lambda status: explain_other_target(status, workers),
         )
-        console.print(f"{crew(workers)} train{'s' * (workers == 1)} in generation {answer.generation}")
+        console.print(
+            f"{format_workers(workers)} train{'s' * (workers == 1)} in generation {answer.generation}"
+        )
     else:
-        console.print(f"accepted: {crew(workers)} (now {len(members(answer))})")
+        console.print(f"accepted: {format_workers(workers)} (now {len(list_members(answer))})")
     if as_json:
         print_json(
-            {"ok": True, "target": workers, "workers": members(answer), "generation": answer.generation}
+            {"ok": True, "target": workers, "workers": list_members(answer), "generation": answer.generation}
         )
 
 
-def overtaken(status: Answer, workers: int) -> str:
+def explain_other_target(status: Answer, workers: int) -> str:
     """Why this many workers will not come: somebody asked for another number, or the run gave up on it."""
     if status.target == workers:
         return ""
-    return f"the run now aims at {crew(status.target)}, not {workers}; elastane events tells why"
+    return f"the run now aims at {format_workers(status.target)}, not {workers}; elastane events tells why"
 
 
-def crew(workers: int) -> str:
+def format_workers(workers: int) -> str:
     """``1 worker``, ``2 workers``."""
     return f"{workers} worker{'s' * (workers != 1)}"

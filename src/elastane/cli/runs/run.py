@@ -19,24 +19,24 @@ from elastane.attempts.resumption import resume as another_attempt
 from elastane.attempts.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.attempts.supervision import lived
 from elastane.cli.checkpoints.policy import CheckpointOptions
-from elastane.cli.completing import runs
-from elastane.cli.devices import devices_here
-from elastane.cli.home import fresh_name
-from elastane.cli.runs.debugging import NOTE, DebugTerminal, refuse_beside_debug
+from elastane.cli.command import STOPPED_BY_USER, AsJson, open_console, print_json
+from elastane.cli.completion import complete_runs
+from elastane.cli.devices import count_devices
+from elastane.cli.explicit_options import list_explicit_options
+from elastane.cli.run_names import generate_name
+from elastane.cli.runs.debugger import NOTE, DebugTerminal, check_debug_options
+from elastane.cli.runs.ownership import find_own_run
 from elastane.cli.runs.run_spec import (
     Changes,
     Options,
-    changed_spec,
-    check_name,
+    build_spec,
+    change_spec,
+    check_run_name,
     check_script,
-    remarks,
-    script_of,
-    spec_of,
+    find_script,
+    list_remarks,
 )
-from elastane.cli.runs.whose import own_run
 from elastane.cli.terminal import write_paragraphs
-from elastane.cli.typed import typed_options
-from elastane.cli.verb import STOPPED_BY_USER, AsJson, print_json, talk
 from elastane.controller.embedded import Embedded
 from elastane.observability.run_files import read_record
 from elastane.storage.place import open_place
@@ -44,7 +44,7 @@ from elastane.storage.place import open_place
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from elastane.cli.runs.watch import Watcher
+    from elastane.cli.runs.watcher import Watcher
 
 ELASTICITY, TRAINING = "Elasticity", "Training (the trained bytes depend on these)"
 CHECKPOINTS, BACK, OUTPUT = "Checkpoints", "Coming back", "Output"
@@ -166,7 +166,7 @@ def run(
         str | None,
         typer.Option(
             metavar="RUN",
-            autocompletion=runs,
+            autocompletion=complete_runs,
             help="Go on with RUN, whose processes are all gone, from its newest good checkpoint. Takes no "
             "SCRIPT, and only options of elasticity and checkpoints.",
             rich_help_panel=BACK,
@@ -239,9 +239,9 @@ def run(
         keep_every=keep_every,
         keep_best=keep_best,
     )
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     if debug:
-        refuse_beside_debug(workers=workers, start=start, as_json=as_json)
+        check_debug_options(workers=workers, start=start, as_json=as_json)
     cpus = len(os.sched_getaffinity(0))
     require("torch", "training needs torch")
     if resume is not None:
@@ -251,7 +251,7 @@ def run(
                 means="a run goes on with the script and the arguments it began with",
                 do=f"elastane run --resume {resume}",
             )
-        refuse_kept(
+        check_pinned_options(
             {
                 "--virtual-ranks": virtual_ranks is not None,
                 "--convergence": convergence != "exact",
@@ -274,26 +274,26 @@ def run(
             checkpoints=checkpoints,
             debug=debug,
         )
-        ended = own_run(
+        ended = find_own_run(
             resume,
             means="the controller starts its attempts, and would start one beside this",
             do="elastane resume {job}; elastane explain {job} says what it waits for",
         )
         with reclaimed(ended) as directory:
             record = read_record(directory)
-            spec = changed_spec(record.spec, changes, cpus)
+            spec = change_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
-            record = another_attempt(directory, spec, _printer(console), adapted=accept_changes)
-            over = _trained(directory, record, console)
+            record = another_attempt(directory, spec, make_printer(console), adapted=accept_changes)
+            over = _train(directory, record, console)
     else:
         if accept_changes:
             raise BadInput("--accept-changes is about a run that goes on", do="use it with --resume RUN")
         if script is None:
             raise BadInput("no script to train", do="elastane run SCRIPT, or elastane run --resume RUN")
-        script_of(script, module=module, do="check the path; options of elastane go before it")
+        find_script(script, module=module, do="check the path; options of elastane go before it")
         stem = script.name.rpartition(".")[2] if module else script.stem
-        chosen = fresh_name(stem) if name is None else name
-        check_name(chosen)
+        chosen = generate_name(stem) if name is None else name
+        check_run_name(chosen)
         check_name_is_free(chosen, run_dir)
         options = Options(
             script=script,
@@ -313,41 +313,43 @@ def run(
             max_shard_size=max_shard_size,
             debug=debug,
         )
-        spec = spec_of(options, chosen, cpus)
+        spec = build_spec(options, chosen, cpus)
         if spec.checkpoints is not None and "://" in spec.checkpoints.url:
             # Before anything is written: the package for this place may be missing.
             open_place(spec.checkpoints.url)
-        with claimed(spec, run_dir, typed_options(context, left_out=("module",))) as directory:
+        with claimed(spec, run_dir, list_explicit_options(context, left_out=("module",))) as directory:
             console.print(f"run {spec.name} in {directory.root}", markup=False)
-            for remark in remarks(spec):
+            for remark in list_remarks(spec):
                 console.print(f"note: {remark}", markup=False)
             record = read_record(directory)
-            over = _trained(directory, record, console)
+            over = _train(directory, record, console)
     code = conclude(directory, over, console, as_json=as_json)
     if code:
         raise typer.Exit(code)
 
 
-def _trained(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
+def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
     """Train to the end of the run, before this terminal or, to debug, with it."""
     if not record.spec.debug:
-        with _controlled(run_dir, record, console):
-            return lived(run_dir, record, Terminal(run_dir, console))
+        with _start_controller(run_dir, record, console):
+            return lived(run_dir, record, RunTerminal(run_dir, console))
     console.print(f"note: {NOTE}", markup=False)
     over = lived(run_dir, record, DebugTerminal(console))
     # The worker has written its traceback to this terminal.
     return msgspec.structs.replace(over, traceback="")
 
 
-def _controlled(run_dir: RunDir, record: RunRecord, console: "Console") -> AbstractContextManager[object]:
+def _start_controller(
+    run_dir: RunDir, record: RunRecord, console: "Console"
+) -> AbstractContextManager[object]:
     """Somebody decides on the number of workers, unless the user does."""
     if not record.spec.self_sizing:
         return nullcontext()
     attempt = 1 if record.resumed is None else record.resumed.times + 1
-    return Embedded(run_dir, record.spec, attempt, devices_here(), _printer(console))
+    return Embedded(run_dir, record.spec, attempt, count_devices(), make_printer(console))
 
 
-def refuse_kept(given: dict[str, bool]) -> None:
+def check_pinned_options(given: dict[str, bool]) -> None:
     """An attempt of a run may not differ in what the run was begun with.
 
     Args:
@@ -364,7 +366,7 @@ def refuse_kept(given: dict[str, bool]) -> None:
         )
 
 
-class Terminal:
+class RunTerminal:
     """Shows a run to whoever sits before it."""
 
     def __init__(self, run_dir: RunDir, console: "Console") -> None:
@@ -375,7 +377,7 @@ class Terminal:
         self._console.print(line, markup=False)
 
     def view(self, record: RunRecord) -> "Watcher":
-        from elastane.cli.runs.watch import Watcher  # noqa: PLC0415 - only an attempt that is watched needs the panel
+        from elastane.cli.runs.watcher import Watcher  # noqa: PLC0415 - only an attempt that is watched needs the panel
 
         return Watcher(self._run_dir, record.spec, self._console)
 
@@ -385,7 +387,7 @@ def _typed(**options: Any) -> dict[str, Any]:  # noqa: ANN401 - options of any t
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _printer(console: "Console") -> Callable[[str], None]:
+def make_printer(console: "Console") -> Callable[[str], None]:
     return lambda line: console.print(line, markup=False)
 
 
@@ -397,7 +399,7 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
 
     if over.traceback:
         write_paragraphs(over.traceback, sys.stderr)
-    conclusion = concluded(run_dir, _printer(console))
+    conclusion = concluded(run_dir, make_printer(console))
     recorded, facts, report = conclusion.recorded, conclusion.facts, conclusion.report
     model = finished_model(run_dir)
     if as_json:
@@ -414,11 +416,11 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
         }
         numbers = msgspec.to_builtins(facts) if facts else {}
         print_json(answer | {key: value for key, value in numbers.items() if key != "why"})
-    say_the_end(run_dir, over, console, report)
+    print_summary(run_dir, over, console, report)
     return over.code
 
 
-def say_the_end(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
+def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
     from elastane.cli.words import duration_text, loss_text  # noqa: PLC0415 - likewise
     from elastane.observability.facts import facts_of  # noqa: PLC0415
     from elastane.observability.run_files import read_run  # noqa: PLC0415

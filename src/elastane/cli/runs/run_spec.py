@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool = False
 
 
-def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
+def build_spec(options: Options, name: str, cpus: int) -> RunSpec:
     """Check what was typed and fill in what was not.
 
     Args:
@@ -48,23 +48,23 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
     Raises:
         BadInput: with the option to change.
     """
-    check_name(name)
-    script = script_of(options.script, module=options.module)
-    at_least("--threads", options.threads, 1)
-    at_least("--digest-every", options.digest_every, 1)
-    at_least("--seed", options.seed, 0)
+    check_run_name(name)
+    script = find_script(options.script, module=options.module)
+    check_at_least("--threads", options.threads, 1)
+    check_at_least("--digest-every", options.digest_every, 1)
+    check_at_least("--seed", options.seed, 0)
     if options.seed > LARGEST_SEED:
         raise BadInput(f"--seed {options.seed} is larger than 2**63 - 1", do="take a smaller one")
     if options.virtual_ranks is not None:
-        at_least("--virtual-ranks", options.virtual_ranks, 1)
-    copies = copies_of(options.copies)
+        check_at_least("--virtual-ranks", options.virtual_ranks, 1)
+    copies = parse_copies(options.copies)
     if options.save_optimizer and copies is not None:
         raise BadInput(
             f"--save-optimizer needs --copies all, not {copies}",
             means="with fewer copies no worker holds the whole optimizer state when the run ends",
             do="use --copies all, or take the state from a checkpoint",
         )
-    low, high = worker_range("1" if options.debug else options.workers, options.virtual_ranks, cpus)
+    low, high = parse_worker_range("1" if options.debug else options.workers, options.virtual_ranks, cpus)
     start = low if options.start is None else options.start
     if not low <= start <= high:
         raise BadInput(
@@ -88,7 +88,7 @@ def spec_of(options: Options, name: str, cpus: int) -> RunSpec:
         digest_every=options.digest_every,
         transport=options.transport,
         checkpoints=policy_of(options.checkpoints),
-        max_shard_bytes=bytes_of("--max-shard-size", options.max_shard_size),
+        max_shard_bytes=parse_size("--max-shard-size", options.max_shard_size),
         save_optimizer=options.save_optimizer,
         debug=options.debug,
     )
@@ -105,7 +105,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     debug: bool = False
 
 
-def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
+def change_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
     """The spec of a run's next attempt; nothing in it that decides about the trained bytes differs.
 
     Raises:
@@ -113,7 +113,7 @@ def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
     """
     low, high = spec.min_workers, spec.max_workers
     if changes.workers is not None or changes.debug:
-        low, high = worker_range("1" if changes.debug else changes.workers, spec.virtual_ranks, cpus)
+        low, high = parse_worker_range("1" if changes.debug else changes.workers, spec.virtual_ranks, cpus)
     start = min(max(low, spec.start), high) if changes.start is None else changes.start
     if not low <= start <= high:
         raise BadInput(
@@ -126,14 +126,14 @@ def changed_spec(spec: RunSpec, changes: Changes, cpus: int) -> RunSpec:
         max_workers=high,
         start=start,
         self_sizing=spec.self_sizing and changes.start is None and low < high,
-        copies=spec.copies if changes.copies is None else copies_of(changes.copies),
+        copies=spec.copies if changes.copies is None else parse_copies(changes.copies),
         transport=changes.transport or spec.transport,
         checkpoints=spec.checkpoints if changes.checkpoints is None else policy_of(changes.checkpoints),
         debug=changes.debug,
     )
 
 
-def worker_range(text: str | None, virtual_ranks: int | None, cpus: int) -> tuple[int, int]:
+def parse_worker_range(text: str | None, virtual_ranks: int | None, cpus: int) -> tuple[int, int]:
     """``MIN:MAX`` or one number for both; without it 1 to the number of CPUs, but at least 2."""
     if text is None:
         most = max(cpus, 2)
@@ -162,34 +162,34 @@ def worker_range(text: str | None, virtual_ranks: int | None, cpus: int) -> tupl
     return low, high
 
 
-def copies_of(text: str) -> int | None:
+def parse_copies(text: str) -> int | None:
     if text == "all":
         return None
     try:
         copies = int(text)
     except ValueError:
         raise BadInput(f"--copies {text!r} is neither 'all' nor a number", do="write all, or 2") from None
-    at_least("--copies", copies, 1)
+    check_at_least("--copies", copies, 1)
     return copies
 
 
-def bytes_of(option: str, text: str) -> int:
+def parse_size(option: str, text: str) -> int:
     """A size as people write it: ``5GB``, ``500 MB``, ``2GiB``, ``1000000``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)(i?)B?", text.strip())
     if match is None:
         raise BadInput(f"{option} {text!r} is not a size", do=f"write for example {option} 5GB or 500MB")
     unit = 1024 if match[3] else 1000
     size_bytes = int(float(match[1]) * unit ** " kMGT".index(match[2] or " "))
-    at_least(option, size_bytes, 1)
+    check_at_least(option, size_bytes, 1)
     return size_bytes
 
 
-def at_least(option: str, value: int, least: int) -> None:
+def check_at_least(option: str, value: int, least: int) -> None:
     if value < least:
         raise BadInput(f"{option} {value} is less than {least}", do=f"write {least} or more")
 
 
-def check_name(name: str) -> None:
+def check_run_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise BadInput(
             f"--name {name!r} cannot name a run",
@@ -197,7 +197,7 @@ def check_name(name: str) -> None:
         )
 
 
-def script_of(named: Path, *, module: bool, do: str = "check the path") -> Path:
+def find_script(named: Path, *, module: bool, do: str = "check the path") -> Path:
     """The file to run; absolute, so that a worker started later finds it from any directory.
 
     Args:
@@ -234,7 +234,7 @@ def check_script(script: Path, do: str = "check the path") -> None:
         raise BadInput(f"cannot read {script}: {error.strerror}") from error
 
 
-def remarks(spec: RunSpec) -> list[str]:
+def list_remarks(spec: RunSpec) -> list[str]:
     """What is allowed and yet worth a word before the run begins."""
     words = []
     if spec.copies is not None and spec.copies > spec.min_workers:

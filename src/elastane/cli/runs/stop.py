@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from elastane.api.control import AskStop
-from elastane.cli.runs.status import LOOK_S, asked
-from elastane.cli.runs.whose import own_run
-from elastane.cli.verb import AsJson, RunName, print_json, talk
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.runs.ownership import find_own_run
+from elastane.cli.runs.requests import LOOK_S, send_request
 from elastane.observability.run_files import is_live
 
 
@@ -21,14 +21,14 @@ def stop(
 
     The terminal that started it exits with code 130, as after Ctrl-C.
     """
-    run_dir = own_run(
+    run_dir = find_own_run(
         run,
         means="the controller would take it for a crash, and start it again",
         do="elastane cancel {job}, or elastane pause {job}",
     )
-    answer = asked(run_dir, AskStop())
+    answer = send_request(run_dir, AskStop())
     while wait and is_live(run_dir):
         time.sleep(LOOK_S)
-    talk(as_json=as_json).print("stopped" if wait else "accepted: the run stops at the next commit")
+    open_console(as_json=as_json).print("stopped" if wait else "accepted: the run stops at the next commit")
     if as_json:
         print_json({"ok": True, "step": answer.step, "stopped": wait})

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from elastane.api.errors import BadInput
 from elastane.attempts.verification import judged
-from elastane.cli.runs.rehearsal import rehearse
-from elastane.cli.verb import AsJson, RunName, print_json, talk
-from elastane.client.resolve import find_run
+from elastane.cli.command import AsJson, RunName, open_console, print_json
+from elastane.cli.runs.rehearsal import run_rehearsal
+from elastane.client.runs_home import find_run
 from elastane.observability.compare import Comparison, compare
 from elastane.observability.coverage import EpochCoverage
 from elastane.observability.run_files import read_run
@@ -82,19 +82,19 @@ def verify(
     not be read.
     """
     if restore:
-        rehearse(find_run(run), other, workers, as_json=as_json)
+        run_rehearsal(find_run(run), other, workers, as_json=as_json)
         return
     if workers is not None:
         raise BadInput("--workers says how many workers restore", do="use it with --restore")
     first = read_run(find_run(run))
-    console = talk(as_json=as_json)
+    console = open_console(as_json=as_json)
     if other is None:
         verdict = judged(first)
-        show_verdict(verdict, console)
+        print_verdict(verdict, console)
         good, found = verdict.ok, msgspec.to_builtins(verdict)
     else:
         comparison = compare(first, read_run(find_run(other)))
-        show_comparison(comparison, console)
+        print_comparison(comparison, console)
         good, found = comparison.equal, msgspec.to_builtins(comparison)
     if as_json:
         print_json(found)
@@ -102,7 +102,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def show_verdict(verdict: Verdict, console: Console) -> None:
+def print_verdict(verdict: Verdict, console: Console) -> None:
     def say(words: str) -> None:
         console.print(words, markup=False)
 
@@ -115,9 +115,9 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
         verdict.epochs, lambda epoch: msgspec.structs.replace(epoch, epoch=0 if many else epoch.epoch)
     )
     for _, alike in groups:
-        say(f"  {epochs_text([*alike])}")
+        say(f"  {format_epochs([*alike])}")
     if verdict.not_finite:
-        say(f"  loss not finite at steps {shortened([*map(str, verdict.not_finite)])}")
+        say(f"  loss not finite at steps {join_first([*map(str, verdict.not_finite)])}")
     for problem in verdict.problems[:SHOWN]:
         where = "" if problem.step is None else f"step {problem.step}: "
         say(f"  {problem.kind}: {where}{problem.text}")
@@ -131,7 +131,7 @@ def show_verdict(verdict: Verdict, console: Console) -> None:
     say(f"proved{by}: nothing is missing, lost or repeated" if verdict.ok else "NOT proved")
 
 
-def epochs_text(alike: Sequence[EpochCoverage]) -> str:
+def format_epochs(alike: Sequence[EpochCoverage]) -> str:
     """Consecutive epochs of which the same is to be said."""
     first, last = alike[0], alike[-1]
     which = f"epoch {first.epoch}" if first is last else f"epochs {first.epoch} to {last.epoch}, each"
@@ -140,7 +140,7 @@ def epochs_text(alike: Sequence[EpochCoverage]) -> str:
     return f"{which}{state}: {counts}"
 
 
-def show_comparison(found: Comparison, console: Console) -> None:
+def print_comparison(found: Comparison, console: Console) -> None:
     def say(words: str) -> None:
         console.print(words, markup=False)
 
@@ -164,16 +164,16 @@ def show_comparison(found: Comparison, console: Console) -> None:
         say(f"  {difference.what} differs first at step {difference.step}{block}:")
         say(f"    {difference.first}")
         say(f"    {difference.second}")
-    show_tensors(found, say)
+    print_tensors(found, say)
     for problem in found.problems[:SHOWN]:
         where = "" if problem.step is None else f"step {problem.step}: "
         say(f"  {problem.run}: {problem.kind}: {where}{problem.text}")
     if len(found.problems) > SHOWN:
         say(f"  and {len(found.problems) - SHOWN} more")
-    say(result_text(found))
+    say(format_result(found))
 
 
-def show_tensors(found: Comparison, say: Callable[[str], None]) -> None:
+def print_tensors(found: Comparison, say: Callable[[str], None]) -> None:
     say(f"{found.digests} digests compared; {found.tensors_compared} tensors, {len(found.tensors)} differ")
     for tensor in found.tensors[:SHOWN]:
         far = "" if tensor.max_abs is None else f", by at most {tensor.max_abs:.3g}"
@@ -183,7 +183,7 @@ def show_tensors(found: Comparison, say: Callable[[str], None]) -> None:
         say(f"  and {len(found.tensors) - SHOWN} more")
 
 
-def result_text(found: Comparison) -> str:
+def format_result(found: Comparison) -> str:
     """What the comparison comes to; nothing may differ, and still one of the runs be damaged."""
     if found.equal:
         return "equal, bit for bit"
@@ -191,5 +191,5 @@ def result_text(found: Comparison) -> str:
     return "NOT proved equal" if found.problems and not differ else "DIFFERENT"
 
 
-def shortened(words: list[str]) -> str:
+def join_first(words: list[str]) -> str:
     return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.client.owner_rights import rights_of_owner
+from elastane.client.owner_rights import use_owner_rights
 
 PROCESS = r"^(agent|coordinator|spares|worker-\d{1,9})$"
 MOST_BYTES = 1 << 20
@@ -30,7 +30,7 @@ def processes(run_dir: str) -> tuple[str, ...]:
     if not run_dir:
         return ()
     try:
-        with rights_of_owner(Path(run_dir)):
+        with use_owner_rights(Path(run_dir)):
             logs = os.open(
                 Path(run_dir) / "logs", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             )
@@ -68,7 +68,7 @@ def read(run_dir: str, process: str, offset: int, limit: int) -> Part | None:
         return None
     try:
         # Not blocking: a pipe in the place of the log would never be opened.
-        with rights_of_owner(Path(run_dir)):
+        with use_owner_rights(Path(run_dir)):
             fd = os.open(
                 f"{process}.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=logs
             )

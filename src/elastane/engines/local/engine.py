@@ -20,7 +20,7 @@ from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start
 from elastane.api.run_as import GPU_CLAIMS, RunAs
 from elastane.api.rundir import RunDir
 from elastane.attempts.run_directory import claimed
-from elastane.client.owner_rights import rights_of_owner
+from elastane.client.owner_rights import use_owner_rights
 from elastane.engines.local.accounts import Account, account_of
 from elastane.engines.local.counted import counted
 from elastane.engines.local.environment import environment_of
@@ -88,11 +88,11 @@ class LocalEngine:
         if watched is None:
             run_dir = self._places.run_dir(job)
             # What cannot be looked at may be there.
-            with contextlib.suppress(OSError), rights_of_owner(run_dir.root):
+            with contextlib.suppress(OSError), use_owner_rights(run_dir.root):
                 if not run_dir.presence.exists():
                     return
             watched = self._watched[job] = Watched(run_dir, isolated=self._run_as.isolates)
-        with rights_of_owner(watched.run_dir.root):
+        with use_owner_rights(watched.run_dir.root):
             watched.look()
 
     def _observation(self, job: str, answer: Answer | None) -> Observation:
@@ -107,7 +107,7 @@ class LocalEngine:
         if watched is None:
             return Observation(job=job)
         count = counted(answer)
-        with rights_of_owner(watched.run_dir.root):
+        with use_owner_rights(watched.run_dir.root):
             progress = watched.progress()
         return Observation(
             job=job,
@@ -172,7 +172,7 @@ class LocalEngine:
             return "processes of the job exist: another attempt would find its directory locked"
         run_dir = self._places.run_dir(job)
         noted = self._places.noted(job)
-        with rights_of_owner(run_dir.root):
+        with use_owner_rights(run_dir.root):
             anothers = not noted and _is_anothers(run_dir, watched, order)
         if anothers:
             # Its end would be taken for the job's, and its checkpoints for the job's state.
@@ -279,7 +279,7 @@ def _kill_agent(pid: int, start: int) -> None:
 
 
 def _kill_present(run_dir: RunDir, user: int | None) -> None:
-    with rights_of_owner(run_dir.root):
+    with use_owner_rights(run_dir.root):
         for pid in those_present(run_dir, user):
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):

@@ -24,8 +24,8 @@ from elastane.api.orders import Start
 from elastane.api.printable import one_line
 from elastane.api.run_as import RunAs
 from elastane.api.rundir import RunDir
-from elastane.client.owner_rights import rights_of_owner
-from elastane.client.privacy import OF_OTHERS, narrowed
+from elastane.client.owner_rights import use_owner_rights
+from elastane.client.permissions import OF_OTHERS, restrict_permissions
 from elastane.engines.local.accounts import Account, find_account
 from elastane.engines.local.beginning import Beginning, Obstacle
 from elastane.engines.local.environment import environment_of
@@ -83,7 +83,7 @@ def open_home(run_as: RunAs, home: Path) -> None:
     for private in (home / "unsettled", *(entry for entry in runs.iterdir() if not entry.is_symlink())):
         # What ran as root before is not for the users that run jobs now.
         if private.is_dir() and private.stat().st_uid == os.geteuid():
-            narrowed(private, OF_OTHERS)
+            restrict_permissions(private, OF_OTHERS)
     claims = claims_of(home)
     claims.mkdir(exist_ok=True)
     claims.chmod(CLAIMS_MODE)
@@ -177,7 +177,7 @@ def start_agent_as(
     make_run_directory(run_dir.root, account)
     whole = (*command, *options_of(run_dir, order))
     task = Beginning(order, str(run_dir.root), whole, account.uid, account.name)
-    with rights_of_owner(run_dir.root):
+    with use_owner_rights(run_dir.root):
         presence = be_present(run_dir)
     told, telling = os.pipe()
     try:

@@ -15,7 +15,7 @@ from elastane.api.attempts import RETRYABLE, Outcome
 from elastane.api.foreign import Malformed, open_regular
 from elastane.api.orders import Start
 from elastane.api.rundir import RunDir
-from elastane.client.owner_rights import rights_of_owner
+from elastane.client.owner_rights import use_owner_rights
 from elastane.engines.local.preparing import check_room
 
 AGENT = "agent"
@@ -49,7 +49,7 @@ class Starting:
         # Its directory may have been removed meanwhile, or the log replaced by something else.
         with (
             suppress(OSError, Malformed),
-            rights_of_owner(self._log.parents[1]),
+            use_owner_rights(self._log.parents[1]),
             open_regular(self._log, follow_links=False) as file,
         ):
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.client.privacy import OF_STRANGERS, narrowed
+from elastane.client.permissions import OF_STRANGERS, restrict_permissions
 from elastane.controller.store.database import files_of
 
 
@@ -16,19 +16,19 @@ def mode(path: Path) -> int:
 
 def test_rights_of_others_are_taken_away_once(tmp_path) -> None:
     file = tmp_path / "controller.db"
-    assert not narrowed(file)
+    assert not restrict_permissions(file)
     file.touch()
     file.chmod(0o664)
-    assert narrowed(file)
+    assert restrict_permissions(file)
     assert mode(file) == 0o600
-    assert not narrowed(file)
+    assert not restrict_permissions(file)
 
 
 def test_a_group_that_may_look_into_a_folder_still_may(tmp_path) -> None:
     tmp_path.chmod(0o775)
-    assert narrowed(tmp_path, OF_STRANGERS)
+    assert restrict_permissions(tmp_path, OF_STRANGERS)
     assert mode(tmp_path) == 0o750
-    assert not narrowed(tmp_path, OF_STRANGERS)
+    assert not restrict_permissions(tmp_path, OF_STRANGERS)
 
 
 def test_what_is_another_users_is_refused_and_stays_as_it_is(tmp_path, monkeypatch) -> None:
@@ -37,7 +37,7 @@ def test_what_is_another_users_is_refused_and_stays_as_it_is(tmp_path, monkeypat
     file.chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
     with pytest.raises(BadInput, match="open to others") as refused:
-        narrowed(file)
+        restrict_permissions(file)
     assert "ELASTANE_HOME" in refused.value.do
     assert mode(file) == 0o644
 
@@ -45,7 +45,7 @@ def test_what_is_another_users_is_refused_and_stays_as_it_is(tmp_path, monkeypat
 def test_a_folder_for_everybody_is_nobodys_home(tmp_path) -> None:
     tmp_path.chmod(0o1777)
     with pytest.raises(BadInput, match="open to others"):
-        narrowed(tmp_path, OF_STRANGERS)
+        restrict_permissions(tmp_path, OF_STRANGERS)
     assert mode(tmp_path) == 0o1777
 
 

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from elastane.api.rest import Decided, Event, Explanation
-from elastane.cli.jobs.explain import show_decisions
+from elastane.cli.jobs.explain import print_decisions
 from elastane.cli.jobs.words import event_text, explanation_lines
-from elastane.cli.moments import in_local_time
+from elastane.cli.timestamps import localize_timestamps
 
 AT_S = 1795338000.0  # 2026-11-22 09:00 UTC
 SENTENCE = "It crashed and is tried again at 2026-11-22 09:00:00 UTC."
@@ -37,7 +37,7 @@ def in_tokyo(monkeypatch):
     ],
 )
 def test_what_is_written_in_utc_is_shown_in_the_terminals_zone(written, shown):
-    assert in_local_time(written) == shown
+    assert localize_timestamps(written) == shown
 
 
 def test_the_controllers_sentences_and_the_times_beside_them_are_in_one_zone():
@@ -45,7 +45,7 @@ def test_the_controllers_sentences_and_the_times_beside_them_are_in_one_zone():
     assert "18:00:00" in event_text(event, of_job=True).plain
     decided = Decided(id=1, time_s=AT_S, action="wait", workers={}, sentences=("j waits.", SENTENCE))
     console = Console(width=200, record=True, file=io.StringIO())
-    show_decisions(console, [decided])
+    print_decisions(console, [decided])
     lines = [
         event_text(event, of_job=True).plain,
         *explanation_lines(Explanation(sentences=(SENTENCE,))),

@@ -6,11 +6,11 @@ from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.rest import ENDED, Job
 from elastane.api.rundir import RunDir
 from elastane.client.context import connect
-from elastane.client.resolve import find_run
+from elastane.client.runs_home import find_run
 from elastane.observability.run_files import read_record
 
 
-def own_run(name: str, *, means: str, do: str) -> RunDir:
+def find_own_run(name: str, *, means: str, do: str) -> RunDir:
     """A run that no controller of a cluster decides on.
 
     Args:
@@ -24,7 +24,7 @@ def own_run(name: str, *, means: str, do: str) -> RunDir:
     """
     run_dir = find_run(name)
     try:
-        job = job_that_goes_on(run_dir)
+        job = find_active_job(run_dir)
     except ElastaneError:
         return run_dir  # a controller that is away decides nothing: who is here may have to
     if job is not None:
@@ -36,7 +36,7 @@ def own_run(name: str, *, means: str, do: str) -> RunDir:
     return run_dir
 
 
-def job_that_goes_on(run_dir: RunDir) -> Job | None:
+def find_active_job(run_dir: RunDir) -> Job | None:
     """The job whose run this is, if it may have another attempt: it is paused, gave way, or is tried again.
 
     Raises:

@@ -19,13 +19,15 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 HUES = ("bright_blue", "green", "magenta", "cyan", "yellow", "bright_red", "bright_green", "bright_magenta")
 
 
-def panel(spec: RunSpec, progress: Progress, note: str) -> RenderableType:
+def render_panel(spec: RunSpec, progress: Progress, note: str) -> RenderableType:
     """Draw the run; ``note`` is the line at the foot: what Ctrl-C does now."""
-    parts: list[RenderableType] = [headline(progress), bar(progress), Text()]
+    parts: list[RenderableType] = [render_headline(progress), render_progress(progress), Text()]
     if progress.line is not None:
-        parts.append(workers_table(progress.line, progress.virtual_ranks or virtual_ranks_of(progress.line)))
+        parts.append(
+            render_workers(progress.line, progress.virtual_ranks or count_virtual_ranks(progress.line))
+        )
     if progress.events:
-        parts += [Text(), *(shortened(event_text(event)) for event in progress.events)]
+        parts += [Text(), *(cut_line(event_text(event)) for event in progress.events)]
     return Panel(
         Group(*parts),
         title=Text(spec.name, style="bold"),
@@ -37,29 +39,29 @@ def panel(spec: RunSpec, progress: Progress, note: str) -> RenderableType:
     )
 
 
-def shortened(text: Text) -> Text:
+def cut_line(text: Text) -> Text:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def headline(progress: Progress) -> RenderableType:
+def render_headline(progress: Progress) -> RenderableType:
     if progress.line is None:
         return Text("waiting for the first step")
     of = f" / {progress.steps:,}" if progress.steps else ""
-    return shortened(
+    return cut_line(
         Text.assemble(
             ("step ", "dim"),
             (f"{progress.step:,}{of}", "bold"),
             ("   loss ", "dim"),
             (loss_text(progress.line.loss), "bold"),
             "  ",
-            (sparkline(progress.curve.values), "bright_blue"),
+            (draw_sparkline(progress.curve.values), "bright_blue"),
             (f"   {progress.samples_per_s:,.0f} samples/s   generation {progress.line.generation}", "dim"),
         )
     )
 
 
-def bar(progress: Progress) -> RenderableType:
+def render_progress(progress: Progress) -> RenderableType:
     row = Table.grid(padding=(0, 2), expand=True)
     row.add_column(ratio=1)
     row.add_column(justify="right", no_wrap=True)
@@ -72,7 +74,7 @@ def bar(progress: Progress) -> RenderableType:
     return row
 
 
-def sparkline(values: Sequence[float], cells: int = 32) -> str:
+def draw_sparkline(values: Sequence[float], cells: int = 32) -> str:
     """The curve in ``cells`` characters: each the mean of its stretch, from lowest to highest."""
     if not values:
         return ""
@@ -85,21 +87,21 @@ def sparkline(values: Sequence[float], cells: int = 32) -> str:
     return "".join(BLOCKS[1 + round(7 * (mean - low) / span)] for mean in means)
 
 
-def workers_table(line: LedgerLine, virtual_ranks: int) -> RenderableType:
+def render_workers(line: LedgerLine, virtual_ranks: int) -> RenderableType:
     """One row per worker: which of the virtual ranks it computed in the newest step."""
     table = Table.grid(padding=(0, 2))
     workers = sorted(line.workers.items())
     for worker, spans in workers[:MOST_WORKERS]:
         count = sum(stop - start for start, stop in spans)
         words = f"{count} of {virtual_ranks} virtual ranks"
-        picture = cells_of(spans, virtual_ranks, HUES[worker % len(HUES)])
+        picture = draw_virtual_ranks(spans, virtual_ranks, HUES[worker % len(HUES)])
         table.add_row(Text(f"worker {worker}"), picture, Text(words, style="dim"))
     if len(workers) > MOST_WORKERS:
         table.add_row(Text(f"and {len(workers) - MOST_WORKERS} more", style="dim"))
     return table
 
 
-def cells_of(spans: Sequence[tuple[int, int]], virtual_ranks: int, hue: str) -> Text:
+def draw_virtual_ranks(spans: Sequence[tuple[int, int]], virtual_ranks: int, hue: str) -> Text:
     """All virtual ranks in a row, this worker's filled; scaled down when they do not fit."""
     mine = {rank for start, stop in spans for rank in range(start, stop)}
     cells = min(virtual_ranks, CELLS)
@@ -111,5 +113,5 @@ def cells_of(spans: Sequence[tuple[int, int]], virtual_ranks: int, hue: str) -> 
     return text
 
 
-def virtual_ranks_of(line: LedgerLine) -> int:
+def count_virtual_ranks(line: LedgerLine) -> int:
     return max((stop for spans in line.workers.values() for _, stop in spans), default=1)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from elastane.api.rest import ENDED, Job
-from elastane.cli.jobs.waiting import until
+from elastane.cli.command import AsJson, JobNames, open_console, print_json
+from elastane.cli.jobs.job_polling import wait_for_job
 from elastane.cli.terminal import write_paragraphs
-from elastane.cli.verb import AsJson, JobNames, print_json, talk
 from elastane.client.context import connect
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def pause(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
 
     With --json, the job; of several one per line.
     """
-    wish = Wish(PAUSES, lambda now: now.state == "paused")
-    each(jobs, lambda cluster, job: cluster.pause(job), wish, wait=wait, as_json=as_json)
+    wish = Goal(PAUSES, lambda now: now.state == "paused")
+    apply_to_jobs(jobs, lambda cluster, job: cluster.pause(job), wish, wait=wait, as_json=as_json)
 
 
 def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -41,8 +41,8 @@ def resume(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
 
     With --json, the job; of several one per line.
     """
-    wish = Wish(GOES_ON, trains)
-    each(jobs, lambda cluster, job: cluster.resume(job), wish, wait=wait, as_json=as_json)
+    wish = Goal(GOES_ON, is_training)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.resume(job), wish, wait=wait, as_json=as_json)
 
 
 def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
@@ -50,11 +50,11 @@ def cancel(jobs: JobNames, wait: Wait = False, as_json: AsJson = False) -> None:
 
     So does each of several. With --json, the job; of several one per line.
     """
-    wish = Wish(ENDS, lambda now: now.state in ENDED)
-    each(jobs, lambda cluster, job: cluster.cancel(job), wish, wait=wait, as_json=as_json)
+    wish = Goal(ENDS, lambda now: now.state in ENDED)
+    apply_to_jobs(jobs, lambda cluster, job: cluster.cancel(job), wish, wait=wait, as_json=as_json)
 
 
-class Wish(NamedTuple):
+class Goal(NamedTuple):
     """What a job is to become.
 
     Args:
@@ -66,8 +66,8 @@ class Wish(NamedTuple):
     done: Callable[[Job], bool]
 
 
-def each(
-    names: Sequence[str], ask: "Callable[[Cluster, str], Job]", wish: Wish, *, wait: bool, as_json: bool
+def apply_to_jobs(
+    names: Sequence[str], ask: "Callable[[Cluster, str], Job]", wish: Goal, *, wait: bool, as_json: bool
 ) -> None:
     """Ask it of one job after the other, and wait for all of them if that is wanted.
 
@@ -80,24 +80,24 @@ def each(
             found = ask(cluster, name)
             asked.append(found)
             if not wait:
-                said(found, wish.meanwhile, as_json=as_json)
+                print_state(found, wish.meanwhile, as_json=as_json)
             elif not (wish.done(found) or as_json):
-                tell(f"{found.name} {wish.meanwhile}")
+                print_progress(f"{found.name} {wish.meanwhile}")
         for found in asked if wait else ():
-            now = until(cluster, found, wish.done, (lambda _: None) if as_json else tell)
-            said(now, wish.meanwhile, as_json=as_json)
+            now = wait_for_job(cluster, found, wish.done, (lambda _: None) if as_json else print_progress)
+            print_state(now, wish.meanwhile, as_json=as_json)
 
 
-def trains(job: Job) -> bool:
+def is_training(job: Job) -> bool:
     return job.state == "running" and bool(job.observed.held)
 
 
-def tell(words: str) -> None:
+def print_progress(words: str) -> None:
     """To somebody who looks on while the command waits."""
     write_paragraphs(words, sys.stderr)
 
 
-def said(job: Job, meanwhile: str, *, as_json: bool) -> None:
+def print_state(job: Job, meanwhile: str, *, as_json: bool) -> None:
     """What is so now, or what will be."""
     if as_json:
         print_json(job)
@@ -110,4 +110,4 @@ def said(job: Job, meanwhile: str, *, as_json: bool) -> None:
     }
     if job.state == "running" and job.wanted == "run":
         meanwhile = f"runs with {job.workers} worker{'s' * (job.workers != 1)}"
-    talk().print(settled.get(job.state, f"{job.name} {meanwhile}"), markup=False)
+    open_console().print(settled.get(job.state, f"{job.name} {meanwhile}"), markup=False)

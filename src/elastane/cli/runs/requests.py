@@ -10,7 +10,7 @@ from elastane.api.rundir import RunDir
 LOOK_S = 0.1
 
 
-def asked(run_dir: RunDir, ask: Ask) -> Answer:
+def send_request(run_dir: RunDir, ask: Ask) -> Answer:
     """Ask, and take no for an error.
 
     Raises:
@@ -25,7 +25,7 @@ def asked(run_dir: RunDir, ask: Ask) -> Answer:
     return answer
 
 
-def members(answer: Answer) -> list[int]:
+def list_members(answer: Answer) -> list[int]:
     """Workers that work in the newest generation, those on their way out included."""
     return sorted(
         row.worker
@@ -50,7 +50,7 @@ def wait_until(run_dir: RunDir, done: Callable[[Answer], bool], stuck: Callable[
     """
     while True:
         try:
-            answer = asked(run_dir, AskStatus())
+            answer = send_request(run_dir, AskStatus())
         except NoSuchRun:
             raise RunFailed("the run ended before the change was in effect") from None
         if done(answer):

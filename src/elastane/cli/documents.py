@@ -26,7 +26,7 @@ def pyyaml(what: str = "") -> Any:  # noqa: ANN401 - a library without types
     return yaml
 
 
-def from_yaml(text: str | bytes, loader: Any = None) -> object:  # noqa: ANN401
+def read_yaml(text: str | bytes, loader: Any = None) -> object:  # noqa: ANN401
     """What YAML describes.
 
     Args:
@@ -48,7 +48,7 @@ def from_yaml(text: str | bytes, loader: Any = None) -> object:  # noqa: ANN401
                 if name in lines:
                     first = lines[name]
                     where = f"line {line}" if first == line else f"lines {first} and {line}"
-                    raise _twice(key.value, f": on {where}")
+                    raise _duplicate_key(key.value, f": on {where}")
                 lines[name] = line
         return node
 
@@ -59,7 +59,7 @@ def from_yaml(text: str | bytes, loader: Any = None) -> object:  # noqa: ANN401
         raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
 
 
-def from_json(text: bytes) -> object:
+def read_json(text: bytes) -> object:
     """What JSON describes.
 
     Raises:
@@ -70,19 +70,19 @@ def from_json(text: bytes) -> object:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInput("is not JSON: " + " ".join(str(error).split()), do="correct it") from error
     # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
-    json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    json.loads(text, object_pairs_hook=_check_unique, parse_int=str, parse_float=str)
     return found
 
 
-def _once(pairs: list[tuple[str, object]]) -> None:
+def _check_unique(pairs: list[tuple[str, object]]) -> None:
     seen = set[str]()
     for key, _ in pairs:
         if key in seen:
-            raise _twice(key, " in one place")
+            raise _duplicate_key(key, " in one place")
         seen.add(key)
 
 
-def _twice(key: str, where: str) -> BadInput:
+def _duplicate_key(key: str, where: str) -> BadInput:
     return BadInput(
         f"has {key} twice{where}",
         means="only one of the two would count, and the other would be lost",

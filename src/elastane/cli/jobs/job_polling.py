@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.rest import ENDED, Event, Job
-from elastane.cli.moments import in_local_time
+from elastane.cli.timestamps import localize_timestamps
 
 if TYPE_CHECKING:
     from elastane.client.cluster import Cluster
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 LOOK_S = 0.5
 
 
-def until(cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Callable[[str], None]) -> Job:
+def wait_for_job(
+    cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Callable[[str], None]
+) -> Job:
     """The job once it is so, or has ended; until then its reasons are told, each time they are others.
 
     Args:
@@ -29,11 +31,11 @@ def until(cluster: "Cluster", asked: Job, done: Callable[[Job], bool], tell: Cal
             return job
         if job.wanted == "run" and job.explained.sentences != told:
             told = job.explained.sentences
-            tell(in_local_time(" ".join(told)))
+            tell(localize_timestamps(" ".join(told)))
         time.sleep(LOOK_S)
 
 
-def looks_at(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Job, tuple[Event, ...]]]:
+def poll_job(cluster: "Cluster", name: str, after: int = 0) -> Iterator[tuple[Job, tuple[Event, ...]]]:
     """Look after look: the job, and what has happened since the look before; the last after it has ended."""
     while True:
         # The job before its events: whatever led to a state that was seen is then read, too.

@@ -27,7 +27,7 @@ def narrow_umask() -> None:
     os.umask(mask if mask & EVERYBODY_WRITES else mask | OTHERS_WRITE)
 
 
-def narrowed(path: Path, rights: int = OF_OTHERS) -> bool:
+def restrict_permissions(path: Path, rights: int = OF_OTHERS) -> bool:
     """Takes rights to a file or folder away; whether anybody had them. One that is not there needs nothing.
 
     Args:

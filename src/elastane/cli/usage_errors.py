@@ -1,6 +1,6 @@
 """A command that was mistyped: exit code 2 and words for people; for programs the error where the answer is.
 
-Options and arguments are read before any verb begins, so `elastane.cli.verb` never hears of these.
+Options and arguments are read before any verb begins, so `elastane.cli.command` never hears of these.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,30 +10,30 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from elastane.cli.verb import print_json
+from elastane.cli.command import print_json
 
 TYPED = "elastane.typed"
 MISTYPED: type[Exception] = typer.BadParameter.__bases__[0]
 """The base of all that click finds wrong with what was typed, of whichever click typer has."""
 
 
-class Verbs(TyperGroup):
+class CommandGroup(TyperGroup):
     """All verbs, and the groups of verbs."""
 
     def make_context(self, info_name: Any, args: list[str], *rest: Any, **more: Any) -> Any:  # noqa: ANN401
         typed = tuple(args)
-        with told(typed):
+        with report_usage_error(typed):
             context = super().make_context(info_name, args, *rest, **more)
         context.meta[TYPED] = typed
         return context
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
-        with told(ctx.meta[TYPED]):
+        with report_usage_error(ctx.meta[TYPED]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def told(typed: Sequence[str]) -> Iterator[None]:
+def report_usage_error(typed: Sequence[str]) -> Iterator[None]:
     """Prints what was wrong as JSON if JSON was asked for; the words go to stderr as without."""
     try:
         yield
@@ -41,12 +41,12 @@ def told(typed: Sequence[str]) -> Iterator[None]:
         # After -- all is the script's own.
         ours = typed[: typed.index("--")] if "--" in typed else typed
         if "--json" in ours:
-            print_json(document_of(error))
+            print_json(describe_error(error))
         raise
 
 
-def document_of(error: Any) -> dict[str, object]:  # noqa: ANN401
-    """As `elastane.cli.verb` writes the others."""
+def describe_error(error: Any) -> dict[str, object]:  # noqa: ANN401
+    """As `elastane.cli.command` writes the others."""
     help_ = f"{error.ctx.command_path} --help" if error.ctx is not None else "elastane --help"
     words = {"what": error.format_message(), "means": "nothing was done", "do": f"see {help_}"}
     return {"error": words, "exit_code": error.exit_code}

@@ -7,18 +7,18 @@ from itertools import islice
 
 from elastane.api.errors import ElastaneError
 from elastane.client.context import connect
-from elastane.client.resolve import known_names
+from elastane.client.runs_home import list_run_names
 
 MOST = 200
 """Jobs, the newest: nobody reads more."""
 
 
-def runs(incomplete: str) -> list[str]:
+def complete_runs(incomplete: str) -> list[str]:
     """Names of runs on this machine that begin so."""
-    return [name for name in known_names() if name.startswith(incomplete) and name.isprintable()]
+    return [name for name in list_run_names() if name.startswith(incomplete) and name.isprintable()]
 
 
-def jobs(incomplete: str) -> list[str]:
+def complete_jobs(incomplete: str) -> list[str]:
     """Names of jobs of the cluster that begin so, as far as the token may see, newest first."""
     try:
         with connect() as cluster:
@@ -27,6 +27,6 @@ def jobs(incomplete: str) -> list[str]:
         return []
 
 
-def runs_and_jobs(incomplete: str) -> list[str]:
+def complete_runs_and_jobs(incomplete: str) -> list[str]:
     """Both; the run of a job is named once."""
-    return list(dict.fromkeys((*runs(incomplete), *jobs(incomplete))))
+    return list(dict.fromkeys((*complete_runs(incomplete), *complete_jobs(incomplete))))

@@ -13,9 +13,9 @@ from elastane.api.quotas import Cohort, Team
 from elastane.api.reading import finite_fields
 from elastane.api.reservations import Reservation
 from elastane.api.rest import Trigger
-from elastane.cli.operators.config_file import text_of
+from elastane.cli.command import AsJson, open_console, print_json, wrap_command
+from elastane.cli.operators.config_file import format_yaml
 from elastane.cli.operators.tables import print_table
-from elastane.cli.verb import AsJson, print_json, talk, verb
 from elastane.client.context import connect
 
 D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
@@ -23,14 +23,16 @@ D = TypeVar("D", Cohort, Team, PriorityClass, Pool, Reservation, Trigger)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
 
 
-def group(name: str, help_: str) -> typer.Typer:
+def make_group(name: str, help_: str) -> typer.Typer:
     """Verbs that belong together: ``elastane team set``."""
     return typer.Typer(
         name=name, help=help_, no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
     )
 
 
-def amend(noun: str, kind: type[D], name: str, changed: Callable[[D | None], D], *, as_json: bool) -> None:
+def change_document(
+    noun: str, kind: type[D], name: str, changed: Callable[[D | None], D], *, as_json: bool
+) -> None:
     """Declares what ``changed`` makes of a document, and says what is different now."""
 
     def checked(before: D | None) -> D:
@@ -43,10 +45,10 @@ def amend(noun: str, kind: type[D], name: str, changed: Callable[[D | None], D],
     if as_json:
         print_json(after)
         return
-    talk().print(said(noun, name, before, after), markup=False)
+    open_console().print(format_change(noun, name, before, after), markup=False)
 
 
-def said(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Struct) -> str:
+def format_change(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Struct) -> str:
     """What became of a document, in a line."""
     if before == after:
         return f"{noun} {name} is so already"
@@ -57,7 +59,7 @@ def said(noun: str, name: str, before: msgspec.Struct | None, after: msgspec.Str
     return f"{noun} {name} changed: {', '.join(words)}"
 
 
-def declare_verbs(  # noqa: PLR0917 - a table's columns
+def add_document_commands(  # noqa: PLR0917 - a table's columns
     app: typer.Typer,
     noun: str,
     kind: type[D],
@@ -88,11 +90,11 @@ def declare_verbs(  # noqa: PLR0917 - a table's columns
         print_table(titles, map(row, shown), numbers=numbers, empty=f"no {noun} is declared")
 
     listing.__doc__ = f"Show every {noun}."
-    app.command("list")(verb(listing))
-    declare_show_and_remove(app, noun, kind)
+    app.command("list")(wrap_command(listing))
+    add_show_and_remove(app, noun, kind)
 
 
-def declare_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
+def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
     """Gives a group ``show`` and ``remove``.
 
     Args:
@@ -107,7 +109,7 @@ def declare_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         if as_json:
             print_json(found)
             return
-        talk().print_document(text_of(lean(found)))
+        open_console().print_document(format_yaml(lean(found)))
 
     def remove(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:
@@ -115,9 +117,9 @@ def declare_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         if as_json:
             print_json({"removed": name})
             return
-        talk().print(f"{noun} {name} removed", markup=False)
+        open_console().print(f"{noun} {name} removed", markup=False)
 
     show.__doc__ = f"Show one {noun}, as a configuration file has it."
     remove.__doc__ = f"Remove a {noun} that nothing else stands on."
-    app.command("show")(verb(show))
-    app.command("remove")(verb(remove))
+    app.command("show")(wrap_command(show))
+    app.command("remove")(wrap_command(remove))

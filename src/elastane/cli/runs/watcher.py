@@ -12,9 +12,9 @@ from elastane.api.errors import ElastaneError
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.cli.runs.live import panel
 from elastane.cli.runs.log_schedule import LogSchedule
-from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, after_event, after_line
+from elastane.cli.runs.panel import render_panel
+from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
 from elastane.cli.words import event_text, restored_event, step_text
 from elastane.observability.attempts import RESTORED, RESUMED
 from elastane.observability.facts import OUTCOMES
@@ -43,11 +43,11 @@ class Watcher:
     def _catch_up(self) -> None:
         """Take in what earlier attempts of the run have written, but do not tell it again."""
         for line in self._ledger.new_lines():
-            self.progress = after_line(self.progress, decode_ledger_line(line))
+            self.progress = add_line(self.progress, decode_ledger_line(line))
         self._shown_step = self.progress.step
         for event in map(decode_event_line, self._events.new_lines()):
             if event.kind == RESUMED:
-                self.progress = after_event(self.progress, event)
+                self.progress = add_event(self.progress, event)
         # Who trained then, and how fast, says nothing about now.
         newest = self.progress.line
         nobody = None if newest is None else msgspec.structs.replace(newest, workers={})
@@ -75,13 +75,13 @@ class Watcher:
         if self.progress.steps is None:
             self.learn_pinned()
         for line in self._ledger.new_lines():
-            self.progress = after_line(self.progress, decode_ledger_line(line))
+            self.progress = add_line(self.progress, decode_ledger_line(line))
         if self._live is None:
             self.print_step(last=last)
         for line in self._events.new_lines():
             self.hear(decode_event_line(line))
         if self._live is not None:
-            self._live.update(panel(self.spec, self.progress, self.note), refresh=True)
+            self._live.update(render_panel(self.spec, self.progress, self.note), refresh=True)
 
     def hear(self, event: EventLine) -> None:
         if event.kind == MESSAGE:
@@ -100,7 +100,7 @@ class Watcher:
 
     def hear_one(self, event: EventLine) -> None:
         """Show an event as it is."""
-        self.progress = after_event(self.progress, event)
+        self.progress = add_event(self.progress, event)
         if self._live is None and event.kind not in QUIET:
             # A log whose last word is a step from before the end would look cut off.
             self.print_step(last=event.kind in OUTCOMES)

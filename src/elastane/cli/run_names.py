@@ -3,7 +3,7 @@
 import random
 
 from elastane.api.rundir import RunDir
-from elastane.client.resolve import known_names, runs_home
+from elastane.client.runs_home import list_run_names, runs_home
 
 WORDS = (
     "amber", "aspen", "birch", "brisk", "calm", "cedar", "clear", "cobalt", "coral", "crisp",
@@ -15,22 +15,22 @@ WORDS = (
 )  # fmt: skip
 
 
-def known_runs() -> list[RunDir]:
+def list_runs() -> list[RunDir]:
     """Every run that can be called by its name, in the order of the names."""
-    return [RunDir((runs_home() / name).resolve()) for name in known_names()]
+    return [RunDir((runs_home() / name).resolve()) for name in list_run_names()]
 
 
-def fresh_name(stem: str) -> str:
+def generate_name(stem: str) -> str:
     """A name no known run has: the script's, a word and a number."""
     taken = {entry.name for entry in runs_home().iterdir()} if runs_home().is_dir() else set()
     while True:
         # Names must not depend on the user's seed, and are no secret.
         word, number = random.choice(WORDS), random.randrange(10, 1000)  # noqa: S311 - a name, not a secret
-        name = f"{plain(stem)}-{word}-{number}"
+        name = f"{clean_stem(stem)}-{word}-{number}"
         if name not in taken:
             return name
 
 
-def plain(stem: str) -> str:
+def clean_stem(stem: str) -> str:
     """A script's stem with only what a run's name may hold."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:40] or "run"

@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from elastane.api.errors import ElastaneError
-from elastane.cli.completing import jobs, runs, runs_and_jobs
-from elastane.cli.terminal import Terminal, as_json_text
+from elastane.cli.completion import complete_jobs, complete_runs, complete_runs_and_jobs
+from elastane.cli.terminal import Terminal, escape_json
 
 P = ParamSpec("P")
 
@@ -23,26 +23,29 @@ AsJson: TypeAlias = Annotated[
 RunName: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="Name of a run, or its directory.", show_default=False, autocompletion=runs
+        metavar="RUN",
+        help="Name of a run, or its directory.",
+        show_default=False,
+        autocompletion=complete_runs,
     ),
 ]
 NAME = typer.Argument(
     metavar="NAME",
     help="A run's name or directory, or a job's name.",
     show_default=False,
-    autocompletion=runs_and_jobs,
+    autocompletion=complete_runs_and_jobs,
 )
 Name: TypeAlias = Annotated[str, NAME]
 JobName: TypeAlias = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="Name of a job of the cluster.", show_default=False, autocompletion=jobs
+        metavar="JOB", help="Name of a job of the cluster.", show_default=False, autocompletion=complete_jobs
     ),
 ]
 JobNames: TypeAlias = Annotated[
     list[str],
     typer.Argument(
-        metavar="JOB", help="Names of jobs of the cluster.", show_default=False, autocompletion=jobs
+        metavar="JOB", help="Names of jobs of the cluster.", show_default=False, autocompletion=complete_jobs
     ),
 ]
 AsJob: TypeAlias = Annotated[
@@ -51,7 +54,7 @@ AsJob: TypeAlias = Annotated[
 ]
 
 
-def verb(function: Callable[P, None]) -> Callable[P, None]:
+def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
     """Give a command its exit codes: failures become them here and nowhere else."""
 
     @functools.wraps(function)
@@ -60,7 +63,7 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
             function(*args, **kwargs)
         except ElastaneError as error:
             typed = [kwargs.get("job"), kwargs.get("name"), *cast("list[str]", kwargs.get("jobs") or [])]
-            told = with_a_suggestion(error, typed)
+            told = add_suggestion(error, typed)
             # A program finds the reason where it looks for the answer; a person, in words.
             if kwargs.get("as_json"):
                 words = {"what": told.what, "means": told.means, "do": told.do}
@@ -73,18 +76,18 @@ def verb(function: Callable[P, None]) -> Callable[P, None]:
     return shell
 
 
-def with_a_suggestion(error: ElastaneError, typed: Collection[object]) -> ElastaneError:
+def add_suggestion(error: ElastaneError, typed: Collection[object]) -> ElastaneError:
     """The error; where the cluster knows no job of a name that was typed, with the one that may be meant."""
     unknown = [name for name in typed if error.what == f"there is no job {name}"]
-    near = get_close_matches(str(unknown[0]), jobs(""), n=1) if unknown else []
+    near = get_close_matches(str(unknown[0]), complete_jobs(""), n=1) if unknown else []
     return ElastaneError(error.what, means=error.means, do=f"did you mean {near[0]}?") if near else error
 
 
 def print_json(value: object) -> None:
     """One JSON value on one line of stdout."""
-    print(as_json_text(msgspec.json.encode(value)), flush=True)
+    print(escape_json(msgspec.json.encode(value)), flush=True)
 
 
-def talk(*, as_json: bool = False) -> Terminal:
+def open_console(*, as_json: bool = False) -> Terminal:
     """Where words go: stdout, or stderr when stdout is for a machine."""
     return Terminal(stderr=as_json)

@@ -2,11 +2,11 @@
 
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.rundir import RunDir
-from elastane.client.context import context
-from elastane.client.resolve import find_run
+from elastane.client.context import find_context
+from elastane.client.runs_home import find_run
 
 
-def found_run(name: str, *, job: bool) -> RunDir | None:
+def find_run_or_job(name: str, *, job: bool) -> RunDir | None:
     """The run of this name or in this directory; None: ask the cluster for a job of that name.
 
     Args:
@@ -22,7 +22,7 @@ def found_run(name: str, *, job: bool) -> RunDir | None:
         return find_run(name)
     except NoSuchRun:
         try:
-            context()
+            find_context()
         except BadInput:
             pass
         else:

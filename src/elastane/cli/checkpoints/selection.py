@@ -5,8 +5,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 from elastane.api.errors import BadInput, NoSuchRun
-from elastane.cli.completing import runs
-from elastane.client.resolve import find_run
+from elastane.cli.completion import complete_runs
+from elastane.client.runs_home import find_run
 from elastane.observability.run_files import is_live, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.place import open_place
@@ -15,7 +15,7 @@ Checkpoints: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        autocompletion=runs,
+        autocompletion=complete_runs,
         help="A run's name or directory, or the path or URL of checkpoints.",
         show_default=False,
     ),
@@ -26,7 +26,7 @@ Checkpoint: TypeAlias = Annotated[
 ]
 
 
-def catalog_of(run: str) -> Catalog:
+def open_catalog(run: str) -> Catalog:
     """The checkpoints that a user means.
 
     Raises:
@@ -46,7 +46,7 @@ def catalog_of(run: str) -> Catalog:
         raise
 
 
-def origin_of(run: str) -> str:
+def find_origin(run: str) -> str:
     """The checkpoint that the present attempt of a run began with; empty if it has none, or no attempt."""
     try:
         run_dir = find_run(run)
@@ -56,7 +56,7 @@ def origin_of(run: str) -> str:
     return resumed.checkpoint if resumed is not None and is_live(run_dir) else ""
 
 
-def chosen(catalog: Catalog, wanted: str | None) -> str:
+def select_checkpoint(catalog: Catalog, wanted: str | None) -> str:
     """The name of the checkpoint that a user means: a name, a step, or nothing for the newest finished one.
 
     Raises:

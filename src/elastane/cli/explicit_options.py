@@ -3,7 +3,7 @@
 import typer
 
 
-def typed_options(context: typer.Context, *, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:
+def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the options that were typed for a command, in the order of its help, with their values.
 
     Args:

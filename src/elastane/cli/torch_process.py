@@ -14,7 +14,7 @@ from elastane.api.extras import require
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def said_by(module: str, options: Sequence[str], kind: type[T]) -> T:
+def run_module(module: str, options: Sequence[str], kind: type[T]) -> T:
     """What a module says in the last line of its output.
 
     Args:

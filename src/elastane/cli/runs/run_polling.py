@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 from elastane.api.rundir import RunDir
-from elastane.cli.runs.whose import job_that_goes_on
+from elastane.cli.runs.ownership import find_active_job
 from elastane.observability.run_files import is_live
 
 LOOK_S = 0.2
@@ -13,7 +13,7 @@ BETWEEN_ATTEMPTS_S = 1.0
 """The controller is asked then, not only a file."""
 
 
-def looks(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
+def poll_run(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
     """Look after look, each with whether more may come; the last one when the run is over.
 
     The question comes before what the run wrote is read, so that what was written last is still read.
@@ -21,7 +21,7 @@ def looks(run_dir: RunDir, *, follow: bool) -> Iterator[bool]:
     told = ""
     while follow:
         live = is_live(run_dir)
-        job = None if live else job_that_goes_on(run_dir)
+        job = None if live else find_active_job(run_dir)
         if not live and job is None:
             break
         yield True

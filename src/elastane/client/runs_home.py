@@ -24,7 +24,7 @@ def find_run(name_or_dir: str) -> RunDir:
         run_dir = RunDir(candidate.resolve())
         if run_dir.run.is_file():
             return run_dir
-    known = known_names()
+    known = list_run_names()
     near = get_close_matches(name_or_dir, known, n=1)
     raise NoSuchRun(
         f"there is no run {name_or_dir!r}",
@@ -33,7 +33,7 @@ def find_run(name_or_dir: str) -> RunDir:
     )
 
 
-def known_names() -> list[str]:
+def list_run_names() -> list[str]:
     """Names of all runs below the home, sorted."""
     if not runs_home().is_dir():
         return []

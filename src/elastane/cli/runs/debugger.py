@@ -17,7 +17,7 @@ NOTE = (
 )
 
 
-def refuse_beside_debug(*, workers: str | None, start: int | None, as_json: bool) -> None:
+def check_debug_options(*, workers: str | None, start: int | None, as_json: bool) -> None:
     """Refuse options that contradict ``--debug``, all of them at once.
 
     Raises:

@@ -10,13 +10,14 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d UTC|T\d\d:\d\d:\d\d(?:\.
 """As sentences have it, and as documents do: with a zone, which is that of whoever wrote it."""
 
 
-def moment_text(at_s: float | None) -> str:
+def format_timestamp(at_s: float | None) -> str:
     """A moment in the terminal's own time zone; empty: never."""
     return "" if at_s is None else f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def in_local_time(text: str) -> str:
+def localize_timestamps(text: str) -> str:
     """A text with its moments, ``2026-11-22 09:00:00 UTC`` or ``2026-11-22T09:00:00.5Z``, in that zone."""
     return MOMENT.sub(
-        lambda found: moment_text(datetime.fromisoformat(found[0].replace(" UTC", "Z")).timestamp()), text
+        lambda found: format_timestamp(datetime.fromisoformat(found[0].replace(" UTC", "Z")).timestamp()),
+        text,
     )
