@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from elastane.protocol.actions import Begin
-from elastane.protocol.commit import tally
+from elastane.protocol.actions import BeginRound
+from elastane.protocol.commit import compute_outcome
 from elastane.protocol.messages import Leaf
 from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
 from torch import Tensor
@@ -126,11 +126,11 @@ def elastane(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, Non
         for step in range(1, 1 << 30):
             leaves: dict[int, Leaf] = {}
             for rank in range(VIRTUAL_RANKS):
-                source.expect(Begin(step, step, 1, 1), range(rank, VIRTUAL_RANKS))
+                source.expect(BeginRound(step, step, 1, 1), range(rank, VIRTUAL_RANKS))
                 dealt = source.load(step, rank)
                 leaves[rank] = Leaf(rank, 0, 0.0, 1.0, dealt.samples, dealt.checksum)
                 if dealt.samples:
                     yield dealt.inputs
-            msgspec.json.encode(source.samples(tally(step, step, leaves, {}), {}))
+            msgspec.json.encode(source.samples(compute_outcome(step, step, leaves, {}), {}))
     finally:
         source.close()

@@ -24,7 +24,7 @@ from elastane.attempts.verification import judged
 from elastane.client.channel import ask
 from elastane.observability.run_files import Recorded, read_run
 from elastane.observability.verify import Verdict
-from elastane.protocol.tree import members_of
+from elastane.protocol.tree import expand_spans
 
 SCRIPTS = Path(__file__).with_name("scripts")
 WAIT_S = 40
@@ -137,7 +137,7 @@ class Ended:
 
     def shares(self, step: int) -> dict[int, frozenset[int]]:
         """Who computed what, by the ledger."""
-        return {worker: members_of(spans) for worker, spans in self.run.ledger[step - 1].workers.items()}
+        return {worker: expand_spans(spans) for worker, spans in self.run.ledger[step - 1].workers.items()}
 
     def generation(self, step: int) -> int:
         return self.run.ledger[step - 1].generation

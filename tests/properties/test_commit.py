@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.commit import tally, total
+from elastane.protocol.commit import compute_outcome, sum_exactly
 from elastane.protocol.messages import Leaf, Vote
-from elastane.protocol.tree import members_of
+from elastane.protocol.tree import expand_spans
 
 numbers = st.floats(-1e6, 1e6)
 
@@ -56,18 +56,18 @@ def deal_out(leaves, norms, workers, draw):
 @given(rounds(), st.data())
 def test_who_computed_what_and_the_order_of_votes_change_nothing(round_, data):
     leaves, norms = round_
-    one = tally(3, 2, *deal_out(leaves, norms, [0], data.draw))
-    other = tally(3, 2, *deal_out(leaves, norms, [4, 7, 9], data.draw))
+    one = compute_outcome(3, 2, *deal_out(leaves, norms, [0], data.draw))
+    other = compute_outcome(3, 2, *deal_out(leaves, norms, [4, 7, 9], data.draw))
     assert msgspec.structs.replace(one, shares={}) == msgspec.structs.replace(other, shares={})
     for outcome in (one, other):
-        dealt = [rank for some in outcome.shares.values() for rank in members_of(some)]
+        dealt = [rank for some in outcome.shares.values() for rank in expand_spans(some)]
         assert sorted(dealt) == [leaf.virtual_rank for leaf in leaves]
 
 
 @given(rounds(), st.data())
 def test_a_loss_is_the_weighted_mean_and_nothing_without_weight(round_, data):
     leaves, norms = round_
-    outcome = tally(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
+    outcome = compute_outcome(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
     weight = sum(leaf.weight for leaf in leaves)
     losses = [leaf.loss for leaf in leaves if leaf.weight]
     assert outcome.weight == weight
@@ -80,7 +80,7 @@ def test_a_loss_is_the_weighted_mean_and_nothing_without_weight(round_, data):
 @given(rounds(), st.data())
 def test_untouched_is_what_no_trained_virtual_rank_touched(round_, data):
     leaves, norms = round_
-    outcome = tally(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
+    outcome = compute_outcome(1, 1, *deal_out(leaves, norms, [0, 1], data.draw))
     trained = [set(leaf.untouched) for leaf in leaves if leaf.weight]
     assert set(outcome.untouched) == (set.intersection(*trained) if trained else set())
 
@@ -88,14 +88,14 @@ def test_untouched_is_what_no_trained_virtual_rank_touched(round_, data):
 @given(st.lists(st.sampled_from((0, 0, 5, 6)), min_size=1, max_size=5))
 def test_a_generation_begins_only_if_all_are_ready_for_the_same(ready):
     votes = {i: Vote(generation=1, round=1, leaves=(), ready=number) for i, number in enumerate(ready)}
-    outcome = tally(1, 1, {0: Leaf(0, 0)}, votes)
+    outcome = compute_outcome(1, 1, {0: Leaf(0, 0)}, votes)
     assert outcome.next_generation == (ready[0] if len(set(ready)) == 1 else 0)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=5))
 def test_one_who_was_asked_to_stop_stops_all(stops):
     votes = {i: Vote(generation=1, round=1, leaves=(), stop=stop) for i, stop in enumerate(stops)}
-    assert tally(1, 1, {0: Leaf(0, 0)}, votes).stop == any(stops)
+    assert compute_outcome(1, 1, {0: Leaf(0, 0)}, votes).stop == any(stops)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_one_who_was_asked_to_stop_stops_all(stops):
 )
 def test_sums_that_are_not_finite_are_no_number_in_every_order(values):
     for order in itertools.permutations(values):
-        assert math.isnan(total(order))
+        assert math.isnan(sum_exactly(order))
 
 
 def test_a_sum_is_rounded_once_in_every_order():
     for order in itertools.permutations([1e16, 1.0, -1e16, 0.5]):
-        assert total(order) == 1.5
+        assert sum_exactly(order) == 1.5

@@ -16,14 +16,19 @@ from elastane.api.spec import Pinned
 from elastane.observability.coverage import SampleRules
 from elastane.observability.verify import verify
 from elastane.protocol import cursors
-from elastane.protocol.commit import tally
-from elastane.protocol.cursors import Cursor, stream_hash
+from elastane.protocol.commit import compute_outcome
+from elastane.protocol.cursors import Cursor, hash_stream_sample
 from elastane.protocol.messages import Leaf
-from elastane.protocol.sampling import sample_hash, sample_index, step_samples, steps_per_epoch
-from elastane.protocol.shares import deal, deal_missing
-from elastane.protocol.tree import members_of
+from elastane.protocol.sampling import (
+    count_steps_per_epoch,
+    find_sample_index,
+    find_step_samples,
+    hash_sample,
+)
+from elastane.protocol.shares import assign_missing, assign_shares
+from elastane.protocol.tree import expand_spans
 
-RULES = SampleRules(sample_index, sample_hash, stream_hash)
+RULES = SampleRules(find_sample_index, hash_sample, hash_stream_sample)
 MASK = (1 << 64) - 1
 
 
@@ -61,16 +66,18 @@ class History:
         """Who computes what in the next step; every virtual rank once, the dead's work by the others."""
         self._change()
         speeds = tuple(self.chance.uniform(0.5, 2.0) for _ in self.members)
-        spans = deal(self.virtual_ranks, speeds)
-        shares = {worker: members_of((span,)) for worker, span in zip(self.members, spans, strict=True)}
+        spans = assign_shares(self.virtual_ranks, speeds)
+        shares = {worker: expand_spans((span,)) for worker, span in zip(self.members, spans, strict=True)}
         if len(self.members) > 1 and self.chance.random() < 0.3:
             dead = self.chance.choice(self.members)
             self.members.remove(dead)
             shares.pop(dead)
             claims = dict(shares)
             alive = dict.fromkeys(self.members, 1.0)
-            missing = deal_missing(self.virtual_ranks, claims, alive)
-            shares = {worker: claims[worker] | members_of(missing.get(worker, ())) for worker in self.members}
+            missing = assign_missing(self.virtual_ranks, claims, alive)
+            shares = {
+                worker: claims[worker] | expand_spans(missing.get(worker, ())) for worker in self.members
+            }
         return shares
 
     def resumed_from(self, step):
@@ -115,23 +122,23 @@ def line_of(step, outcome, samples):
 )
 def test_a_map_style_dataset(length, virtual_ranks, microbatch, epochs, seed, chance):  # noqa: PLR0917
     batch = virtual_ranks * microbatch
-    steps = epochs * steps_per_epoch(length, batch)
+    steps = epochs * count_steps_per_epoch(length, batch)
     history, ledger, weight = History(chance, virtual_ranks), [], 0.0
     while len(ledger) < steps:
         step = len(ledger) + 1
-        dealt = step_samples(step, length, batch)
+        dealt = find_step_samples(step, length, batch)
         leaves = {}
         for worker, ranks in history.shares().items():
             for rank in ranks:
                 assert rank not in leaves
                 indices = [
-                    sample_index(p, length, seed, dealt.epoch)
+                    find_sample_index(p, length, seed, dealt.epoch)
                     for p in dealt.of_virtual_rank(rank, microbatch)
                 ]
-                checksum = sum(map(sample_hash, indices)) & MASK
+                checksum = sum(map(hash_sample, indices)) & MASK
                 share = len(indices) / dealt.count
                 leaves[rank] = Leaf(rank, worker, 1.0, share, len(indices), checksum)
-        outcome = tally(step, step, leaves, {})
+        outcome = compute_outcome(step, step, leaves, {})
         weight = outcome.weight
         assert abs(weight - 1) < 1e-9, "the shares of a step's samples add up to one, its last step included"
         assert outcome.filled == -(-dealt.count // microbatch)
@@ -157,7 +164,7 @@ def test_a_stream_of_uneven_shards(lengths, microbatch, epochs, chance):
     kept = [{}]  # where streams stand after each step, as checkpoints have it
     while True:
         before = kept[-1]
-        begun = cursors.next_places(before, size)
+        begun = cursors.find_next_positions(before, size)
         if begun[0].epoch == epochs and all(place.position == 0 for place in begun):
             break
         leaves = {}
@@ -165,9 +172,9 @@ def test_a_stream_of_uneven_shards(lengths, microbatch, epochs, chance):
             for rank in ranks:
                 assert rank not in leaves
                 leaves[rank] = drawn(rank, worker, begun[rank], lengths[rank], microbatch)
-        outcome = tally(len(ledger) + 1, len(ledger) + 1, leaves, {}, before)
+        outcome = compute_outcome(len(ledger) + 1, len(ledger) + 1, leaves, {}, before)
         assert outcome.samples, "no step is empty"
-        after = cursors.places(outcome.cursors, size)
+        after = cursors.decode_positions(outcome.cursors, size)
         moved = {v: (a.position, b.position) for v, (a, b) in enumerate(zip(begun, after, strict=True))}
         moved = {v: span for v, span in moved.items() if span[0] != span[1]}
         ended = all(place.ended for place in after)
@@ -193,7 +200,7 @@ def drawn(rank, worker, place, length, microbatch):
     if place.ended:
         return Leaf(rank, worker)
     stop = min(place.position + microbatch, length)
-    cursor = cursors.encode(Cursor(place.epoch, stop, ended=stop == length))
-    checksum = sum(stream_hash(rank, position) for position in range(place.position, stop)) & MASK
+    cursor = cursors.encode_cursor(Cursor(place.epoch, stop, ended=stop == length))
+    checksum = sum(hash_stream_sample(rank, position) for position in range(place.position, stop)) & MASK
     count = stop - place.position
     return Leaf(rank, worker, 1.0, float(count), count, checksum, weighted=True, cursor=cursor)

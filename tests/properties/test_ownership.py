@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.ownership import hold, sources, spread
+from elastane.protocol.ownership import choose_holders, choose_senders, spread_blocks
 
 
 @st.composite
@@ -20,7 +20,7 @@ def situations(draw):
 @given(situations())
 def test_every_block_has_as_many_different_holders_as_asked_for(situation):
     blocks, workers, copies, held = situation
-    holders = hold(blocks, workers, copies, held)
+    holders = choose_holders(blocks, workers, copies, held)
     assert len(holders) == blocks
     for some in holders:
         assert len(set(some)) == len(some) == min(copies, len(workers))
@@ -32,7 +32,7 @@ def test_any_deaths_fewer_than_the_copies_leave_a_holder(situation):
     blocks, workers, copies, held = situation
     copies = min(copies, len(workers))
     dead = set(workers[: copies - 1]) | set(workers[-(copies - 1) :] if copies > 1 else ())
-    for some in hold(blocks, workers, copies, held):
+    for some in choose_holders(blocks, workers, copies, held):
         killable = [worker for worker in some if worker in dead][: copies - 1]
         assert set(some) - set(killable)
 
@@ -40,14 +40,14 @@ def test_any_deaths_fewer_than_the_copies_leave_a_holder(situation):
 @given(situations())
 def test_nobody_owns_more_than_an_even_share_rounded_up(situation):
     blocks, workers, copies, held = situation
-    holders = hold(blocks, workers, copies, held)
+    holders = choose_holders(blocks, workers, copies, held)
     assert max(Counter(some[0] for some in holders).values()) <= -(-blocks // len(workers))
 
 
 @given(situations())
 def test_nobody_holds_more_than_two_blocks_beyond_an_even_share(situation):
     blocks, workers, copies, held = situation
-    holders = hold(blocks, workers, copies, held)
+    holders = choose_holders(blocks, workers, copies, held)
     kept = Counter(worker for some in holders for worker in some)
     assert max(kept.values()) <= -(-blocks * min(copies, len(workers)) // len(workers)) + 2
 
@@ -55,9 +55,9 @@ def test_nobody_holds_more_than_two_blocks_beyond_an_even_share(situation):
 @given(situations())
 def test_the_same_membership_moves_nothing(situation):
     blocks, workers, copies, _ = situation
-    before = hold(blocks, workers, copies, {})
+    before = choose_holders(blocks, workers, copies, {})
     held = {w: frozenset(b for b, some in enumerate(before) if w in some) for w in workers}
-    after = hold(blocks, workers, copies, held)
+    after = choose_holders(blocks, workers, copies, held)
     assert [set(some) for some in after] == [set(some) for some in before]
 
 
@@ -66,11 +66,11 @@ def test_a_death_moves_little_more_than_what_the_dead_held(situation, data):
     blocks, workers, copies, _ = situation
     if len(workers) < 2:
         return
-    before = hold(blocks, workers, copies, {})
+    before = choose_holders(blocks, workers, copies, {})
     held = {w: frozenset(b for b, some in enumerate(before) if w in some) for w in workers}
     dead = data.draw(st.sampled_from(workers))
     survivors = tuple(worker for worker in workers if worker != dead)
-    after = hold(blocks, survivors, copies, held)
+    after = choose_holders(blocks, survivors, copies, held)
     moved = sum(worker not in before[b] for b, some in enumerate(after) for worker in some)
     # Every copy the dead had, and at most one block per survivor for the sake of an even load.
     assert moved <= len(held[dead]) + len(survivors) * min(copies, len(survivors))
@@ -88,7 +88,7 @@ def wants(draw):
 @given(wants())
 def test_every_wanted_block_comes_once_from_one_who_holds_it(situation):
     wanted, held = situation
-    plan = sources(wanted, held)
+    plan = choose_senders(wanted, held)
     for receiver, blocks in wanted.items():
         got = [(sender, block) for sender, some in plan.get(receiver, {}).items() for block in some]
         available = [b for b in blocks if any(b in some for w, some in held.items() if w != receiver)]
@@ -101,7 +101,7 @@ def test_senders_who_all_hold_everything_share_the_work_evenly(blocks, holders, 
     held = {worker: frozenset(range(blocks)) for worker in range(holders)}
     wanted = {100 + i: list(range(blocks)) for i in range(receivers)}
     sent = Counter(dict.fromkeys(held, 0))
-    for by_sender in sources(wanted, held).values():
+    for by_sender in choose_senders(wanted, held).values():
         sent.update({sender: len(some) for sender, some in by_sender.items()})
     assert max(sent.values()) - min(sent.values()) <= 1
 
@@ -109,7 +109,7 @@ def test_senders_who_all_hold_everything_share_the_work_evenly(blocks, holders, 
 @given(blocks=st.integers(1, 40), count=st.integers(1, 8))
 def test_sums_are_spread_in_even_contiguous_runs(blocks, count):
     workers = tuple(range(10, 10 + count))
-    summing = spread(blocks, workers)
+    summing = spread_blocks(blocks, workers)
     assert list(summing) == sorted(summing)
     each = Counter(summing)
     assert max(each.values()) <= -(-blocks // count)

@@ -5,15 +5,15 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.shares import deal, deal_missing, share_sizes
-from elastane.protocol.tree import cover, members_of
+from elastane.protocol.shares import assign_missing, assign_shares, count_share_sizes
+from elastane.protocol.tree import cover, expand_spans
 
 speeds = st.lists(st.sampled_from((0.25, 0.5, 0.7071, 1.0, 1.4142, 2.0, 3.0)), min_size=1, max_size=7)
 
 
 @given(size=st.integers(0, 64), speeds=speeds)
 def test_shares_tile_the_virtual_ranks_in_the_order_of_the_workers(size, speeds):
-    shares = deal(size, tuple(speeds))
+    shares = assign_shares(size, tuple(speeds))
     assert len(shares) == len(speeds)
     assert [rank for start, stop in shares for rank in range(start, stop)] == list(range(size))
 
@@ -30,19 +30,21 @@ def quotas(size, speeds):
 
 @given(size=st.integers(0, 64), speeds=speeds)
 def test_a_share_is_the_quota_rounded_down_or_up(size, speeds):
-    for count, quota in zip(share_sizes(deal(size, tuple(speeds))), quotas(size, speeds), strict=True):
+    for count, quota in zip(
+        count_share_sizes(assign_shares(size, tuple(speeds))), quotas(size, speeds), strict=True
+    ):
         assert abs(count - quota) < 1
 
 
 @given(size=st.integers(1, 64), speeds=st.lists(st.floats(1 / 16, 4), min_size=1, max_size=9))
 def test_nobody_gets_none_while_there_are_enough_for_all(size, speeds):
-    assert size < len(speeds) or min(share_sizes(deal(size, tuple(speeds)))) >= 1
+    assert size < len(speeds) or min(count_share_sizes(assign_shares(size, tuple(speeds)))) >= 1
 
 
 @given(log_size=st.integers(0, 6), log_workers=st.integers(0, 3))
 def test_powers_of_two_get_one_node_each(log_size, log_workers):
     size, workers = 2**log_size, 2 ** min(log_workers, log_size)
-    for start, stop in deal(size, (1.0,) * workers):
+    for start, stop in assign_shares(size, (1.0,) * workers):
         assert len(cover(range(start, stop), size)) == 1
 
 
@@ -57,7 +59,7 @@ def test_no_other_rounding_has_fewer_nodes(size, speeds):
 
     choices = [{int(q + 1e-9), int(q + 1 - 1e-9)} for q in quotas(size, speeds)]
     fewest = min(nodes(counts) for counts in product(*choices) if sum(counts) == size)
-    assert nodes(share_sizes(deal(size, tuple(speeds)))) == fewest
+    assert nodes(count_share_sizes(assign_shares(size, tuple(speeds)))) == fewest
 
 
 @st.composite
@@ -73,9 +75,9 @@ def claimed(draw):
 @given(claimed())
 def test_only_what_is_missing_is_dealt_and_all_of_it(situation):
     size, claims, speeds = situation
-    dealt = deal_missing(size, claims, speeds)
+    dealt = assign_missing(size, claims, speeds)
     missing = set(range(size)) - set().union(*claims.values())
-    ranks = [rank for some in dealt.values() for rank in members_of(some)]
+    ranks = [rank for some in dealt.values() for rank in expand_spans(some)]
     assert sorted(ranks) == sorted(missing)
     assert dealt.keys() <= speeds.keys()
 
@@ -83,8 +85,8 @@ def test_only_what_is_missing_is_dealt_and_all_of_it(situation):
 @given(claimed())
 def test_nobody_could_be_done_sooner_by_passing_one_on(situation):
     size, claims, speeds = situation
-    dealt = deal_missing(size, claims, speeds)
-    load = {w: len(claims[w]) + len(members_of(dealt.get(w, ()))) for w in speeds}
+    dealt = assign_missing(size, claims, speeds)
+    load = {w: len(claims[w]) + len(expand_spans(dealt.get(w, ()))) for w in speeds}
     for giver in dealt:
         done = load[giver] / speeds[giver]
         assert all((load[w] + 1) / speeds[w] >= done - 1e-9 for w in speeds)

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.protocol.tree import cover, fold, members_of, merges, node_above, sibling, spans
+from elastane.protocol.tree import (
+    cover,
+    expand_spans,
+    find_parent,
+    find_sibling,
+    find_spans,
+    fold,
+    plan_merges,
+)
 
 sizes = st.integers(1, 40)
 
@@ -58,7 +66,7 @@ def test_a_cover_tiles_exactly_the_virtual_ranks_asked_for(size, data):
     nodes = cover(ranks, size)
     assert [rank for start, stop in nodes for rank in range(start, stop)] == sorted(ranks)
     for node in nodes:
-        above = node_above(node, size)
+        above = find_parent(node, size)
         assert node == above == (0, size) or not set(range(*above)) <= ranks
 
 
@@ -68,7 +76,7 @@ def test_any_split_over_workers_gives_the_canonical_sum(split):
     parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
     values = [partial(node) for node in parts]
     last = 0
-    for merge in merges(parts, size):
+    for merge in plan_merges(parts, size):
         values[merge.target] = (values[merge.target], values[merge.source])
         last = merge.target
     assert values[last] == canonical(size)
@@ -80,16 +88,16 @@ def test_parts_that_do_not_tile_are_refused(split, data):
     parts = [node for w in set(workers) for node in cover((r for r in range(size) if workers[r] == w), size)]
     missing = data.draw(st.integers(0, len(parts) - 1))
     with pytest.raises(ValueError, match="not nodes that tile"):
-        merges(parts[:missing] + parts[missing + 1 :], size)
+        plan_merges(parts[:missing] + parts[missing + 1 :], size)
 
 
 @given(sizes, st.data())
 def test_siblings_are_each_others_and_make_up_their_parent(size, data):
     rank = data.draw(st.integers(0, size - 1))
     node = (rank, rank + 1)
-    while (other := sibling(node, size)) is not None:
-        assert sibling(other, size) == node
-        above = node_above(node, size)
+    while (other := find_sibling(node, size)) is not None:
+        assert find_sibling(other, size) == node
+        above = find_parent(node, size)
         assert above == (min(node[0], other[0]), max(node[1], other[1]))
         node = above
     assert node == (0, size)
@@ -97,8 +105,8 @@ def test_siblings_are_each_others_and_make_up_their_parent(size, data):
 
 @given(st.sets(st.integers(0, 60)))
 def test_spans_hold_exactly_the_virtual_ranks_and_are_the_fewest(ranks):
-    found = spans(ranks)
-    assert members_of(found) == ranks
+    found = find_spans(ranks)
+    assert expand_spans(found) == ranks
     assert sum(stop - start for start, stop in found) == len(ranks)
     assert all(a[1] < b[0] for a, b in pairwise(found))
 

@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastane.api.membership import Generation, Member
-from elastane.protocol.commit import divergence
+from elastane.protocol.commit import find_divergence
 from elastane.protocol.layout import Layout
 from elastane.protocol.messages import BEGINNING, Status, Vote
-from elastane.protocol.roles import settle
+from elastane.protocol.roles import assign_roles
 from elastane.protocol.transitions.auditing import audited, witnessed
 from elastane.protocol.transitions.state import MemberState
-from elastane.protocol.tree import spans
+from elastane.protocol.tree import find_spans
 
 EVERY = 5
 
@@ -29,12 +29,12 @@ def members(workers, blocks, copies):
         compared=True,
     )
     generation = Generation(1, 1, tuple(Member(worker, "", 0) for worker in range(workers)), planned=False)
-    everything = spans(layout.everything)
+    everything = find_spans(layout.everything)
     statuses = {w: Status(generation=1, worker=w, committed=1, held=everything) for w in range(workers)}
     found = []
     for worker in range(workers):
         me = MemberState(worker, layout)
-        me.generation, me.roles = generation, settle(layout, generation, statuses)
+        me.generation, me.roles = generation, assign_roles(layout, generation, statuses)
         found.append(me)
     return found
 
@@ -66,9 +66,9 @@ def test_a_copy_without_optimizer_state_is_compared_by_its_values():
     def votes(*pairs):
         return {w: Vote(generation=1, round=2, leaves=(), digests={0: pair}) for w, pair in enumerate(pairs)}
 
-    assert not divergence(7, votes(("a", ""), ("a", "s"), ("a", "")))
-    assert "parameters" in divergence(7, votes(("b", ""), ("a", "s")))
-    assert "optimizer state" in divergence(7, votes(("a", "s"), ("a", ""), ("a", "t")))
+    assert not find_divergence(7, votes(("a", ""), ("a", "s"), ("a", "")))
+    assert "parameters" in find_divergence(7, votes(("b", ""), ("a", "s")))
+    assert "optimizer state" in find_divergence(7, votes(("a", "s"), ("a", ""), ("a", "t")))
 
 
 @given(st.dictionaries(st.integers(0, 3), st.dictionaries(st.integers(0, 3), st.sampled_from("ab"))))
@@ -79,6 +79,6 @@ def test_two_digests_of_one_block_are_the_same_or_the_round_does_not_commit(dige
     }
     texts = {block: {found[block] for found in digests.values() if block in found} for block in range(4)}
     different = [block for block, some in texts.items() if len(some) > 1]
-    why = divergence(7, votes)
+    why = find_divergence(7, votes)
     assert bool(why) == bool(different)
     assert not why or int(why.rsplit(" ", 1)[1]) in different

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 import elastane
 from elastane.api.spec import RunSpec
-from elastane.protocol.sampling import random_key, sample_index, step_samples
+from elastane.protocol.sampling import derive_random_key, find_sample_index, find_step_samples
 from elastane.runtime import worker_settings
 from elastane.runtime.data.batch_sources import seed_everything
 from elastane.runtime.session import Run
@@ -142,12 +142,12 @@ def plain(lesson: Lesson) -> Learned:
 
 def _accumulated(lesson: Lesson, model: nn.Module, step: int, scaler: GradScaler) -> float:
     """One global batch: gradients add up, buffers move by the mean of what each microbatch changes."""
-    dealt = step_samples(step, len(lesson.data), lesson.global_batch)
+    dealt = find_step_samples(step, len(lesson.data), lesson.global_batch)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     moved = {name: torch.zeros_like(buffer) for name, buffer in before.items()}
     total, divisor, microbatches = 0.0, 0.0, 0
     for rank, batch in _microbatches(lesson, step):
-        seed_everything(random_key(SEED, step, rank))
+        seed_everything(derive_random_key(SEED, step, rank))
         loss, weight = lesson.loss(model, batch)
         size = len(batch[0])
         share = 1.0 if weight is not None else size / dealt.count
@@ -172,11 +172,11 @@ def _accumulated(lesson: Lesson, model: nn.Module, step: int, scaler: GradScaler
 
 def _microbatches(lesson: Lesson, step: int) -> Iterator[tuple[int, Any]]:
     length = len(lesson.data)
-    dealt = step_samples(step, length, lesson.global_batch)
+    dealt = find_step_samples(step, length, lesson.global_batch)
     for rank in range(lesson.global_batch // lesson.microbatch):
         positions = dealt.of_virtual_rank(rank, lesson.microbatch)
         if positions:
-            yield rank, lesson.data[[sample_index(p, length, SEED, dealt.epoch) for p in positions]]
+            yield rank, lesson.data[[find_sample_index(p, length, SEED, dealt.epoch) for p in positions]]
 
 
 def assert_alike(elastic: Learned, plain: Learned, tolerance: float = 1e-5) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from elastane.protocol.shares import deal
-from elastane.protocol.tree import members_of
+from elastane.protocol.shares import assign_shares
+from elastane.protocol.tree import expand_spans
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.layout import ModelLayout
 
@@ -84,7 +84,7 @@ def test_who_owns_what_and_in_which_order_changes_no_bit(ownership):
 @pytest.mark.parametrize("size", range(1, 10))
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_the_usual_shares_change_no_bit(size, workers):
-    shares = [sorted(members_of((share,))) for share in deal(size, (1.0,) * min(workers, size))]
+    shares = [sorted(expand_spans((share,))) for share in assign_shares(size, (1.0,) * min(workers, size))]
     for sums, expected in zip(summed(size, shares), alone(size), strict=True):
         assert torch.equal(sums, expected)
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
-from elastane.protocol.commit import disagreement
+from elastane.protocol.commit import find_disagreement
 from elastane.protocol.messages import Vote
 from elastane.runtime.state.keep import Keep
 
@@ -171,7 +171,7 @@ def test_a_change_inside_a_step_is_refused():
     ],
 )
 def test_votes_that_contradict_each_other_are_told_apart(vote, words):
-    why = disagreement(0, "train", {"run.keep": "1"}, {1: vote})
+    why = find_disagreement(0, "train", {"run.keep": "1"}, {1: vote})
     assert words in why
     assert bool(words) == bool(why)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastane.protocol.actions import Begin
+from elastane.protocol.actions import BeginRound
 from elastane.runtime.data.batch_sources import MapBatchSource, make_plan
 from elastane.runtime.links.mesh import Mesh
 
@@ -89,7 +89,7 @@ def sources(monkeypatch) -> Iterator[tuple[MapBatchSource, MapBatchSource, list[
 def compute(sources, step, ranks, *, expected=None):
     here, ahead, _ = sources
     for place, rank in enumerate(ranks):
-        ahead.expect(Begin(step, step, 1, 1), (expected or ranks)[place:])
+        ahead.expect(BeginRound(step, step, 1, 1), (expected or ranks)[place:])
         one, other = here.load(step, rank), ahead.load(step, rank)
         assert (one.samples, one.checksum) == (other.samples, other.checksum)
         torch.testing.assert_close(one.inputs, other.inputs, rtol=0, atol=0)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 from elastane.api.errors import RunFailed
-from elastane.protocol.commit import tally
+from elastane.protocol.commit import compute_outcome
 from elastane.protocol.messages import Vote
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
@@ -156,7 +156,7 @@ def spoil(learned, places) -> float:
     parameters = [n for n in range(len(training.layout.blocks)) if not training.layout.is_buffers(n)]
     measured = training.reactor._measured(1, tuple(parameters), ())
     vote = Vote(generation=1, round=1, leaves=(), norms=measured.norms)
-    return tally(1, 1, {}, {0: vote}).norm_squared
+    return compute_outcome(1, 1, {}, {0: vote}).norm_squared
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -178,9 +178,9 @@ def test_infinities_in_different_blocks_do_not_cancel_and_huge_ones_do_not_raise
         0: Vote(generation=1, round=1, leaves=(), norms={0: math.inf, 1: 1e308}),
         1: Vote(generation=1, round=1, leaves=(), norms={2: math.nan, 3: 1e308}),
     }
-    assert math.isnan(tally(1, 1, {}, votes).norm_squared)
+    assert math.isnan(compute_outcome(1, 1, {}, votes).norm_squared)
     finite = {0: Vote(generation=1, round=1, leaves=(), norms={0: 1e308, 1: 1e308})}
-    assert tally(1, 1, {}, finite).norm_squared == math.inf
+    assert compute_outcome(1, 1, {}, finite).norm_squared == math.inf
 
 
 def test_a_sum_of_finite_gradients_that_overflows_is_noticed():

@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from elastane.api.errors import BadInput
 from elastane.protocol import cursors
-from elastane.protocol.actions import Begin
-from elastane.protocol.commit import tally
+from elastane.protocol.actions import BeginRound
+from elastane.protocol.commit import compute_outcome
 from elastane.protocol.messages import Leaf
 from elastane.runtime.data.batch_sources import make_plan
 from elastane.runtime.data.streams import StreamBatchSource, check_stream, open_stream
@@ -140,13 +140,13 @@ def play(kind, share_of):
         for rank in range(RANKS):
             source = sources[share_of(step, rank)]
             source.expect(
-                Begin(step, step, 1, 1, before),
+                BeginRound(step, step, 1, 1, before),
                 [r for r in range(RANKS) if share_of(step, r) == share_of(step, rank)],
             )
             batch = source.load(step, rank)
             leaves[rank] = Leaf(rank, 0, 0.0, 1.0, batch.samples, batch.checksum, cursor=batch.cursor)
             batches.append((step, rank, [] if batch.inputs is None else [t.tolist() for t in batch.inputs]))
-        outcome = tally(step, step, leaves, {}, before)
+        outcome = compute_outcome(step, step, leaves, {}, before)
         entries.append(sources[0].samples(outcome, before))
     return batches, entries
 
@@ -274,6 +274,6 @@ def test_the_digest_notices_another_stream():
 
 
 def test_a_step_in_which_nobody_trains_leaves_the_cursors():
-    before = {0: cursors.encode(cursors.Cursor(0, 3))}
-    outcome = tally(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
+    before = {0: cursors.encode_cursor(cursors.Cursor(0, 3))}
+    outcome = compute_outcome(4, 2, {0: Leaf(0, 0, sums={"seen": 1.0})}, {}, before)
     assert outcome.cursors == before

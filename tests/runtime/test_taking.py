@@ -12,7 +12,7 @@ from torch import nn
 from elastane.api.checkpoints import Retention, checkpoint_name, part_name
 from elastane.api.control import PublishCheckpoint
 from elastane.api.errors import StorageError
-from elastane.protocol.actions import Snapshot
+from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints import taking
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.reader import Reader, Want
@@ -88,7 +88,7 @@ class Writers:
 
     def take(self, step, *, writers=(0,)):
         """The first of the writers copies everything; returns once it has."""
-        self.workers[writers[0]].take(Snapshot(step, step, self.blocks, writers))
+        self.workers[writers[0]].take(TakeSnapshot(step, step, self.blocks, writers))
         assert self.snapped.get(timeout=WAIT_S) == step
 
     def commit(self, *writers):
@@ -167,7 +167,7 @@ def test_a_copy_whose_step_was_begun_again_is_replaced(writers):
 
 def test_without_a_copy_a_commit_writes_nothing(writers):
     writers.commit()
-    writers.workers[0].take(Snapshot(1, 5, (), (1,)))
+    writers.workers[0].take(TakeSnapshot(1, 5, (), (1,)))
     assert writers.snapped.get(timeout=WAIT_S) == 1, "whoever writes nothing is waited for nevertheless"
     writers.commit()
     assert writers.workers[0].parts == ()
@@ -310,7 +310,7 @@ def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
     writers.take(5)
     writers.commit()
     writers.until(5, "failing")
-    writers.workers[0].take(Snapshot(6, 6, (), (1,)))
+    writers.workers[0].take(TakeSnapshot(6, 6, (), (1,)))
     writers.snapped.get(timeout=WAIT_S)
     writers.until(5, "abandoned")
 
@@ -323,7 +323,7 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     worker = writers.workers[0]
     assert worker.begin_again(1)
     assert not worker.begin_again(1), "it is under way"
-    worker.take(Snapshot(7, 5, writers.blocks, (0,), settled=True))
+    worker.take(TakeSnapshot(7, 5, writers.blocks, (0,), settled=True))
     assert writers.snapped.get(timeout=WAIT_S) == 7
     part = writers.until(5, "written")
     assert (part.writers, part.attempt) == ((0,), 1)

@@ -15,7 +15,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     """The samples of one step: positions ``start`` to ``stop`` of the shuffled epoch.
 
     ``checksum`` is the sum modulo 2**64 of a hash of every index really loaded (see
-    `elastane.protocol.sampling.sample_hash`), so that `elastane verify` can prove coverage without trusting
+    `elastane.protocol.sampling.hash_sample`), so that `elastane verify` can prove coverage without trusting
     the run's own arithmetic.
 
     Of a stream, ``shards`` has the positions drawn from each shard, ``start`` to ``stop``; the step's are

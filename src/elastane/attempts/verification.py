@@ -10,8 +10,8 @@ from elastane.observability.model_files import check_model
 from elastane.observability.run_files import Recorded
 from elastane.observability.run_problems import run_problems
 from elastane.observability.verify import Verdict, in_order, verify
-from elastane.protocol.cursors import stream_hash
-from elastane.protocol.sampling import sample_hash, sample_index
+from elastane.protocol.cursors import hash_stream_sample
+from elastane.protocol.sampling import find_sample_index, hash_sample
 
 
 def judged(run: Recorded) -> Verdict:
@@ -31,7 +31,7 @@ def judged(run: Recorded) -> Verdict:
 def judged_by_ledger(run: Recorded) -> Verdict:
     """Whether every step, virtual rank and sample was there once; no file of the model is read."""
     outcome, _ = outcome_of(run.events, live=run.live)
-    rules = SampleRules(sample_index, sample_hash, stream_hash)
+    rules = SampleRules(find_sample_index, hash_sample, hash_stream_sample)
     ended_at = next((e.step for e in run.events if e.kind == "run.finished" and e.who == SCRIPT), None)
     verdict = verify(run.record.pinned, run.ledger, rules, finished=outcome == "finished", ended_at=ended_at)
     problems = in_order((*verdict.problems, *run_problems(run)))

@@ -14,14 +14,14 @@ class Send(msgspec.Struct, frozen=True):
     message: messages.AnyPeerMessage
 
 
-class Serve(msgspec.Struct, frozen=True):
+class SendState(msgspec.Struct, frozen=True):
     """Send `State` with what ``fetch`` asks for; the state is that of ``fetch.committed`` now."""
 
     peer: int
     fetch: messages.Fetch
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadState(msgspec.Struct, frozen=True):
     """Take over the payload of this message."""
 
     peer: int
@@ -32,10 +32,10 @@ class Reduce(msgspec.Struct, frozen=True):
     """Sum these blocks over all parts, mine included, into my sums."""
 
     blocks: tuple[int, ...]
-    parts: dict[int, tuple[messages.Part, ...]]
+    parts: dict[int, tuple[messages.PartialSum, ...]]
 
 
-class Take(msgspec.Struct, frozen=True):
+class TakeSums(msgspec.Struct, frozen=True):
     """Copy whole sums of these blocks from a peer's sums into mine."""
 
     peer: int
@@ -49,7 +49,7 @@ class TakeValues(msgspec.Struct, frozen=True):
     units: tuple[int, ...]
 
 
-class Begin(msgspec.Struct, frozen=True):
+class BeginRound(msgspec.Struct, frozen=True):
     """A round is mine to compute in: its number, the step it belongs to, how many members there are.
 
     ``cursors`` says where each virtual rank's stream stands, as of the last committed step.
@@ -77,11 +77,11 @@ class Measure(msgspec.Struct, frozen=True):
     digests: tuple[int, ...]
 
 
-class Snapshot(msgspec.Struct, frozen=True):
-    """Copy the state of these blocks as it is after ``step``, then say `Snapped`.
+class TakeSnapshot(msgspec.Struct, frozen=True):
+    """Copy the state of these blocks as it is after ``step``, then say `SnapshotTaken`.
 
     Nothing is applied before all have: the copies of all ``writers`` together are a checkpoint. They are
-    written once this round has committed; a later `Snapshot` replaces one that has not. A copy of the
+    written once this round has committed; a later `TakeSnapshot` replaces one that has not. A copy of the
     ``settled`` state, after the last round, is written at once; without ``blocks``, the writers do not have
     all of the state between them.
     """
@@ -93,7 +93,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     settled: bool = False
 
 
-class Restore(msgspec.Struct, frozen=True):
+class RestoreState(msgspec.Struct, frozen=True):
     """Read these units from the checkpoint the run begins with, then say `Received` from `STORE`."""
 
     generation: int
@@ -101,46 +101,46 @@ class Restore(msgspec.Struct, frozen=True):
     states: tuple[int, ...]
 
 
-class Commit(msgspec.Struct, frozen=True):
+class CommitRound(msgspec.Struct, frozen=True):
     """The round is committed: apply it to the units I hold, then say `Applied`."""
 
-    outcome: messages.Outcome
+    outcome: messages.RoundOutcome
     held: frozenset[int]
     healthy: bool
 
 
-class Release(msgspec.Struct, frozen=True):
+class ReleaseScript(msgspec.Struct, frozen=True):
     """Release the script after a training step: it may change values, as no peer reads mine any more."""
 
 
-class Leave(msgspec.Struct, frozen=True):
+class LeaveTraining(msgspec.Struct, frozen=True):
     """I am not in the generation that begins now; I still serve state until dismissed."""
 
 
-class GiveUp(msgspec.Struct, frozen=True):
+class EndProcess(msgspec.Struct, frozen=True):
     """End this process: its script cannot follow those of the others. Another worker takes its place."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class ReportLostPeer(msgspec.Struct, frozen=True):
     """Tell the coordinator that a peer is lost."""
 
     peer: int
     generation: int
 
 
-class StateIsLost(msgspec.Struct, frozen=True):
+class FailLostState(msgspec.Struct, frozen=True):
     """Some units have no holder left."""
 
     units: tuple[int, ...]
 
 
-class Disagree(msgspec.Struct, frozen=True):
+class FailDisagreement(msgspec.Struct, frozen=True):
     """The scripts of two workers contradict each other; the round cannot commit."""
 
     why: str
 
 
-class Diverge(msgspec.Struct, frozen=True):
+class FailDivergence(msgspec.Struct, frozen=True):
     """Two copies of the state differ; the round cannot commit."""
 
     why: str
@@ -148,22 +148,22 @@ class Diverge(msgspec.Struct, frozen=True):
 
 Action: TypeAlias = (
     Send
-    | Serve
-    | Load
+    | SendState
+    | LoadState
     | Reduce
-    | Take
+    | TakeSums
     | TakeValues
-    | Begin
+    | BeginRound
     | Compute
     | Measure
-    | Snapshot
-    | Restore
-    | Commit
-    | Release
-    | Leave
-    | GiveUp
-    | Report
-    | StateIsLost
-    | Disagree
-    | Diverge
+    | TakeSnapshot
+    | RestoreState
+    | CommitRound
+    | ReleaseScript
+    | LeaveTraining
+    | EndProcess
+    | ReportLostPeer
+    | FailLostState
+    | FailDisagreement
+    | FailDivergence
 )

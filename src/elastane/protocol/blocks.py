@@ -27,7 +27,7 @@ class Block(msgspec.Struct, frozen=True):
         return self.stop - self.start
 
 
-def cut(sections: Sequence[int]) -> tuple[Block, ...]:
+def cut_blocks(sections: Sequence[int]) -> tuple[Block, ...]:
     """Cut sections of so many elements into blocks of about a sixteenth of the state.
 
     A block has at most 2**20 elements (4 MiB of fp32: large enough that handing it over costs far less than

@@ -5,17 +5,17 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from elastane.protocol.layout import REST_BLOCK
-from elastane.protocol.messages import Leaf, Outcome, Vote
-from elastane.protocol.tree import spans
+from elastane.protocol.messages import Leaf, RoundOutcome, Vote
+from elastane.protocol.tree import find_spans
 
 
-def tally(
+def compute_outcome(
     round_: int,
     step: int,
     leaves: Mapping[int, Leaf],
     votes: Mapping[int, Vote],
     cursors: Mapping[int, str] = MappingProxyType({}),
-) -> Outcome:
+) -> RoundOutcome:
     """The outcome of a round all members voted for.
 
     Sums of numbers are rounded once (``math.fsum``), so their order does not matter.
@@ -28,15 +28,15 @@ def tally(
         cursors: where streams stood before; a leaf that names none leaves them there.
     """
     trained = [leaf for leaf in leaves.values() if leaf.weight]
-    weight = total(leaf.weight for leaf in trained)
-    loss = total(leaf.loss * leaf.weight for leaf in trained) / weight if weight else 0.0
+    weight = sum_exactly(leaf.weight for leaf in trained)
+    loss = sum_exactly(leaf.loss * leaf.weight for leaf in trained) / weight if weight else 0.0
     untouched = (
         frozenset.intersection(*(frozenset(leaf.untouched) for leaf in trained)) if trained else frozenset()
     )
     names = sorted({name for leaf in leaves.values() for name in leaf.sums})
     norms = [norm for vote in votes.values() for norm in vote.norms.values()]
     readiness = {vote.ready for vote in votes.values()}
-    return Outcome(
+    return RoundOutcome(
         round=round_,
         step=step,
         loss=loss,
@@ -44,13 +44,13 @@ def tally(
         samples=sum(leaf.samples for leaf in leaves.values()),
         checksum=sum(leaf.checksum for leaf in leaves.values()) % (1 << 64),
         untouched=tuple(sorted(untouched)),
-        sums={name: total(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
+        sums={name: sum_exactly(leaf.sums.get(name, 0.0) for leaf in leaves.values()) for name in names},
         norm_squared=_sum_of_squares(norms) if norms else None,
         digests=_digests(votes),
         next_generation=readiness.pop() if len(readiness) == 1 else 0,
         stop=any(vote.stop for vote in votes.values()),
         shares={
-            worker: spans(leaf.virtual_rank for leaf in leaves.values() if leaf.worker == worker)
+            worker: find_spans(leaf.virtual_rank for leaf in leaves.values() if leaf.worker == worker)
             for worker in sorted({leaf.worker for leaf in leaves.values()})
         },
         weighted=any(leaf.weighted for leaf in trained),
@@ -65,7 +65,7 @@ def tally(
     )
 
 
-def total(values: Iterable[float]) -> float:
+def sum_exactly(values: Iterable[float]) -> float:
     """The sum, rounded once, whatever the order; not a number if there is none that is finite.
 
     `math.fsum` raises for sums that overflow and for opposite infinities, and a script may add up anything.
@@ -94,7 +94,7 @@ def _sum_of_squares(squares: list[float]) -> float:
         return math.inf
 
 
-def disagreement(
+def find_disagreement(
     worker: int, kind: str, replicated: Mapping[str, str] | None, votes: Mapping[int, Vote]
 ) -> str:
     """Where another worker's script has gone another way than mine; empty while nothing speaks for it.
@@ -115,7 +115,7 @@ def disagreement(
     return ""
 
 
-def divergence(step: int, votes: Mapping[int, Vote]) -> str:
+def find_divergence(step: int, votes: Mapping[int, Vote]) -> str:
     """Where two copies of the state differ, by their digests; empty while nothing speaks for it.
 
     Args:

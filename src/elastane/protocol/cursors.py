@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from elastane.protocol.sampling import MASK, mix, random_key
+from elastane.protocol.sampling import MASK, derive_random_key, mix
 
 SHARDED = 0x5A4D5EED0F57BEA3
 
 
-class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+class StreamPosition(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where one shard stands.
 
     Args:
@@ -24,43 +24,43 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool = False
 
 
-class Cursor(Place, frozen=True, omit_defaults=True):
+class Cursor(StreamPosition, frozen=True, omit_defaults=True):
     """A place with what the stream needs to go on from there, if it needs anything."""
 
     state: Any = None
 
 
-_place, _cursor = msgspec.json.Decoder(Place), msgspec.json.Decoder(Cursor)
+_place, _cursor = msgspec.json.Decoder(StreamPosition), msgspec.json.Decoder(Cursor)
 
 
-def encode(cursor: Cursor) -> str:
+def encode_cursor(cursor: Cursor) -> str:
     return msgspec.json.encode(cursor).decode()
 
 
-def decode(cursor: str) -> Cursor:
+def decode_cursor(cursor: str) -> Cursor:
     return _cursor.decode(cursor)
 
 
-def places(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[Place, ...]:
+def decode_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
     """Where each shard stands after the step that committed ``cursors``."""
     return tuple(
-        _place.decode(cursors[rank]) if rank in cursors else Place() for rank in range(virtual_ranks)
+        _place.decode(cursors[rank]) if rank in cursors else StreamPosition() for rank in range(virtual_ranks)
     )
 
 
-def next_places(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[Place, ...]:
+def find_next_positions(cursors: Mapping[int, str], virtual_ranks: int) -> tuple[StreamPosition, ...]:
     """Where each shard begins the step after: an epoch ends when all have ended, and the next one begins."""
-    now = places(cursors, virtual_ranks)
+    now = decode_positions(cursors, virtual_ranks)
     if all(place.ended for place in now):
-        return (Place(epoch=now[0].epoch + 1),) * virtual_ranks
+        return (StreamPosition(epoch=now[0].epoch + 1),) * virtual_ranks
     return now
 
 
-def stream_hash(shard: int, position: int) -> int:
-    """64-bit hash of a sample of a stream, as `sampling.sample_hash` is of a dataset index."""
+def hash_stream_sample(shard: int, position: int) -> int:
+    """64-bit hash of a sample of a stream, as `sampling.hash_sample` is of a dataset index."""
     return mix(mix(shard ^ SHARDED) ^ position)
 
 
-def stream_key(seed: int, epoch: int, shard: int, position: int) -> int:
+def derive_stream_key(seed: int, epoch: int, shard: int, position: int) -> int:
     """Seed of the random numbers drawn while one sample of a stream is made, ``0 <= key < 2**63``."""
-    return mix(random_key(seed ^ SHARDED, epoch, shard) ^ (position & MASK)) >> 1
+    return mix(derive_random_key(seed ^ SHARDED, epoch, shard) ^ (position & MASK)) >> 1

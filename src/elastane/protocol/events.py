@@ -7,17 +7,17 @@ import msgspec
 from elastane.api.membership import Generation
 from elastane.protocol import messages
 
-Kind: TypeAlias = Literal["train", "evaluate", "settle"]
+RoundKind: TypeAlias = Literal["train", "evaluate", "settle"]
 """Of a round."""
 
 
-class Proposed(msgspec.Struct, frozen=True):
+class GenerationProposed(msgspec.Struct, frozen=True):
     """The coordinator proposes a generation."""
 
     generation: Generation
 
 
-class Entered(msgspec.Struct, frozen=True):
+class RoundEntered(msgspec.Struct, frozen=True):
     """The training thread wants to begin the next round.
 
     Args:
@@ -26,7 +26,7 @@ class Entered(msgspec.Struct, frozen=True):
         checkpoint: the state after this round is to be kept.
     """
 
-    kind: Kind
+    kind: RoundKind
     size: int
     checkpoint: bool = False
 
@@ -37,12 +37,12 @@ class Computed(msgspec.Struct, frozen=True):
     leaf: messages.Leaf
 
 
-class Final(msgspec.Struct, frozen=True):
+class PartialSumsFinal(msgspec.Struct, frozen=True):
     """My partial sums of ``blocks`` are final, as far as ``assignment`` (of `Compute`) goes."""
 
     assignment: int
     blocks: tuple[int, ...]
-    parts: tuple[messages.Part, ...]
+    parts: tuple[messages.PartialSum, ...]
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -65,23 +65,23 @@ class Received(msgspec.Struct, frozen=True):
     message: messages.AnyPeerMessage
 
 
-class Lost(msgspec.Struct, frozen=True):
+class ConnectionLost(msgspec.Struct, frozen=True):
     """The connection to a peer broke."""
 
     peer: int
 
 
-class StopAsked(msgspec.Struct, frozen=True):
+class StopRequested(msgspec.Struct, frozen=True):
     """The run should stop at the next commit."""
 
 
-class CheckpointAsked(msgspec.Struct, frozen=True):
+class CheckpointRequested(msgspec.Struct, frozen=True):
     """Keep the state, once, of some step after ``after``."""
 
     after: int
 
 
-class Snapped(msgspec.Struct, frozen=True):
+class SnapshotTaken(msgspec.Struct, frozen=True):
     """The answer to `Snapshot`: a copy of what it named is made."""
 
     ticket: int
@@ -93,24 +93,24 @@ class StorageRefused(msgspec.Struct, frozen=True):
     refused: bool
 
 
-class CheckpointWanted(msgspec.Struct, frozen=True):
+class RewriteRequested(msgspec.Struct, frozen=True):
     """The last state must be written once more, by these ``writers``: others could not write their parts."""
 
     writers: tuple[int, ...]
 
 
 Event: TypeAlias = (
-    Proposed
-    | Entered
+    GenerationProposed
+    | RoundEntered
     | Computed
-    | Final
+    | PartialSumsFinal
     | Measured
     | Applied
     | Received
-    | Lost
-    | StopAsked
-    | CheckpointAsked
-    | Snapped
+    | ConnectionLost
+    | StopRequested
+    | CheckpointRequested
+    | SnapshotTaken
     | StorageRefused
-    | CheckpointWanted
+    | RewriteRequested
 )

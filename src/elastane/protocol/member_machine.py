@@ -11,21 +11,21 @@ keeps everything, a block if optimizer state is sharded. The last unit is the re
 parameters, schedules), which every worker keeps current once it has it.
 """
 
-from elastane.protocol.actions import Action, Report
+from elastane.protocol.actions import Action, ReportLostPeer
 from elastane.protocol.events import (
     Applied,
-    CheckpointAsked,
-    CheckpointWanted,
+    CheckpointRequested,
     Computed,
-    Entered,
+    ConnectionLost,
     Event,
-    Final,
-    Lost,
+    GenerationProposed,
     Measured,
-    Proposed,
+    PartialSumsFinal,
     Received,
-    Snapped,
-    StopAsked,
+    RewriteRequested,
+    RoundEntered,
+    SnapshotTaken,
+    StopRequested,
     StorageRefused,
 )
 from elastane.protocol.transitions.checkpoints import snapshot, snapshot_again
@@ -51,13 +51,13 @@ class MemberMachine(MemberState):
 
     def _take(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
         match event:
-            case Proposed(generation):
+            case GenerationProposed(generation):
                 hear_proposal(self, generation)
-            case Entered():
+            case RoundEntered():
                 self.round.entered = event
             case Computed(leaf):
                 self.round.leaves[leaf.virtual_rank] = leaf
-            case Final(assignment, blocks, parts):
+            case PartialSumsFinal(assignment, blocks, parts):
                 if assignment == self.assignment:
                     self.round.final.update(blocks)
                     self.round.parts = parts
@@ -70,20 +70,20 @@ class MemberMachine(MemberState):
                 recall_early(self)
             case Received(sender, message):
                 receive(self, sender, message)
-            case Lost(peer):
+            case ConnectionLost(peer):
                 # Whoever is in a newer generation that I have not heard of will be named there again.
                 if self.generation is not None and not self.left and peer in self.concerned():
-                    self.actions.append(Report(peer, self.generation.number))
-            case StopAsked():
+                    self.actions.append(ReportLostPeer(peer, self.generation.number))
+            case StopRequested():
                 self.stopping = True
-            case CheckpointAsked(after):
+            case CheckpointRequested(after):
                 # Asked again, because the answer had not been heard, it is not kept twice.
                 self.checkpoint_asked = self.checkpoint_asked or self.kept <= after
             case StorageRefused(refused):
                 self.storage_refused = refused
-            case CheckpointWanted(writers):
+            case RewriteRequested(writers):
                 snapshot_again(self, writers)
-            case Snapped(ticket):
+            case SnapshotTaken(ticket):
                 self.round.snapped = self.round.snapped or ticket == self.round.snapshot
 
     def _advance(self) -> None:

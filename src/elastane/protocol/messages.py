@@ -20,7 +20,7 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
         loss: of its samples, as the user passed it (the mean over its samples, or the sum if weighted).
         weight: of its loss in the step's: samples, or what the user gave.
         samples: how many.
-        checksum: sum modulo 2**64 of `sample_hash` over the samples really loaded.
+        checksum: sum modulo 2**64 of `hash_sample` over the samples really loaded.
         untouched: parameters that got no gradient, by number.
         sums: what an evaluation added up, in fp64.
         weighted: its gradient is that of a sum, to be divided by the step's weight.
@@ -39,14 +39,14 @@ class Leaf(msgspec.Struct, frozen=True, array_like=True):
     cursor: str | None = None
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class PartialSum(msgspec.Struct, frozen=True, array_like=True):
     """A partial sum of gradients over some virtual ranks, and the slot it lies in on its worker."""
 
     spans: tuple[Span, ...]
     slot: int
 
 
-class Outcome(msgspec.Struct, frozen=True, array_like=True):
+class RoundOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What a committed round decided; the same value on every worker.
 
     Args:
@@ -92,7 +92,7 @@ class Outcome(msgspec.Struct, frozen=True, array_like=True):
     refused: tuple[int, ...] = ()
 
 
-BEGINNING = Outcome(
+BEGINNING = RoundOutcome(
     round=0,
     step=0,
     loss=0.0,
@@ -134,7 +134,7 @@ class Status(PeerMessage, frozen=True, kw_only=True):
 
     worker: int
     committed: int
-    outcome: Outcome | None = None
+    outcome: RoundOutcome | None = None
     claims: tuple[Span, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     rooted: tuple[Span, ...] = ()
@@ -144,15 +144,15 @@ class Status(PeerMessage, frozen=True, kw_only=True):
     released: bool = False
 
 
-class Ready(PeerMessage, frozen=True, kw_only=True):
+class PartialSumsReady(PeerMessage, frozen=True, kw_only=True):
     """To the owner of ``blocks``: my partial sums of them are final."""
 
     round: int
     blocks: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PartialSum, ...]
 
 
-class Summed(PeerMessage, frozen=True, kw_only=True):
+class SumsReady(PeerMessage, frozen=True, kw_only=True):
     """From an owner: the whole sums of ``blocks`` are there."""
 
     round: int
@@ -227,4 +227,4 @@ class State(PeerMessage, frozen=True, kw_only=True):
     states: tuple[int, ...] = ()
 
 
-AnyPeerMessage: TypeAlias = Status | Ready | Summed | Vote | Published | Current | Fetch | State
+AnyPeerMessage: TypeAlias = Status | PartialSumsReady | SumsReady | Vote | Published | Current | Fetch | State

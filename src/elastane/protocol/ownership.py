@@ -7,12 +7,12 @@ Holders: TypeAlias = tuple[int, ...]
 """Workers that keep a block's optimizer state, the owner first."""
 
 
-def spread(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
+def spread_blocks(blocks: int, workers: Sequence[int]) -> tuple[int, ...]:
     """The worker that sums each block: even contiguous runs, in the order of the members."""
     return tuple(workers[block * len(workers) // blocks] for block in range(blocks))
 
 
-def hold(
+def choose_holders(
     blocks: int, workers: Sequence[int], copies: int, held: Mapping[int, frozenset[int]]
 ) -> tuple[Holders, ...]:
     """Owner and backups of each block, ``min(copies, len(workers))`` different workers.
@@ -62,7 +62,7 @@ def hold(
     return tuple(tuple(holders) for holders in chosen)
 
 
-def sources(
+def choose_senders(
     wanted: Mapping[int, Sequence[int]], held: Mapping[int, frozenset[int]]
 ) -> dict[int, dict[int, tuple[int, ...]]]:
     """From whom each worker fetches each block it wants, with even work for the senders.

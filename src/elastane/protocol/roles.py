@@ -6,9 +6,9 @@ import msgspec
 
 from elastane.api.membership import Generation
 from elastane.protocol.layout import FRESH, STORE, Layout
-from elastane.protocol.messages import Outcome, Status
-from elastane.protocol.ownership import Holders, hold, sources, spread
-from elastane.protocol.tree import members_of, spans
+from elastane.protocol.messages import RoundOutcome, Status
+from elastane.protocol.ownership import Holders, choose_holders, choose_senders, spread_blocks
+from elastane.protocol.tree import expand_spans, find_spans
 
 
 class Roles(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +35,7 @@ class Roles(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[int, ...]
 
 
-def with_origin(
-    layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, Status]
-) -> dict[int, Status]:
+def add_origin(layout: Layout, workers: tuple[int, ...], statuses: Mapping[int, Status]) -> dict[int, Status]:
     """The statuses, with somebody whose state counts as the beginning if nothing was ever committed.
 
     That is the first member, or, when an earlier one died before it had passed all of its state on, the first
@@ -46,16 +44,16 @@ def with_origin(
     here = dict(statuses)
     if max(status.committed for status in here.values()) > 0:
         return here
-    held = frozenset[int]().union(*(members_of(status.held) for status in here.values()))
+    held = frozenset[int]().union(*(expand_spans(status.held) for status in here.values()))
     if held == layout.everything:
         return here
     origin = next((worker for worker in workers if not here[worker].behind), workers[0])
-    everything = spans(layout.everything)
+    everything = find_spans(layout.everything)
     here[origin] = msgspec.structs.replace(here[origin], committed=0, held=everything, behind=())
     return here
 
 
-def with_store(layout: Layout, origin: Outcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
+def add_store(layout: Layout, origin: RoundOutcome, statuses: Mapping[int, Status]) -> dict[int, Status]:
     """The statuses and, until a round has been committed, the checkpoint the run begins with as one more.
 
     Args:
@@ -71,12 +69,12 @@ def with_store(layout: Layout, origin: Outcome, statuses: Mapping[int, Status]) 
         worker=STORE,
         committed=0,
         outcome=origin,
-        held=spans(layout.everything),
+        held=find_spans(layout.everything),
     )
     return {STORE: stored, **statuses}
 
 
-def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status]) -> Roles:
+def assign_roles(layout: Layout, generation: Generation, statuses: Mapping[int, Status]) -> Roles:
     """The roles of a generation.
 
     Args:
@@ -95,24 +93,24 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
     present = {worker: layout.everything - lacking[worker] for worker in statuses}
     if layout.copies is None:
         holders: tuple[Holders, ...] = (workers,) * layout.blocks
-        owners = spread(layout.blocks, workers)
+        owners = spread_blocks(layout.blocks, workers)
         whole = [worker for worker in workers if held[worker] == layout.everything]
         # A checkpoint can make all members whole at once, and so can a beginning, when there is hardly any
         # state. Else, with no whole member left, the first becomes one, from all who have a piece.
         at_once = STORE in statuses or newest == 0
         new = tuple(w for w in workers if w not in whole) if at_once else () if whole else workers[:1]
         wanted = {w: sorted(layout.everything - {layout.rest} - held[w]) for w in new}
-        auditors = spread(layout.blocks, whole or new)
+        auditors = spread_blocks(layout.blocks, whole or new)
         donors = {worker: layout.everything if worker in new else held[worker] for worker in workers}
     else:
-        holders = hold(layout.blocks, workers, layout.copies, held)
+        holders = choose_holders(layout.blocks, workers, layout.copies, held)
         owners = auditors = tuple(some[0] for some in holders)
         wanted = {
             worker: [b for b, some in enumerate(holders) if worker in some and b not in held[worker]]
             for worker in workers
         }
         donors = {}
-    rooted = {worker: rooted_at(statuses[worker], newest) for worker in workers}
+    rooted = {worker: find_rooted_blocks(statuses[worker], newest) for worker in workers}
     first_owners = tuple(
         next((worker for worker in workers if block in rooted[worker]), owners[block])
         for block in range(layout.blocks)
@@ -128,7 +126,7 @@ def settle(layout: Layout, generation: Generation, statuses: Mapping[int, Status
         auditors=auditors,
         donors=donors,
         values=values,
-        states=sources(wanted, held),
+        states=choose_senders(wanted, held),
         lost=tuple(sorted(lost)),
     )
 
@@ -148,24 +146,24 @@ def _values(
     new = {w for w in workers if statuses[w].committed == FRESH or (statuses[w].released and lacking[w])}
     steady = {worker: layout.everything for worker in workers if worker not in new}
     return {
-        **sources({w: sorted(lacking[w]) for w in workers if w not in new}, present),
-        **sources({w: sorted(lacking[w]) for w in workers if w in new}, steady or present),
+        **choose_senders({w: sorted(lacking[w]) for w in workers if w not in new}, present),
+        **choose_senders({w: sorted(lacking[w]) for w in workers if w in new}, steady or present),
     }
 
 
-def rooted_at(status: Status, newest: int) -> frozenset[int]:
+def find_rooted_blocks(status: Status, newest: int) -> frozenset[int]:
     """Blocks of the round after ``newest`` that a worker has the whole sums of."""
-    return members_of(status.rooted) if status.committed == newest else frozenset()
+    return expand_spans(status.rooted) if status.committed == newest else frozenset()
 
 
 def _held(status: Status, newest: int) -> frozenset[int]:
     """Optimizer state a worker has as of ``newest``; who is a round late applies it first."""
-    return members_of(status.held if status.committed == newest else status.keeps)
+    return expand_spans(status.held if status.committed == newest else status.keeps)
 
 
 def _lacking(layout: Layout, status: Status, newest: int, *, member: bool) -> frozenset[int]:
     """Units whose values a worker lacks as of ``newest``."""
     if status.committed == newest:
-        return members_of(status.behind)
+        return expand_spans(status.behind)
     rest = frozenset({layout.rest} if member and status.committed != FRESH else ())
-    return layout.everything - members_of(status.keeps) - rest
+    return layout.everything - expand_spans(status.keeps) - rest

@@ -16,25 +16,25 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def sample_hash(index: int) -> int:
+def hash_sample(index: int) -> int:
     """64-bit hash of a dataset index; a ledger line sums it over the samples really loaded."""
     return mix(index ^ 0x5EED5A3B1E0FDA7A)
 
 
-def random_key(seed: int, step: int, virtual_rank: int) -> int:
+def derive_random_key(seed: int, step: int, virtual_rank: int) -> int:
     """Seed of every random number drawn for one virtual rank of one step, ``0 <= key < 2**63``."""
     return mix(mix(mix(seed & MASK) ^ step) ^ virtual_rank) >> 1
 
 
-def loading_key(seed: int, step: int, virtual_rank: int) -> int:
+def derive_loading_key(seed: int, step: int, virtual_rank: int) -> int:
     """Seed of the random numbers drawn while the samples of a virtual rank are loaded.
 
-    Another one than `random_key`: loading may happen in another process than computing.
+    Another one than `derive_random_key`: loading may happen in another process than computing.
     """
-    return mix(random_key(seed, step, virtual_rank) ^ LOADING) >> 1
+    return mix(derive_random_key(seed, step, virtual_rank) ^ LOADING) >> 1
 
 
-def sample_index(position: int, length: int, seed: int, epoch: int) -> int:
+def find_sample_index(position: int, length: int, seed: int, epoch: int) -> int:
     """Dataset index at ``position`` of the shuffled ``epoch``; a permutation of ``range(length)``.
 
     A four-round Feistel network over the next power of two, walked until it lands inside (Black and Rogaway,
@@ -89,13 +89,13 @@ class StepSamples(msgspec.Struct, frozen=True):
         return range(first, min(first + microbatch, self.stop))
 
 
-def steps_per_epoch(length: int, global_batch: int) -> int:
+def count_steps_per_epoch(length: int, global_batch: int) -> int:
     """Steps in which every sample is seen once; the last one takes what is left."""
     return -(-length // global_batch)
 
 
-def step_samples(step: int, length: int, global_batch: int) -> StepSamples:
+def find_step_samples(step: int, length: int, global_batch: int) -> StepSamples:
     """The samples of step ``step`` (from 1): steps tile each epoch, and never reach across two."""
-    epoch, place = divmod(step - 1, steps_per_epoch(length, global_batch))
+    epoch, place = divmod(step - 1, count_steps_per_epoch(length, global_batch))
     start = place * global_batch
     return StepSamples(epoch, start, min(start + global_batch, length))

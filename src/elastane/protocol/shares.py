@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from elastane.protocol.tree import Span, cover, spans
+from elastane.protocol.tree import Span, cover, find_spans
 
 ROUNDING = 1e-9
 """A quota this near to a whole number is one."""
 
 
 @lru_cache(maxsize=256)
-def deal(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
+def assign_shares(size: int, speeds: tuple[float, ...]) -> tuple[Span, ...]:
     """Contiguous shares of ``range(size)``, one per worker, in proportion to their speeds.
 
     Nobody gets none while there are enough for all: who computes nothing is not measured, and would never be
@@ -54,7 +54,7 @@ def _quotas(size: int, speeds: tuple[float, ...]) -> list[float]:
         slow |= slower
 
 
-def deal_missing(
+def assign_missing(
     size: int, claims: Mapping[int, frozenset[int]], speeds: Mapping[int, float]
 ) -> dict[int, tuple[Span, ...]]:
     """Deal the virtual ranks that nobody claims, so that all end at about the same time.
@@ -80,11 +80,11 @@ def deal_missing(
     place = 0
     for worker, count in counts.items():
         if count:
-            dealt[worker] = spans(missing[place : place + count])
+            dealt[worker] = find_spans(missing[place : place + count])
             place += count
     return dealt
 
 
-def share_sizes(shares: Sequence[Span]) -> tuple[int, ...]:
+def count_share_sizes(shares: Sequence[Span]) -> tuple[int, ...]:
     """How many virtual ranks each share holds."""
     return tuple(stop - start for start, stop in shares)

@@ -13,7 +13,7 @@ Span: TypeAlias = tuple[int, int]
 """Virtual ranks ``[start, stop)``."""
 
 
-def spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
+def find_spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
     """The fewest spans that hold exactly these virtual ranks, in order."""
     found: list[list[int]] = []
     for rank in sorted(virtual_ranks):
@@ -24,12 +24,12 @@ def spans(virtual_ranks: Iterable[int]) -> tuple[Span, ...]:
     return tuple((start, stop) for start, stop in found)
 
 
-def members_of(some: Iterable[Span]) -> frozenset[int]:
+def expand_spans(some: Iterable[Span]) -> frozenset[int]:
     """All virtual ranks in the spans."""
     return frozenset(rank for start, stop in some for rank in range(start, stop))
 
 
-def node_above(node: Span, size: int) -> Span:
+def find_parent(node: Span, size: int) -> Span:
     """The parent of ``node`` in the tree over ``range(size)``; the root is its own.
 
     At the ragged end a node and its parent can hold the same ranks; they count as one.
@@ -45,9 +45,9 @@ def node_above(node: Span, size: int) -> Span:
             return above
 
 
-def sibling(node: Span, size: int) -> Span | None:
+def find_sibling(node: Span, size: int) -> Span | None:
     """The other half of the parent; None for the root."""
-    above = node_above(node, size)
+    above = find_parent(node, size)
     if above == node:
         return None
     return (node[1], above[1]) if above[0] == node[0] else (above[0], node[0])
@@ -58,7 +58,7 @@ def cover(virtual_ranks: Iterable[int], size: int) -> tuple[Span, ...]:
     stack: list[Span] = []
     for rank in sorted(virtual_ranks):
         stack.append((rank, rank + 1))
-        while len(stack) > 1 and sibling(stack[-1], size) == stack[-2]:
+        while len(stack) > 1 and find_sibling(stack[-1], size) == stack[-2]:
             right, left = stack.pop(), stack.pop()
             stack.append((left[0], right[1]))
     return tuple(stack)
@@ -71,7 +71,7 @@ class Merge(msgspec.Struct, frozen=True):
     source: int
 
 
-def merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
+def plan_merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
     """The additions that sum ``parts``, nodes that tile ``range(size)``, in the order of the tree.
 
     The last ``target`` holds the root. Numbers refer to the order given.
@@ -84,7 +84,7 @@ def merges(parts: Sequence[Span], size: int) -> tuple[Merge, ...]:
     stack: list[tuple[Span, int]] = []
     for i in order:
         stack.append((parts[i], i))
-        while len(stack) > 1 and sibling(stack[-1][0], size) == stack[-2][0]:
+        while len(stack) > 1 and find_sibling(stack[-1][0], size) == stack[-2][0]:
             (right, source), (left, target) = stack.pop(), stack.pop()
             plan.append(Merge(target, source))
             stack.append(((left[0], right[1]), target))

@@ -8,7 +8,7 @@ import torch
 from elastane.api.errors import BadInput
 from elastane.api.heartbeat import Phase
 from elastane.api.records import EventLine
-from elastane.protocol.commit import total
+from elastane.protocol.commit import sum_exactly
 from elastane.protocol.messages import Leaf
 from elastane.runtime.data.batch_sources import Collate, MapDataset, load_in_order
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_positions
@@ -84,7 +84,7 @@ class Evaluation:
             training.state.check_versions(versions)
             # Each worker computes others: what they do to buffers must not last.
             training.state.restore_buffers()
-            added = {name: total(values) for name, values in self._added.items()}
+            added = {name: sum_exactly(values) for name, values in self._added.items()}
             leaf = Leaf(rank, training.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
             round_.done(leaf)
         self._added = None

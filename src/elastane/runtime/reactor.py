@@ -39,7 +39,12 @@ class ReactorFailure(msgspec.Struct, frozen=True):
 
 
 Directive: TypeAlias = (
-    actions.Begin | actions.Compute | actions.Commit | actions.Release | actions.Leave | ReactorFailure
+    actions.BeginRound
+    | actions.Compute
+    | actions.CommitRound
+    | actions.ReleaseScript
+    | actions.LeaveTraining
+    | ReactorFailure
 )
 
 
@@ -53,8 +58,8 @@ class CoordinatorSink(Protocol):
 class CheckpointSink(Protocol):
     """Who takes this worker's part in checkpoints."""
 
-    def take(self, snapshot: actions.Snapshot) -> None: ...
-    def refuse(self, snapshot: actions.Snapshot, why: str) -> None: ...
+    def take(self, snapshot: actions.TakeSnapshot) -> None: ...
+    def refuse(self, snapshot: actions.TakeSnapshot, why: str) -> None: ...
     def committed(self) -> None: ...
 
 
@@ -113,7 +118,7 @@ class Reactor:
         self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
         self._values: dict[tuple[int, int, int], torch.Tensor] = {}
         self._letters: list[Letter] = []
-        self._entered: events.Entered | None = None
+        self._entered: events.RoundEntered | None = None
         self._round = 0
         self._standing = (0, False, False)
         self._busy = threading.Lock()
@@ -126,7 +131,7 @@ class Reactor:
     def post(self, event: events.Event) -> None:
         """Tell the member something; from any thread."""
         self._events.append(event)
-        if self._mesh is None and isinstance(event, events.Final):
+        if self._mesh is None and isinstance(event, events.PartialSumsFinal):
             return  # alone, nobody waits for it before the virtual rank is done
         if self._mesh is not None:
             self._mesh.wake()
@@ -153,14 +158,14 @@ class Reactor:
     def _drain(self) -> None:
         while self._events:
             event = self._events.popleft()
-            if isinstance(event, events.Final):
+            if isinstance(event, events.PartialSumsFinal):
                 event = self._gathered(event)
             self._handle(event)
 
-    def _gathered(self, final: events.Final) -> events.Final:
+    def _gathered(self, final: events.PartialSumsFinal) -> events.PartialSumsFinal:
         """Blocks that became final in one go are announced in one message."""
         blocks = final.blocks
-        while self._events and isinstance(following := self._events[0], events.Final):
+        while self._events and isinstance(following := self._events[0], events.PartialSumsFinal):
             if (following.assignment, following.parts) != (final.assignment, final.parts):
                 break
             blocks += following.blocks
@@ -185,13 +190,13 @@ class Reactor:
         self._handle(events.Received(sender, message))
 
     def _lost(self, peer: int) -> None:
-        self._handle(events.Lost(peer))
+        self._handle(events.ConnectionLost(peer))
 
     def _handle(self, event: events.Event) -> None:
         match event:
-            case events.Entered():
+            case events.RoundEntered():
                 self._entered = event
-            case events.Proposed(generation):
+            case events.GenerationProposed(generation):
                 self._meet(generation)
             case _:
                 pass
@@ -219,7 +224,7 @@ class Reactor:
         match action:
             case actions.Send(peer, message):
                 self._send(peer, message, self._payload(message))
-            case actions.Serve(peer, fetch):
+            case actions.SendState(peer, fetch):
                 state = messages.State(
                     generation=fetch.generation,
                     committed=fetch.committed,
@@ -229,46 +234,46 @@ class Reactor:
                 self._state.show(fetch.values)
                 payload = self._state.pack(self._travelling(fetch.values), fetch.states)
                 self._send(peer, state, self._laid_out(payload) if self._shared else payload)
-            case actions.Load(peer, state):
+            case actions.LoadState(peer, state):
                 self._load(peer, state)
             case actions.Reduce(blocks, parts):
                 for block in blocks:
                     self._reduce(block, parts)
-            case actions.Take(peer, blocks):
+            case actions.TakeSums(peer, blocks):
                 for block in blocks:
                     self._gradients.take(block, self._sum_at(peer, block))
             case actions.TakeValues(peer, units):
                 for unit in units:
                     self._take_values(peer, unit)
-            case actions.Begin():
+            case actions.BeginRound():
                 self._begin(action)
                 self.directives.put(action)
-            case actions.Compute() | actions.Release() | actions.Leave():
+            case actions.Compute() | actions.ReleaseScript() | actions.LeaveTraining():
                 self.directives.put(action)
-            case actions.Commit():
+            case actions.CommitRound():
                 if self.checkpoints is not None:
                     self.checkpoints.committed()
                 self._forget(action.outcome.round)
                 self.directives.put(action)
-            case actions.Snapshot():
+            case actions.TakeSnapshot():
                 self._snapshot(action)
-            case actions.Restore():
+            case actions.RestoreState():
                 self._restore(action)
             case actions.Measure(ticket, norms, digests):
                 self._events.appendleft(self._measured(ticket, norms, digests))
-            case actions.GiveUp():
+            case actions.EndProcess():
                 exit_for_replacement("the others have made a step without this worker, which cannot follow")
-            case actions.Report(peer, generation):
+            case actions.ReportLostPeer(peer, generation):
                 if self._upstream is not None:
                     self._upstream.peer_lost(peer, generation)
-            case actions.StateIsLost(units):
+            case actions.FailLostState(units):
                 self.directives.put(ReactorFailure(_state_lost(units)))
-            case actions.Disagree(why):
+            case actions.FailDisagreement(why):
                 self.directives.put(ReactorFailure(_disagreed(why)))
-            case actions.Diverge(why):
+            case actions.FailDivergence(why):
                 self.directives.put(ReactorFailure(_diverged(why)))
 
-    def _snapshot(self, snapshot: actions.Snapshot) -> None:
+    def _snapshot(self, snapshot: actions.TakeSnapshot) -> None:
         assert self.checkpoints is not None, "only a run that keeps checkpoints takes them"  # noqa: S101
         if snapshot.settled and not snapshot.blocks:
             self.checkpoints.refuse(snapshot, "those that can write do not have all of the state")
@@ -296,7 +301,7 @@ class Reactor:
         self._letters.append(letter)
         return [letter.address]
 
-    def _restore(self, restore: actions.Restore) -> None:
+    def _restore(self, restore: actions.RestoreState) -> None:
         assert self.source is not None, "only a run that goes on from a checkpoint restores"  # noqa: S101
         self.source.restore(restore.values, restore.states)
         state = messages.State(
@@ -316,7 +321,7 @@ class Reactor:
         mine.copy_(self._values_at(peer, unit))
         self._state.taken(unit)
 
-    def _begin(self, begin: actions.Begin) -> None:
+    def _begin(self, begin: actions.BeginRound) -> None:
         assert self._entered is not None, "a round begins once it is entered"  # noqa: S101
         if begin.round != self._round:
             self._round = begin.round
@@ -341,7 +346,7 @@ class Reactor:
         values, states = self._state.digest(block)
         return values, states if self.member.keeps_state_of(block) else ""
 
-    def _reduce(self, block: int, parts: dict[int, tuple[messages.Part, ...]]) -> None:
+    def _reduce(self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
         layout = self._gradients.layout
         gathered = []
         for worker, theirs in parts.items():
@@ -388,10 +393,10 @@ class Reactor:
             return None
         layout = self._gradients.layout
         match message:
-            case messages.Ready(blocks=blocks, parts=parts):
+            case messages.PartialSumsReady(blocks=blocks, parts=parts):
                 slots = [self._gradients.slot(part.slot) for part in parts]
                 return [raw_bytes(layout.block(slot, block)) for block in blocks for slot in slots]
-            case messages.Summed(blocks=blocks):
+            case messages.SumsReady(blocks=blocks):
                 return [raw_bytes(layout.block(self._gradients.sums, block)) for block in blocks]
             case messages.Published(units=units):
                 tensors = self._state.arena.tensors
@@ -415,11 +420,11 @@ class Reactor:
                 self._payloads[sender, message] = state
             case _ if self._shared:
                 pass
-            case messages.Ready(generation=generation, round=round_, blocks=blocks, parts=parts):
+            case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
                 cuts = iter(self._cut(payload, [b for b in blocks for _ in parts]))
                 for block in blocks:
                     self._parts[sender, generation, round_, block] = [next(cuts) for _ in parts]
-            case messages.Summed(generation=generation, round=round_, blocks=blocks):
+            case messages.SumsReady(generation=generation, round=round_, blocks=blocks):
                 for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
                     self._sums[sender, generation, round_, block] = sums_
             case messages.Published(round=round_, units=units):
@@ -432,9 +437,9 @@ class Reactor:
         assert self._mesh is not None, "messages come from the mesh"  # noqa: S101
         pid, sums, values = self._known.setdefault(sender, self._mesh.arenas(sender))
         match message:
-            case messages.Ready(parts=parts):
+            case messages.PartialSumsReady(parts=parts):
                 arenas = [part.slot for part in parts]
-            case messages.Summed():
+            case messages.SumsReady():
                 arenas = [sums]
             case messages.Published() | messages.State():
                 arenas = [values]

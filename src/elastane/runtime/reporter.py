@@ -242,10 +242,10 @@ class Reporter:
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
-                    self._reactor.post(events.Proposed(generation))
+                    self._reactor.post(events.GenerationProposed(generation))
             case control.Stop():
                 if self._reactor is not None:
-                    self._reactor.post(events.StopAsked())
+                    self._reactor.post(events.StopRequested())
             case control.TakeCheckpoint(after=after):
                 self._take_checkpoint(after)
             case control.PublishCheckpoint():
@@ -254,7 +254,7 @@ class Reporter:
             case control.WriteAgain(writers=writers, attempt=attempt):
                 # Asked again while it is under way, it is not begun anew.
                 if self._reactor is not None and self.taker is not None and self.taker.begin_again(attempt):
-                    self._reactor.post(events.CheckpointWanted(writers))
+                    self._reactor.post(events.RewriteRequested(writers))
             case control.WriteModel():
                 self.written.put(message)
             case control.Dismiss(code=code, why=why):
@@ -273,7 +273,7 @@ class Reporter:
         if reactor is None or taker is None or member is None or member.generation is None:
             return
         share = 1 / max(1, len(member.generation.members))
-        taker.prepare(share, lambda: reactor.post(events.CheckpointAsked(after)))
+        taker.prepare(share, lambda: reactor.post(events.CheckpointRequested(after)))
 
     def changed(self) -> None:
         """Report soon."""

@@ -15,7 +15,7 @@ import torch
 from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
 from elastane.api.rehearsal import Rehearsed
-from elastane.protocol.ownership import hold, spread
+from elastane.protocol.ownership import choose_holders, spread_blocks
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.outline import read_outline, stand_in
 from elastane.runtime.checkpoints.reader import Reader
@@ -47,9 +47,9 @@ def rehearse_restore(place: Place, manifest: Manifest, workers: int, copies: int
     if copies is None:
         units = tuple(range(states[0].units))
         shares: Sequence[tuple[int, ...]] = [units] * workers
-        auditors = spread(blocks, everybody)
+        auditors = spread_blocks(blocks, everybody)
     else:
-        holders = hold(blocks, everybody, copies, {})
+        holders = choose_holders(blocks, everybody, copies, {})
         shares = [tuple(b for b, some in enumerate(holders) if worker in some) for worker in everybody]
         auditors = tuple(some[0] for some in holders)
 

@@ -352,4 +352,4 @@ class _Announce:
         self._assignment = assignment
 
     def __call__(self, blocks: tuple[int, ...]) -> None:
-        self._reactor.post(events.Final(self._assignment, blocks, self._gradients.parts()))
+        self._reactor.post(events.PartialSumsFinal(self._assignment, blocks, self._gradients.parts()))

@@ -26,8 +26,8 @@ from elastane.api.spec import Pinned
 from elastane.protocol import actions, events
 from elastane.protocol.layout import REST_BLOCK, Layout
 from elastane.protocol.member_machine import MemberMachine
-from elastane.protocol.messages import Outcome
-from elastane.protocol.sampling import random_key
+from elastane.protocol.messages import RoundOutcome
+from elastane.protocol.sampling import derive_random_key
 from elastane.runtime.arguments import check_arguments, check_not_wrapped, check_process_group
 from elastane.runtime.checkpoints.contents import host_keys
 from elastane.runtime.checkpoints.origin import Origin
@@ -195,7 +195,7 @@ class Trainer:
             self._reactor.checkpoints = self.reporter.taker = self._taker(member)
         if self.reporter.alone:
             me = Member(self.worker, "", 0)
-            self._reactor.post(events.Proposed(Generation(1, 1, (me,), planned=False)))
+            self._reactor.post(events.GenerationProposed(Generation(1, 1, (me,), planned=False)))
 
     def ready(self) -> None:
         """The rehearsal is over."""
@@ -247,16 +247,16 @@ class Trainer:
 
     def seed_ahead(self, step: int) -> None:
         """Seed what the script draws ahead of the microbatches of a step."""
-        seed_everything(random_key(self.spec.seed, step, AHEAD))
+        seed_everything(derive_random_key(self.spec.seed, step, AHEAD))
 
     def seed_between(self) -> None:
         """Seed what the script draws between two steps; after each evaluation anew."""
-        seed_everything(random_key(self.spec.seed, self.step, BETWEEN + self._evaluations))
+        seed_everything(derive_random_key(self.spec.seed, self.step, BETWEEN + self._evaluations))
 
     def seed_evaluation(self, virtual_rank: int) -> None:
         """Seed the random numbers of one virtual rank of an evaluation."""
-        key = random_key(self.spec.seed, self.step, BETWEEN + self._evaluations)
-        seed_everything(random_key(key, self.step, virtual_rank))
+        key = derive_random_key(self.spec.seed, self.step, BETWEEN + self._evaluations)
+        seed_everything(derive_random_key(key, self.step, virtual_rank))
 
     def end_evaluation(self) -> None:
         """An evaluation is over."""
@@ -283,7 +283,7 @@ class Trainer:
         yield
         self.iterating = ""
 
-    def round(self, kind: events.Kind, size: int, *, checkpoint: bool = False) -> WorkerRound:
+    def round(self, kind: events.RoundKind, size: int, *, checkpoint: bool = False) -> WorkerRound:
         """The next round, not yet entered; with ``checkpoint``, the state after it is to be kept."""
         wanted = checkpoint and self.keeps_checkpoints
         return WorkerRound(self.reactor, self.heartbeat, kind, size, checkpoint=wanted)
@@ -326,7 +326,7 @@ class Trainer:
         """Totals of an evaluation: apart from the step's loss and from what `checkpoint` was given."""
         self.measured({EVALUATION + name: value for name, value in sums.items()})
 
-    def apply(self, commit: actions.Commit) -> AppliedStep:
+    def apply(self, commit: actions.CommitRound) -> AppliedStep:
         """Take a committed training step."""
         outcome = commit.outcome
         self.gradients.forget()
@@ -348,7 +348,7 @@ class Trainer:
         self.reactor.post(events.Applied())
         return AppliedStep(norm, skipped, rates)
 
-    def committed(self, outcome: Outcome) -> None:
+    def committed(self, outcome: RoundOutcome) -> None:
         """Take note of what the outcome of any round may bring."""
         if len(outcome.digests.keys() - {REST_BLOCK}) == len(self.layout.blocks):
             self.digest = digest_of(outcome.digests)
@@ -367,12 +367,12 @@ class Trainer:
         self.reporter.settled()
         self.heartbeat.beat(Phase.FINISHED)
 
-    def _overflowed(self, outcome: Outcome) -> bool:
+    def _overflowed(self, outcome: RoundOutcome) -> bool:
         """Some element of the scaled gradient is not finite: the norm of the whole one is not then."""
         norm = outcome.norm_squared
         return self.scaling is not None and norm is not None and not math.isfinite(norm)
 
-    def _scale(self, outcome: Outcome) -> tuple[float, float | None]:
+    def _scale(self, outcome: RoundOutcome) -> tuple[float, float | None]:
         """Factor of every gradient, and the gradient's norm if it is clipped."""
         divided = 1.0 / outcome.weight if outcome.weighted and outcome.weight else 1.0
         if self.scaling is not None:
@@ -440,7 +440,7 @@ class Trainer:
                 origin=resumed.checkpoint if resumed is not None else "",
             ),
             describe=describe,
-            snapped=lambda ticket: self.reactor.post(events.Snapped(ticket)),
+            snapped=lambda ticket: self.reactor.post(events.SnapshotTaken(ticket)),
             kept=self.reporter.tell,
             changed=self.reporter.changed,
             refused=lambda refused: self.reactor.post(events.StorageRefused(refused)),

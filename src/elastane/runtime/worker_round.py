@@ -8,7 +8,7 @@ from queue import Empty
 
 from elastane.api.heartbeat import Phase
 from elastane.protocol import actions, events
-from elastane.protocol.messages import Leaf, Outcome
+from elastane.protocol.messages import Leaf, RoundOutcome
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Directive, Reactor, ReactorFailure
 
@@ -44,18 +44,18 @@ class WorkerRound:
         self,
         reactor: Reactor,
         heartbeat: Heartbeat,
-        kind: events.Kind,
+        kind: events.RoundKind,
         size: int,
         *,
         checkpoint: bool = False,
     ) -> None:
         self._reactor = reactor
         self._heartbeat = heartbeat
-        self._entered = events.Entered(kind, size, checkpoint)
+        self._entered = events.RoundEntered(kind, size, checkpoint)
         self._todo: deque[int] = deque()
         self.assignment = 0
-        self.begin: actions.Begin | None = None
-        self.commit: actions.Commit | None = None
+        self.begin: actions.BeginRound | None = None
+        self.commit: actions.CommitRound | None = None
         self.seconds = {"deal": 0.0, "compute": 0.0, "reduce": 0.0, "apply": 0.0}
         self.computed = 0
         self.newcomer = False
@@ -90,7 +90,7 @@ class WorkerRound:
     def _take(self, directive: Directive | None) -> None:
         if directive is not None:
             match directive:
-                case actions.Begin():
+                case actions.BeginRound():
                     self.begin = directive
                     if self.newcomer:
                         self.newcomer = False
@@ -98,11 +98,11 @@ class WorkerRound:
                 case actions.Compute(virtual_ranks, assignment):
                     self._todo.extend(virtual_ranks)
                     self.assignment = assignment
-                case actions.Commit():
+                case actions.CommitRound():
                     self.commit = directive
-                case actions.Release():
+                case actions.ReleaseScript():
                     raise AssertionError("a script runs on after a step, not inside a round")
-                case actions.Leave():
+                case actions.LeaveTraining():
                     raise WorkerLeft
                 case ReactorFailure(error):
                     raise error
@@ -110,9 +110,9 @@ class WorkerRound:
     def wait_for_release(self) -> None:
         """Wait, once the step is applied, until the script is released and may change what was trained."""
         match self._directive(wait=True):
-            case actions.Release():
+            case actions.ReleaseScript():
                 return
-            case actions.Leave():
+            case actions.LeaveTraining():
                 raise WorkerLeft
             case ReactorFailure(error):
                 raise error
@@ -147,7 +147,7 @@ class WorkerRound:
         return self._todo[0] if self._todo else None
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RoundOutcome:
         assert self.commit is not None, "asked for after the round"  # noqa: S101
         return self.commit.outcome
 

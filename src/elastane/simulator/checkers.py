@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from elastane.api.membership import WorkerId
-from elastane.protocol.events import Kind
-from elastane.protocol.messages import Outcome
-from elastane.protocol.tree import members_of
+from elastane.protocol.events import RoundKind
+from elastane.protocol.messages import RoundOutcome
+from elastane.protocol.tree import expand_spans
 from elastane.simulator.symbols import Shape, quiet
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Checker:
     def __init__(self, shape: Shape, workers: "dict[WorkerId, SimWorker]", began: int = 0) -> None:
         self.shape = shape
         self.workers = workers
-        self.rounds: dict[int, tuple[Kind, Outcome]] = {}
+        self.rounds: dict[int, tuple[RoundKind, RoundOutcome]] = {}
         self.began = self.steps = began
         self.witnesses: dict[int, set[WorkerId]] = {}
         self.finished: set[WorkerId] = set()
@@ -56,7 +56,7 @@ class Checker:
         ]
         expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
 
-    def committed(self, worker: WorkerId, kind: Kind, outcome: Outcome) -> None:
+    def committed(self, worker: WorkerId, kind: RoundKind, outcome: RoundOutcome) -> None:
         """A round has one outcome, that of the quiet run, and every virtual rank was computed once."""
         expected = quiet(self.shape).outcome(kind, outcome.step)
         known = self.rounds.setdefault(outcome.round, (kind, outcome))
@@ -81,7 +81,7 @@ class Checker:
             f"worker {worker} commits round {outcome.round} ({kind}) otherwise than the quiet run:\n"
             f"  {neutral}\n  {expected}",
         )
-        shares = [rank for some in outcome.shares.values() for rank in members_of(some)]
+        shares = [rank for some in outcome.shares.values() for rank in expand_spans(some)]
         expect(
             sorted(shares) == list(range(self.shape.size(kind))),
             f"round {outcome.round} did not compute every virtual rank once: {outcome.shares}",

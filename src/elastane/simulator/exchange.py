@@ -38,9 +38,9 @@ class Exchange:
             return {}
         slots = self.memory.slots
         match message:
-            case messages.Ready(blocks=blocks, parts=parts):
+            case messages.PartialSumsReady(blocks=blocks, parts=parts):
                 return {(p.slot, block): slots[p.slot][block] for p in parts for block in blocks}
-            case messages.Summed(blocks=blocks):
+            case messages.SumsReady(blocks=blocks):
                 return {(0, block): slots[0][block] for block in blocks}
             case messages.Published(units=units):
                 return {(-1, unit): self.memory.parameters[unit] for unit in units}
@@ -50,9 +50,9 @@ class Exchange:
     def is_readable(self, sender: WorkerId, message: messages.AnyPeerMessage) -> bool:
         """Open the memory a message points to, which only works while its owner lives."""
         match message:
-            case messages.Ready(parts=parts):
+            case messages.PartialSumsReady(parts=parts):
                 needed = {(sender, part.slot) for part in parts}
-            case messages.Summed():
+            case messages.SumsReady():
                 needed = {(sender, 0)}
             case messages.Published():
                 needed = {(sender, -1)}
@@ -75,7 +75,7 @@ class Exchange:
             return self.world.workers[peer].memory.parameters[unit]
         return self._payloads[peer, -1, unit]
 
-    def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.Part, ...]]) -> None:
+    def reduce(self, blocks: tuple[int, ...], parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
         for block in blocks:
             values = [
                 (span, self._sum_of(peer, part.slot, block))

@@ -11,8 +11,18 @@ from elastane.simulator.symbols import Shape
 from elastane.simulator.world import Pace
 
 TRIGGERS = (
-    *("Vote", "Vote", "Vote", "Commit", "Commit"),
-    *("Status", "Ready", "Summed", "Published", "Fetch", "Serve", "Load", "Reduce", "Take"),
+    *("Vote", "Vote", "Vote", "CommitRound", "CommitRound"),
+    *(
+        "Status",
+        "PartialSumsReady",
+        "SumsReady",
+        "Published",
+        "Fetch",
+        "SendState",
+        "LoadState",
+        "Reduce",
+        "TakeSums",
+    ),
 )
 """Actions, and messages sent, that a worker may die just before."""
 

@@ -1,7 +1,7 @@
 """What a simulated worker remembers: state per unit, and gradients in slots, as symbols."""
 
-from elastane.protocol.messages import Part
-from elastane.protocol.tree import Span, merges, sibling
+from elastane.protocol.messages import PartialSum
+from elastane.protocol.tree import Span, find_sibling, plan_merges
 from elastane.simulator.symbols import Quiet, added
 
 
@@ -42,7 +42,7 @@ class Memory:
             self.slots.append({})
         self._place = place
         self._merges = []
-        while (other := sibling(node, self._size)) is not None and other in self._nodes:
+        while (other := find_sibling(node, self._size)) is not None and other in self._nodes:
             there = self._nodes.pop(other)
             left, right = (place, there) if node < other else (there, place)
             self._merges.append((left, right))
@@ -59,8 +59,8 @@ class Memory:
             total = added(self.slots[left][block], self.slots[right][block])
             self.slots[min(left, right)][block] = total
 
-    def parts(self) -> tuple[Part, ...]:
-        return tuple(Part((node,), slot) for node, slot in sorted(self._nodes.items()))
+    def parts(self) -> tuple[PartialSum, ...]:
+        return tuple(PartialSum((node,), slot) for node, slot in sorted(self._nodes.items()))
 
     def root(self, block: int, total: int) -> None:
         """Take over a whole sum."""
@@ -72,7 +72,7 @@ def summed(parts: list[tuple[Span, int]], size: int) -> int:
     """The whole sum of parts, each a node and its symbol."""
     values = [value for _, value in parts]
     last = 0
-    for merge in merges([span for span, _ in parts], size):
+    for merge in plan_merges([span for span, _ in parts], size):
         values[merge.target] = added(values[merge.target], values[merge.source])
         last = merge.target
     return values[last]

@@ -74,7 +74,7 @@ class Reports:
             if self._unacknowledged:
                 self.world.to_coordinator(Steps(worker=self.worker, reports=tuple(self._unacknowledged)))
 
-    def note_step(self, outcome: messages.Outcome, *, healthy: bool) -> None:
+    def note_step(self, outcome: messages.RoundOutcome, *, healthy: bool) -> None:
         now = self.world.clock.now
         generation = 0 if self.member.generation is None else self.member.generation.number
         line = LedgerLine(

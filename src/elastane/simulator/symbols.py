@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import msgspec
 
-from elastane.protocol.commit import tally
-from elastane.protocol.events import Kind
+from elastane.protocol.commit import compute_outcome
+from elastane.protocol.events import RoundKind
 from elastane.protocol.layout import Layout
-from elastane.protocol.messages import Leaf, Outcome, Vote
+from elastane.protocol.messages import Leaf, RoundOutcome, Vote
 from elastane.protocol.sampling import mix
 
 LEAF, NODE, OPTIMIZER, PARAMETER, REST, SCRIPT, STATE = range(1, 8)
@@ -34,15 +34,15 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     evaluation_size: int = 3
     checkpoint_every: int = 0
 
-    def digest_due(self, kind: Kind, step: int) -> bool:
+    def digest_due(self, kind: RoundKind, step: int) -> bool:
         """Whether votes of a round carry digests of the state after ``step`` steps."""
         return kind == "settle" or (kind == "train" and step > 0 and step % self.layout.digest_every == 0)
 
-    def checkpoint_due(self, kind: Kind, step: int) -> bool:
+    def checkpoint_due(self, kind: RoundKind, step: int) -> bool:
         """Whether a round wants the state of ``step`` steps kept, once it has made them."""
         return kind == "train" and self.checkpoint_every > 0 and step % self.checkpoint_every == 0
 
-    def size(self, kind: Kind) -> int:
+    def size(self, kind: RoundKind) -> int:
         """Virtual ranks of a round."""
         match kind:
             case "train":
@@ -52,7 +52,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
             case "settle":
                 return 0
 
-    def after(self, kind: Kind, outcome: Outcome) -> Kind | None:
+    def after(self, kind: RoundKind, outcome: RoundOutcome) -> RoundKind | None:
         """The round the script enters next; None: the run is over."""
         if kind == "settle":
             return None
@@ -103,7 +103,7 @@ def canonical(step: int, block: int, model: int, size: int) -> int:
     return total(0, width)
 
 
-def leaf_of(kind: Kind, step: int, virtual_rank: int, worker: int) -> Leaf:
+def leaf_of(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
     """What a virtual rank leaves behind; ``step`` counts the training steps begun."""
     scrambled = mix(step * 1009 + virtual_rank)
     if kind == "evaluate":
@@ -155,15 +155,15 @@ class Quiet:
             self.applied.append(parameters)
             self.parameters.append(changed_by_script(parameters, step))
             self.optimizer.append(optimizer)
-        self._outcomes: dict[tuple[Kind, int], Outcome] = {}
+        self._outcomes: dict[tuple[RoundKind, int], RoundOutcome] = {}
 
-    def outcome(self, kind: Kind, step: int) -> Outcome:
+    def outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         """Of the round of that kind after which ``step`` steps are made; who did what is left empty."""
         if (kind, step) not in self._outcomes:
             self._outcomes[kind, step] = self._outcome(kind, step)
         return self._outcomes[kind, step]
 
-    def _outcome(self, kind: Kind, step: int) -> Outcome:
+    def _outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         shape = self.shape
         leaves = {rank: leaf_of(kind, step, rank, 0) for rank in range(shape.size(kind))}
         norms = dict(enumerate(norm_of(total) for total in self.sums[step])) if kind == "train" else {}
@@ -177,7 +177,7 @@ class Quiet:
                     [self.optimizer[before][unit] for unit in units],
                 )
         vote = Vote(generation=0, round=0, leaves=(), norms=norms, digests=digests)
-        outcome = tally(0, step, leaves, {0: vote})
+        outcome = compute_outcome(0, step, leaves, {0: vote})
         return msgspec.structs.replace(outcome, shares={})
 
 

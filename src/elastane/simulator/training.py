@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from elastane.protocol import actions, events, messages
-from elastane.protocol.events import Kind
+from elastane.protocol.events import RoundKind
 from elastane.simulator.symbols import changed_by_script, gradient, leaf_of, rest_after, updated
 
 if TYPE_CHECKING:
@@ -25,21 +25,21 @@ class TrainingThread:
     def __init__(self, worker: "SimWorker") -> None:
         self.worker = worker
         self._world, self._memory, self._member = worker.world, worker.memory, worker.member
-        self.kind: Kind = "train"
+        self.kind: RoundKind = "train"
         self.step = 0
         self._round = 0
         self._queue: list[int] = []
         self._assignment = 0
         self._computing = False
         self._leaf_s: list[float] = []
-        self._applied: messages.Outcome | None = None
+        self._applied: messages.RoundOutcome | None = None
 
     @property
     def compute_s(self) -> float:
         """Median seconds per virtual rank; 0 while unknown."""
         return sorted(self._leaf_s)[len(self._leaf_s) // 2] if self._leaf_s else 0.0
 
-    def begin(self, begin: actions.Begin) -> None:
+    def begin(self, begin: actions.BeginRound) -> None:
         if begin.round != self._round:
             self._memory.begin_round(self._world.shape.size(self.kind))
         self._round, self.step = begin.round, begin.step
@@ -52,13 +52,13 @@ class TrainingThread:
     def leave(self) -> None:
         self._queue.clear()
 
-    def enter(self, kind: Kind) -> None:
+    def enter(self, kind: RoundKind) -> None:
         shape = self._world.shape
         if self.worker.state == "leaving":
             return
         self.kind = kind
         due = shape.checkpoint_due(kind, self._member.step + 1)
-        self.worker.handle(events.Entered(kind, shape.size(kind), due))
+        self.worker.handle(events.RoundEntered(kind, shape.size(kind), due))
 
     def _compute_next(self) -> None:
         if self._computing or not self._queue:
@@ -90,7 +90,7 @@ class TrainingThread:
             if self.worker.state == "leaving":
                 return
             self._memory.add(block, gradient(self.step, rank, block, model))
-            self.worker.handle(events.Final(assignment, (block,), self._memory.parts()))
+            self.worker.handle(events.PartialSumsFinal(assignment, (block,), self._memory.parts()))
 
         return final
 
@@ -109,7 +109,7 @@ class TrainingThread:
         self.worker.handle(events.Computed(leaf_of(self.kind, step, rank, self.worker.worker)))
         self._compute_next()
 
-    def committed(self, commit: actions.Commit) -> None:
+    def committed(self, commit: actions.CommitRound) -> None:
         outcome, kind = commit.outcome, self.kind
         self._world.tell(lambda: f"worker {self.worker.worker} commits {outcome}")
         self._world.narrate(
@@ -127,7 +127,7 @@ class TrainingThread:
         else:
             self.worker.after(self.worker.chance(pace.user_s), lambda: self._go_on(outcome))
 
-    def _apply(self, commit: actions.Commit) -> None:
+    def _apply(self, commit: actions.CommitRound) -> None:
         memory, shape, step = self._memory, self._world.shape, commit.outcome.step
         for unit in range(shape.rest):
             if unit not in commit.held:
@@ -159,7 +159,7 @@ class TrainingThread:
         memory.parameters = changed_by_script(memory.parameters, outcome.step)
         self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(outcome))
 
-    def _go_on(self, outcome: messages.Outcome) -> None:
+    def _go_on(self, outcome: messages.RoundOutcome) -> None:
         following = self._world.shape.after(self.kind, outcome)
         if following is not None:
             self.enter(following)
@@ -168,7 +168,7 @@ class TrainingThread:
             self.worker.report()
 
 
-def shares_text(outcome: messages.Outcome) -> str:
+def shares_text(outcome: messages.RoundOutcome) -> str:
     return " ".join(
         f"{worker}[{','.join(f'{start}:{stop}' for start, stop in some)}]"
         for worker, some in outcome.shares.items()

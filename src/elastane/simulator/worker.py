@@ -137,16 +137,16 @@ class SimWorker(Endpoint):
                 if self.worker in everybody:
                     for peer in everybody:
                         self.world.streams.dial(self.worker, peer)
-                self.handle(events.Proposed(generation))
+                self.handle(events.GenerationProposed(generation))
             case Acknowledge(step=step):
                 self.reports.acknowledge(step)
             case Stop():
-                self.handle(events.StopAsked())
+                self.handle(events.StopRequested())
             case WriteModel():
                 if self.state == "finished":
                     self.after(0.01, lambda: self.world.to_coordinator(ModelWritten(worker=self.worker)))
             case TakeCheckpoint(after=after):
-                self.handle(events.CheckpointAsked(after))
+                self.handle(events.CheckpointRequested(after))
             case PublishCheckpoint():
                 self.writing.publish(message)
             case WriteAgain():
@@ -167,7 +167,7 @@ class SimWorker(Endpoint):
         self.handle(events.Received(sender, message))
 
     def lose(self, peer: WorkerId) -> None:
-        self._alive(lambda: self.handle(events.Lost(peer)))()
+        self._alive(lambda: self.handle(events.ConnectionLost(peer)))()
 
     # -- the shell -------------------------------------------------------------------------------------------
 
@@ -208,9 +208,9 @@ class SimWorker(Endpoint):
                 if isinstance(message, messages.Vote):
                     self.world.narrate(lambda: f"{self._now()} votes")
                 self.world.streams.send(self.worker, peer, message, self._exchange.payload_of(message))
-            case actions.Serve(peer, fetch):
+            case actions.SendState(peer, fetch):
                 self._exchange.serve(peer, fetch)
-            case actions.Load(peer, state):
+            case actions.LoadState(peer, state):
                 self.world.narrate(
                     lambda: (
                         f"  after step {self.member.step}: worker {self.worker} {_taken_over(peer, state)}"
@@ -220,11 +220,11 @@ class SimWorker(Endpoint):
             case actions.Reduce(blocks, parts):
                 self.world.narrate(lambda: f"{self._now()} sums block {' '.join(map(str, blocks))}")
                 self._exchange.reduce(blocks, parts)
-            case actions.Take(peer, blocks):
+            case actions.TakeSums(peer, blocks):
                 self._exchange.take_sums(peer, blocks)
             case actions.TakeValues(peer, units):
                 self._exchange.take_values(peer, units)
-            case actions.Begin():
+            case actions.BeginRound():
                 self._training.begin(action)
                 self.world.tell(lambda: f"worker {self.worker} begins {action}")
                 self._narrate_begin()
@@ -233,23 +233,23 @@ class SimWorker(Endpoint):
                 self._training.compute(virtual_ranks, assignment)
             case actions.Measure():
                 self.after(self.chance(self.world.pace.measure_s), lambda: self._measured(action))
-            case actions.Snapshot():
+            case actions.TakeSnapshot():
                 self.writing.copy(action)
-            case actions.Restore():
+            case actions.RestoreState():
                 self._restore(action)
-            case actions.Commit():
+            case actions.CommitRound():
                 self.writing.committed()
                 self._training.committed(action)
-            case actions.Release():
+            case actions.ReleaseScript():
                 self._training.released()
-            case actions.Leave():
+            case actions.LeaveTraining():
                 self.state = "leaving"
                 self._training.leave()
-            case actions.GiveUp():
+            case actions.EndProcess():
                 self.die()
-            case actions.Report(peer, generation):
+            case actions.ReportLostPeer(peer, generation):
                 self.reports.lose(peer, generation)
-            case actions.StateIsLost(units):
+            case actions.FailLostState(units):
                 if self.state == "finished":
                     return  # the script is in no round any more, and the model needs values only
                 self.world.checker.state_is_lost(self.worker, units)
@@ -258,9 +258,9 @@ class SimWorker(Endpoint):
                 )
                 # The script ends with the error.
                 self.after(0.1, lambda: self.die(1))
-            case actions.Disagree(why):
+            case actions.FailDisagreement(why):
                 raise AssertionError(f"all simulated workers run one script, and yet {why}")
-            case actions.Diverge(why):
+            case actions.FailDivergence(why):
                 raise AssertionError(why)
 
     def _narrate_begin(self) -> None:
@@ -274,7 +274,7 @@ class SimWorker(Endpoint):
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def _restore(self, restore: actions.Restore) -> None:
+    def _restore(self, restore: actions.RestoreState) -> None:
         origin = self.world.origin
         if origin is None:
             raise AssertionError(f"worker {self.worker} restores, but there is no checkpoint")
@@ -301,7 +301,7 @@ class SimWorker(Endpoint):
         return values, digest if self.member.keeps_state_of(block) else ""
 
 
-def _outcome_of(origin: Kept | None) -> messages.Outcome | None:
+def _outcome_of(origin: Kept | None) -> messages.RoundOutcome | None:
     return None if origin is None else msgspec.structs.replace(messages.BEGINNING, step=origin.step)
 
 

@@ -29,7 +29,7 @@ class Writing:
     def __init__(self, worker: "SimWorker") -> None:
         self.worker = worker
         self._world = worker.world
-        self._pending: tuple[actions.Snapshot, Record, int] | None = None
+        self._pending: tuple[actions.TakeSnapshot, Record, int] | None = None
         self._attempt = 0
         self.refused_until_s = 0.0
 
@@ -41,9 +41,9 @@ class Writing:
         """Asked for once more while it is under way, an attempt is not begun anew."""
         if message.attempt > self._attempt:
             self._attempt = message.attempt
-            self.worker.handle(events.CheckpointWanted(message.writers))
+            self.worker.handle(events.RewriteRequested(message.writers))
 
-    def copy(self, snapshot: actions.Snapshot) -> None:
+    def copy(self, snapshot: actions.TakeSnapshot) -> None:
         shape, memory = self._world.shape, self.worker.memory
         if snapshot.settled and not snapshot.blocks:
             self._say(_part(snapshot, "abandoned", self._attempt))
@@ -60,7 +60,7 @@ class Writing:
             self.committed()
             return
         took_s = self.worker.chance(self._world.pace.leaf_s)
-        self.worker.after(took_s, lambda: self.worker.handle(events.Snapped(snapshot.ticket)))
+        self.worker.after(took_s, lambda: self.worker.handle(events.SnapshotTaken(snapshot.ticket)))
 
     def committed(self) -> None:
         """The round of the last snapshot cannot be undone: write it."""
@@ -103,7 +103,9 @@ class Writing:
         self.worker.report()
 
 
-def _part(snapshot: actions.Snapshot, state: Literal["writing", "abandoned"], attempt: int) -> CheckpointPart:
+def _part(
+    snapshot: actions.TakeSnapshot, state: Literal["writing", "abandoned"], attempt: int
+) -> CheckpointPart:
     return CheckpointPart(
         name=checkpoint_name(snapshot.step),
         step=snapshot.step,

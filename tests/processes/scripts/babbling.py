@@ -5,7 +5,7 @@ import runpy
 from pathlib import Path
 from sys import argv
 
-from elastane.protocol.messages import Ready, State, Summed, Vote
+from elastane.protocol.messages import PartialSumsReady, State, SumsReady, Vote
 from elastane.runtime.links.frames import HEADER
 from elastane.runtime.links.mesh import Mesh
 
@@ -35,11 +35,13 @@ def babble(mesh, peer, message, payload=None):
             return send(
                 mesh,
                 peer,
-                Ready(generation=generation, round=message.round, blocks=(999,), parts=((part, 0),)),
+                PartialSumsReady(
+                    generation=generation, round=message.round, blocks=(999,), parts=((part, 0),)
+                ),
             )
         case "short sums":
             return send(
-                mesh, peer, Summed(generation=generation, round=message.round, blocks=(0,)), [b"\0\0\0\0"]
+                mesh, peer, SumsReady(generation=generation, round=message.round, blocks=(0,)), [b"\0\0\0\0"]
             )
     return mesh._flush(mesh._peers[peer])
 

@@ -67,7 +67,7 @@ def load_late(number: int) -> None:
     """This worker has its state sent as it joins, and does not take it before the file ``load`` is there."""
 
     def wait(_reactor: Reactor, action: object) -> None:
-        if isinstance(action, actions.Load):
+        if isinstance(action, actions.LoadState):
             wait_for("load")
 
     if worker_settings.get_settings().worker == number:
@@ -77,7 +77,7 @@ def load_late(number: int) -> None:
 def apply_late(number: int, step: int) -> None:
     """This worker does not apply the step before the file ``apply`` is there."""
 
-    def wait(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
+    def wait(_state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
             wait_for("apply")
 
@@ -88,7 +88,7 @@ def apply_late(number: int, step: int) -> None:
 def corrupt(number: int, step: int) -> None:
     """After the step this worker's own optimizer state is no longer what was computed."""
 
-    def spoil(state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
+    def spoil(state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
             for moments in state.keeper._optimizer.state.values():
                 moments["exp_avg"].add_(1e-6)
@@ -128,7 +128,7 @@ def witness() -> None:
 
     _around(BatchSource, "load", before=note)
 
-    def applied(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
+    def applied(_state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         (root / f"applied-{outcome.step}-{number}").touch()
 
     _around(TrainingState, "apply", after=applied)
@@ -247,7 +247,7 @@ def _action(kind: type, *, done: bool) -> Moment:
     def moment(step: int, strike: Strike) -> None:
         def look(reactor: Reactor, action: object) -> None:
             if isinstance(action, kind) and (
-                kind in (actions.Serve, actions.Load) or reactor.member.step + 1 == step
+                kind in (actions.SendState, actions.LoadState) or reactor.member.step + 1 == step
             ):
                 strike()
 
@@ -259,7 +259,7 @@ def _action(kind: type, *, done: bool) -> Moment:
 def before_apply(step: int, strike: Strike) -> None:
     """Committed by all, and applied by two others."""
 
-    def at(_state: TrainingState, outcome: messages.Outcome, *_args: Any, **_options: Any) -> None:
+    def at(_state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
             _wait_for_others(step, 2)
             strike()
@@ -272,15 +272,15 @@ def in_evaluation(_step: int, strike: Strike) -> None:
     _around(Evaluation, "add", after=lambda _evaluation, **_values: strike())
 
 
-def _vote_in(kind: events.Kind, *, sent: int | None) -> Moment:
+def _vote_in(kind: events.RoundKind, *, sent: int | None) -> Moment:
     """Around a vote in the first round of this kind: instead of it (``sent`` None), or after so many."""
 
     def moment(_step: int, strike: Strike) -> None:
-        entered: list[events.Kind] = []
+        entered: list[events.RoundKind] = []
         counted: list[int] = []
 
         def post(_reactor: Reactor, event: object) -> None:
-            if isinstance(event, events.Entered):
+            if isinstance(event, events.RoundEntered):
                 entered.append(event.kind)
 
         def due(message: object) -> bool:
@@ -340,10 +340,10 @@ def _in_thread(name: str | None) -> Moment:
 MOMENTS: dict[str, Moment] = {
     "before-compute": before_compute,
     "in-backward": in_backward,
-    "before-first-ready": _message(messages.Ready, sent=None),
-    "after-first-ready": _message(messages.Ready, sent=1),
+    "before-first-ready": _message(messages.PartialSumsReady, sent=None),
+    "after-first-ready": _message(messages.PartialSumsReady, sent=1),
     "after-first-sum": _action(actions.Reduce, done=True),
-    "after-first-summed": _message(messages.Summed, sent=1),
+    "after-first-summed": _message(messages.SumsReady, sent=1),
     "before-vote": _message(messages.Vote, sent=None),
     "after-one-vote": _message(messages.Vote, sent=1),
     "after-one-vote-that-counted": _message(messages.Vote, sent=1, applied=1),
@@ -361,10 +361,10 @@ MOMENTS: dict[str, Moment] = {
     "between-moving-models-files": between_moving_models_files,
     "before-publish": _message(messages.Published, sent=None, applied=2),
     "after-one-published": _message(messages.Published, sent=1, applied=2),
-    "donor-before-serving": _action(actions.Serve, done=False),
+    "donor-before-serving": _action(actions.SendState, done=False),
     "joiner-after-status": _message(messages.Status, sent=1),
     "joiner-after-fetch": _message(messages.Fetch, sent=1),
-    "joiner-before-loading": _action(actions.Load, done=False),
+    "joiner-before-loading": _action(actions.LoadState, done=False),
 }
 
 

@@ -11,7 +11,7 @@ from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord, RunSpec
 from elastane.cli.main import app
-from elastane.protocol.sampling import sample_hash, sample_index, step_samples
+from elastane.protocol.sampling import find_sample_index, find_step_samples, hash_sample
 
 PINNED = Pinned(
     script_digest="ab" * 32,
@@ -33,9 +33,11 @@ PINNED = Pinned(
 
 
 def ledger_line(step: int) -> LedgerLine:
-    place = step_samples(step, PINNED.dataset_length, PINNED.global_batch)
-    indices = [sample_index(p, PINNED.dataset_length, 0, place.epoch) for p in range(place.start, place.stop)]
-    checksum = f"{sum(map(sample_hash, indices)) % 2**64:016x}"
+    place = find_step_samples(step, PINNED.dataset_length, PINNED.global_batch)
+    indices = [
+        find_sample_index(p, PINNED.dataset_length, 0, place.epoch) for p in range(place.start, place.stop)
+    ]
+    checksum = f"{sum(map(hash_sample, indices)) % 2**64:016x}"
     return LedgerLine(
         step=step,
         generation=1,

@@ -11,8 +11,13 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord, RunSpec
 from elastane.observability.coverage import SampleRules
 from elastane.observability.run_files import Recorded
-from elastane.protocol.cursors import stream_hash
-from elastane.protocol.sampling import sample_hash, sample_index, step_samples, steps_per_epoch
+from elastane.protocol.cursors import hash_stream_sample
+from elastane.protocol.sampling import (
+    count_steps_per_epoch,
+    find_sample_index,
+    find_step_samples,
+    hash_sample,
+)
 
 PINNED = Pinned(
     script_digest="ab" * 32,
@@ -35,9 +40,9 @@ PINNED = Pinned(
 
 def honest_line(step: int, pinned: Pinned = PINNED) -> LedgerLine:
     """The line an exact run writes: two workers from step 3 on, a digest every second step."""
-    place = step_samples(step, pinned.dataset_length, pinned.global_batch)
+    place = find_step_samples(step, pinned.dataset_length, pinned.global_batch)
     total = sum(
-        sample_hash(sample_index(position, pinned.dataset_length, pinned.seed, place.epoch))
+        hash_sample(find_sample_index(position, pinned.dataset_length, pinned.seed, place.epoch))
         for position in range(place.start, place.stop)
     )
     loss = 2.0 / step
@@ -99,9 +104,9 @@ def pinned() -> Pinned:
 
 @pytest.fixture
 def rules() -> SampleRules:
-    return SampleRules(sample_index, sample_hash, stream_hash)
+    return SampleRules(find_sample_index, hash_sample, hash_stream_sample)
 
 
 @pytest.fixture
 def epoch_steps() -> int:
-    return steps_per_epoch(PINNED.dataset_length, PINNED.global_batch)
+    return count_steps_per_epoch(PINNED.dataset_length, PINNED.global_batch)

@@ -6,7 +6,7 @@ import pytest
 from elastane.api.records import SCRIPT, EventLine, Samples
 from elastane.api.spec import Resumed
 from elastane.attempts.verification import judged_by_ledger
-from elastane.protocol.cursors import stream_hash
+from elastane.protocol.cursors import hash_stream_sample
 
 
 @pytest.fixture
@@ -104,7 +104,10 @@ def stream(make_run, pinned):
         run, ledger = make_run(steps=4, events=events), []
         for place, line in enumerate(run.ledger):
             shards, (start, stop) = SHARDS[place], changed.get(f"step{place + 1}", POSITIONS[place])
-            total = sum(stream_hash(shard, p) for shard, span in shards.items() for p in range(*span)) % 2**64
+            total = (
+                sum(hash_stream_sample(shard, p) for shard, span in shards.items() for p in range(*span))
+                % 2**64
+            )
             count = sum(end - begin for begin, end in shards.values())
             samples = Samples(
                 place // 3, start, stop, count, f"{total:016x}", shards=shards, ended=place == 2

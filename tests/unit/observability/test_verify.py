@@ -8,7 +8,7 @@ import pytest
 from elastane.api.records import Digest, LedgerLine, Samples
 from elastane.observability.run_files import Recorded
 from elastane.observability.verify import Verdict, verify
-from elastane.protocol.cursors import stream_hash
+from elastane.protocol.cursors import hash_stream_sample
 
 
 @pytest.fixture
@@ -190,7 +190,9 @@ def test_steps_without_pinned_choices_cannot_be_proved(make_run, judge) -> None:
 
 
 def stream_line(line: LedgerLine, shards: dict[int, tuple[int, int]], **changes) -> LedgerLine:
-    checksum = sum(stream_hash(shard, p) for shard, span in shards.items() for p in range(*span)) % 2**64
+    checksum = (
+        sum(hash_stream_sample(shard, p) for shard, span in shards.items() for p in range(*span)) % 2**64
+    )
     count = sum(stop - start for start, stop in shards.values())
     samples = Samples(0, 0, count, count, f"{checksum:016x}", shards=shards)
     return msgspec.structs.replace(line, samples=msgspec.structs.replace(samples, **changes))

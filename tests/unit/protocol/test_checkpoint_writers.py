@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from elastane.protocol import messages
-from elastane.protocol.actions import Snapshot
-from elastane.protocol.commit import tally
+from elastane.protocol.actions import TakeSnapshot
+from elastane.protocol.commit import compute_outcome
 from elastane.protocol.layout import Layout
 from elastane.protocol.transitions.checkpoints import snapshot_again, writers
 
@@ -19,7 +19,7 @@ def member(
 ):
     """A member of three that has committed a round with this outcome."""
     layout = Layout(virtual_ranks=4, blocks=BLOCKS, units=5, unit_bytes=(1,) * 5, copies=copies)
-    outcome = messages.Outcome(
+    outcome = messages.RoundOutcome(
         **{name: getattr(messages.BEGINNING, name) for name in messages.BEGINNING.__struct_fields__}
         | {"complete": complete, "refused": refused, "step": 9}
     )
@@ -66,7 +66,7 @@ def test_every_vote_that_was_refused_is_in_the_outcome():
         worker: messages.Vote(generation=1, round=1, leaves=(), refused=worker in {0, 2})
         for worker in (0, 1, 2)
     }
-    assert tally(1, 1, {}, votes).refused == (0, 2)
+    assert compute_outcome(1, 1, {}, votes).refused == (0, 2)
 
 
 def test_the_settled_state_is_copied_once_more_by_those_who_can():
@@ -83,7 +83,7 @@ def test_the_settled_state_is_copied_once_more_by_those_who_can():
 def test_a_block_that_nobody_of_them_has_is_said_instead_of_being_left_out():
     me = member(0, copies=2)
     snapshot_again(me, (0,))
-    assert me.actions == [Snapshot(ticket=5, step=9, blocks=(), writers=(0,), settled=True)]
+    assert me.actions == [TakeSnapshot(ticket=5, step=9, blocks=(), writers=(0,), settled=True)]
 
 
 def test_a_member_that_is_to_hold_a_block_and_does_not_yet_cannot_write_it():

@@ -8,7 +8,7 @@ from elastane.api.membership import Member as Place
 from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.member_machine import MemberMachine
-from elastane.protocol.messages import Leaf, Part
+from elastane.protocol.messages import Leaf, PartialSum
 from elastane.protocol.transitions.voting import conclude
 
 LAYOUT = Layout(virtual_ranks=4, blocks=2, units=3, unit_bytes=(1, 1, 1))
@@ -31,16 +31,16 @@ def kinds(answers):
 
 def alone():
     member = MemberMachine(0, LAYOUT)
-    member.handle(events.Entered("train", 4))
-    return member, member.handle(events.Proposed(generation(1, 0)))
+    member.handle(events.RoundEntered("train", 4))
+    return member, member.handle(events.GenerationProposed(generation(1, 0)))
 
 
 def test_alone_a_step_goes_from_begin_to_commit_without_a_message():
     member, answers = alone()
-    assert answers == [actions.Begin(1, 1, 1, 1), actions.Compute((0, 1, 2, 3), 1)]
+    assert answers == [actions.BeginRound(1, 1, 1, 1), actions.Compute((0, 1, 2, 3), 1)]
     for rank in range(4):
         assert member.handle(events.Computed(Leaf(rank, 0, loss=2.0, weight=1.0, samples=3))) == []
-    answers = member.handle(events.Final(1, (0, 1), (Part(((0, 4),), 0),)))
+    answers = member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 4),), 0),)))
     assert kinds(answers) == ["Reduce", "Reduce", "Measure"]
     (commit,) = member.handle(events.Measured(1, {0: 1.0, 1: 2.0}, {}))
     assert commit.outcome.step == 1
@@ -53,36 +53,36 @@ def test_nothing_of_the_next_round_begins_before_the_last_is_applied():
     member, _ = alone()
     for rank in range(4):
         member.handle(events.Computed(Leaf(rank, 0)))
-    member.handle(events.Final(1, (0, 1), (Part(((0, 4),), 0),)))
+    member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 4),), 0),)))
     member.handle(events.Measured(1, {}, {}))
-    assert member.handle(events.Entered("train", 4)) == []
-    assert kinds(member.handle(events.Applied())) == ["Release", "Begin", "Compute"]
+    assert member.handle(events.RoundEntered("train", 4)) == []
+    assert kinds(member.handle(events.Applied())) == ["ReleaseScript", "BeginRound", "Compute"]
 
 
 def test_sums_of_an_assignment_that_has_grown_are_not_final():
     member, _ = alone()
     for rank in range(4):
         member.handle(events.Computed(Leaf(rank, 0)))
-    assert member.handle(events.Final(0, (0, 1), (Part(((0, 4),), 0),))) == []
+    assert member.handle(events.PartialSumsFinal(0, (0, 1), (PartialSum(((0, 4),), 0),))) == []
 
 
 def test_an_older_proposal_is_refused_and_so_is_one_of_an_older_term():
     member, _ = alone()
-    member.handle(events.Proposed(generation(5, 0, term=3)))
+    member.handle(events.GenerationProposed(generation(5, 0, term=3)))
     for late in (generation(4, 0, term=3), generation(5, 0, term=3), generation(6, 0, term=2)):
-        assert member.handle(events.Proposed(late)) == []
+        assert member.handle(events.GenerationProposed(late)) == []
     assert member.works_in == 5
 
 
 def test_a_planned_generation_waits_for_a_boundary():
     member, _ = alone()
-    assert member.handle(events.Proposed(generation(2, 0, 1, planned=True))) == []
+    assert member.handle(events.GenerationProposed(generation(2, 0, 1, planned=True))) == []
     assert member.works_in == 1
 
 
 def test_a_worker_without_state_works_in_no_generation_until_it_begins():
     member = MemberMachine(1, LAYOUT)
-    (told,) = member.handle(events.Proposed(generation(2, 0, 1, planned=True)))
+    (told,) = member.handle(events.GenerationProposed(generation(2, 0, 1, planned=True)))
     assert isinstance(told.message, messages.Status)
     assert told.message.committed == FRESH
     assert (member.works_in, member.complete) == (0, False)
@@ -90,39 +90,39 @@ def test_a_worker_without_state_works_in_no_generation_until_it_begins():
 
 def test_left_out_a_worker_leaves_once_and_hears_no_more_proposals():
     member, _ = alone()
-    assert member.handle(events.Proposed(generation(2, 1))) == [actions.Leave()]
-    assert member.handle(events.Proposed(generation(3, 1))) == []
+    assert member.handle(events.GenerationProposed(generation(2, 1))) == [actions.LeaveTraining()]
+    assert member.handle(events.GenerationProposed(generation(3, 1))) == []
 
 
 def test_a_leaver_tells_its_status_and_leaves_when_all_the_others_are_there():
     member, _ = alone()
-    (told,) = member.handle(events.Proposed(generation(2, 1, leaving=(0,))))
+    (told,) = member.handle(events.GenerationProposed(generation(2, 1, leaving=(0,))))
     assert told.peer == 1
     status = messages.Status(generation=2, worker=1, committed=0, held=((0, 3),))
-    assert member.handle(events.Received(1, status)) == [actions.Leave()]
+    assert member.handle(events.Received(1, status)) == [actions.LeaveTraining()]
 
 
 def test_only_the_loss_of_a_peer_of_its_generation_concerns_a_worker():
     member = MemberMachine(0, LAYOUT)
-    member.handle(events.Proposed(generation(3, 0, 1)))
-    assert member.handle(events.Lost(7)) == []
-    assert member.handle(events.Lost(1)) == [actions.Report(1, 3)]
+    member.handle(events.GenerationProposed(generation(3, 0, 1)))
+    assert member.handle(events.ConnectionLost(7)) == []
+    assert member.handle(events.ConnectionLost(1)) == [actions.ReportLostPeer(1, 3)]
 
 
 def in_a_round_of_two(kind="train", size=4, layout=LAYOUT):
     member = MemberMachine(0, layout)
-    member.handle(events.Entered(kind, size))
-    member.handle(events.Proposed(generation(1, 0, 1)))
+    member.handle(events.RoundEntered(kind, size))
+    member.handle(events.GenerationProposed(generation(1, 0, 1)))
     status = messages.Status(generation=1, worker=1, committed=FRESH, behind=((0, 3),))
     return member, member.handle(events.Received(1, status))
 
 
 def test_a_worker_that_trains_does_not_wait_for_one_that_has_left_the_loop():
     member, answers = in_a_round_of_two()
-    assert "Begin" in kinds(answers)
+    assert "BeginRound" in kinds(answers)
     vote = messages.Vote(generation=1, round=1, leaves=(), kind="settle")
     (found,) = member.handle(events.Received(1, vote))
-    assert found == actions.Disagree("worker 0 is in a round to train, worker 1 in one to settle")
+    assert found == actions.FailDisagreement("worker 0 is in a round to train, worker 1 in one to settle")
     # Said once, and never committed.
     assert member.handle(events.Received(1, vote)) == []
 
@@ -135,13 +135,15 @@ def test_a_step_in_which_scripts_keep_other_values_is_not_committed():
     assert member.handle(events.Received(1, vote)) == []
     for rank in (0, 1):
         member.handle(events.Computed(Leaf(rank, 0)))
-    member.handle(events.Received(1, messages.Summed(generation=1, round=1, blocks=(1,))))
-    part = Part(((2, 4),), 0)
-    member.handle(events.Received(1, messages.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
-    answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
+    member.handle(events.Received(1, messages.SumsReady(generation=1, round=1, blocks=(1,))))
+    part = PartialSum(((2, 4),), 0)
+    member.handle(
+        events.Received(1, messages.PartialSumsReady(generation=1, round=1, blocks=(0,), parts=(part,)))
+    )
+    answers = member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 2),), 0),)))
     (measure,) = [answer for answer in answers if isinstance(answer, actions.Measure)]
     answers = member.handle(events.Measured(measure.ticket, {}, {}, replicated={"run.keep": "mine"}))
-    assert kinds(answers) == ["Send", "Disagree"]
+    assert kinds(answers) == ["Send", "FailDisagreement"]
     assert member.step == 0
 
 
@@ -150,22 +152,24 @@ def test_what_a_leaver_hands_over_is_taken_once_the_step_before_is_applied():
     member, _ = in_a_round_of_two(layout=sharded)
     for rank in (0, 1):
         member.handle(events.Computed(Leaf(rank, 0)))
-    part = Part(((2, 4),), 0)
-    member.handle(events.Received(1, messages.Ready(generation=1, round=1, blocks=(0,), parts=(part,))))
-    answers = member.handle(events.Final(1, (0, 1), (Part(((0, 2),), 0),)))
+    part = PartialSum(((2, 4),), 0)
+    member.handle(
+        events.Received(1, messages.PartialSumsReady(generation=1, round=1, blocks=(0,), parts=(part,)))
+    )
+    answers = member.handle(events.PartialSumsFinal(1, (0, 1), (PartialSum(((0, 2),), 0),)))
     member.handle(events.Measured(answers[-1].ticket, {}, {}))
     vote = messages.Vote(generation=1, round=1, leaves=(Leaf(2, 1), Leaf(3, 1)))
     (commit,) = member.handle(events.Received(1, vote))
     assert commit.held == {0}
 
-    member.handle(events.Proposed(generation(2, 0, leaving=[1])))
+    member.handle(events.GenerationProposed(generation(2, 0, leaving=[1])))
     told = messages.Status(generation=2, worker=1, committed=1, outcome=commit.outcome, held=((1, 3),))
     answers = member.handle(events.Received(1, told))
     assert [(answer.message.values, answer.message.states) for answer in answers] == [((1,), ()), ((), (1,))]
     state = messages.State(generation=2, committed=1, states=(1,))
     # To apply the step frees the state of what was not held in it, and this is of such a block.
     assert member.handle(events.Received(1, state)) == []
-    assert member.handle(events.Applied()) == [actions.Load(1, state)]
+    assert member.handle(events.Applied()) == [actions.LoadState(1, state)]
 
 
 @pytest.mark.parametrize("released", [True, False])
@@ -176,10 +180,10 @@ def test_a_member_that_a_step_was_made_without_gives_up_only_if_scripts_have_run
     there = messages.Status(
         generation=2, worker=1, committed=1, outcome=outcome, held=everything, released=released
     )
-    member.handle(events.Proposed(generation(2, 0, 1)))
+    member.handle(events.GenerationProposed(generation(2, 0, 1)))
     answers = kinds(member.handle(events.Received(1, there)))
-    assert ("GiveUp" in answers) == released
-    assert ("Commit" in answers) == (not released)
+    assert ("EndProcess" in answers) == released
+    assert ("CommitRound" in answers) == (not released)
 
 
 def test_a_script_runs_on_once_all_members_have_told_to_have_every_value():
@@ -196,4 +200,4 @@ def test_a_script_runs_on_once_all_members_have_told_to_have_every_value():
     assert kinds(answers) == ["TakeValues", "Send"]
     assert answers[1].message == messages.Current(generation=1, round=1)
     answers = member.handle(events.Received(1, messages.Current(generation=1, round=1)))
-    assert kinds(answers) == ["Release"]
+    assert kinds(answers) == ["ReleaseScript"]

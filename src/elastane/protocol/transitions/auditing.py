@@ -1,6 +1,6 @@
 """Whose copy of a block is digested and kept, and whose is compared with that one."""
 
-from elastane.protocol.ownership import spread
+from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.state import MemberState
 
 
@@ -9,7 +9,7 @@ def auditors(me: MemberState) -> tuple[int, ...]:
     if me.roles is None:
         return ()
     able = complete(me)
-    return spread(me.layout.blocks, able) if able else me.roles.auditors
+    return spread_blocks(me.layout.blocks, able) if able else me.roles.auditors
 
 
 def audited(me: MemberState) -> tuple[int, ...]:

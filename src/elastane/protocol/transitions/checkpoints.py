@@ -1,8 +1,8 @@
 """A worker's part in a checkpoint: when a copy is due, and of which blocks."""
 
-from elastane.protocol.actions import Snapshot
-from elastane.protocol.events import Kind
-from elastane.protocol.ownership import spread
+from elastane.protocol.actions import TakeSnapshot
+from elastane.protocol.events import RoundKind
+from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.auditing import auditors, complete
 from elastane.protocol.transitions.state import MemberState
 
@@ -34,7 +34,7 @@ def snapshot_again(me: MemberState, able: tuple[int, ...]) -> None:
     lacks = me.behind or (me.layout.copies is not None and not mine <= me.held)
     if not chosen or None in chosen or lacks:
         # Some block is with none of them: the shell says that it cannot be done.
-        me.actions.append(Snapshot(me.ticket, me.step, (), able, settled=True))
+        me.actions.append(TakeSnapshot(me.ticket, me.step, (), able, settled=True))
     elif me.worker in chosen:
         me.ticket += 1
         _copy(me, chosen, settled=True)
@@ -59,13 +59,13 @@ def _among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
     """Per block, who of some members writes it; None: none of them holds it."""
     if me.layout.copies is None:
         whole = [worker for worker in complete(me) if worker in able]
-        return tuple(spread(me.layout.blocks, whole)) if whole else ()
+        return tuple(spread_blocks(me.layout.blocks, whole)) if whole else ()
     return tuple(next((holder for holder in some if holder in able), None) for some in me.holders)
 
 
 def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = False) -> None:
     me.actions.append(
-        Snapshot(
+        TakeSnapshot(
             ticket=me.ticket,
             step=me.step,
             blocks=tuple(block for block, writer in enumerate(chosen) if writer == me.worker),
@@ -75,7 +75,7 @@ def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = Fa
     )
 
 
-def checkpoint_due(me: MemberState, kind: Kind) -> bool:
+def checkpoint_due(me: MemberState, kind: RoundKind) -> bool:
     """An evaluation changes nothing: the state is copied under the next step, or at the end."""
     if kind == "settle":
         return me.layout.checkpoints

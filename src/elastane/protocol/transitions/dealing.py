@@ -1,12 +1,12 @@
 """A round's virtual ranks: which are mine, and when their computing may start."""
 
-from elastane.protocol.actions import Begin, Compute
+from elastane.protocol.actions import BeginRound, Compute
 from elastane.protocol.layout import FRESH
-from elastane.protocol.shares import deal, deal_missing
+from elastane.protocol.shares import assign_missing, assign_shares
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.summing import pass_on_sums
 from elastane.protocol.transitions.transfer import fetch_more
-from elastane.protocol.tree import members_of
+from elastane.protocol.tree import expand_spans
 
 
 def deal_round(me: MemberState) -> None:
@@ -27,11 +27,11 @@ def deal_round(me: MemberState) -> None:
         rooted = frozenset[int]().union(*me.rooted_at.values())
         # With every sum at hand, what the dead computed need not be computed again.
         known = me.known_at if len(rooted) >= blocks else frozenset[int]()
-        dealt = deal_missing(size, {**me.claims_at, FRESH: known}, speeds)
-        mine = members_of(dealt.get(me.worker, ()))
+        dealt = assign_missing(size, {**me.claims_at, FRESH: known}, speeds)
+        mine = expand_spans(dealt.get(me.worker, ()))
     else:
-        shares = deal(size, tuple(speeds.values()))
-        mine = members_of((shares[generation.workers.index(me.worker)],))
+        shares = assign_shares(size, tuple(speeds.values()))
+        mine = expand_spans((shares[generation.workers.index(me.worker)],))
     new = tuple(sorted(mine - now.claims))
     if new:
         now.claims.update(new)
@@ -51,7 +51,7 @@ def start_computing(me: MemberState) -> None:
     if not now.started:
         now.started = True
         workers = len(generation.members)
-        begin = Begin(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
+        begin = BeginRound(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
         me.actions.append(begin)
     if now.to_compute:
         me.actions.append(Compute(now.to_compute, me.assignment))

@@ -2,14 +2,14 @@
 
 from elastane.api.membership import Generation
 from elastane.protocol import messages
-from elastane.protocol.actions import GiveUp, Leave, Send, StateIsLost
+from elastane.protocol.actions import EndProcess, FailLostState, LeaveTraining, Send
 from elastane.protocol.layout import FRESH
-from elastane.protocol.roles import rooted_at, settle, with_origin, with_store
+from elastane.protocol.roles import add_origin, add_store, assign_roles, find_rooted_blocks
 from elastane.protocol.transitions.hearing import recall_early
 from elastane.protocol.transitions.state import MemberState, all_told
 from elastane.protocol.transitions.transfer import fetch
 from elastane.protocol.transitions.voting import conclude
-from elastane.protocol.tree import members_of, spans
+from elastane.protocol.tree import expand_spans, find_spans
 
 
 def hear_proposal(me: MemberState, generation: Generation) -> None:
@@ -76,7 +76,7 @@ def leave(me: MemberState) -> None:
     if not me.gone:
         me.gone = True
         me.voted_for = 0
-        me.actions.append(Leave())
+        me.actions.append(LeaveTraining())
 
 
 def tell_status(me: MemberState, generation: Generation) -> None:
@@ -87,12 +87,12 @@ def tell_status(me: MemberState, generation: Generation) -> None:
         worker=me.worker,
         committed=me.committed,
         outcome=me.outcome,
-        claims=() if fresh else spans(now.claims),
+        claims=() if fresh else find_spans(now.claims),
         leaves=() if fresh else tuple(now.leaves.values()),
-        rooted=() if fresh else spans(now.rooted),
-        held=spans(me.held),
-        keeps=spans(me.held & me.should_hold()) if me.has_voted_for(me.committed + 1) else (),
-        behind=spans(me.behind),
+        rooted=() if fresh else find_spans(now.rooted),
+        held=find_spans(me.held),
+        keeps=find_spans(me.held & me.should_hold()) if me.has_voted_for(me.committed + 1) else (),
+        behind=find_spans(me.behind),
         released=me.released,
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
@@ -111,16 +111,16 @@ def begin_generation(me: MemberState) -> None:
         return
     here = {worker: statuses[worker] for worker in told}
     if me.origin is None:
-        here = with_origin(me.layout, generation.workers, here)
+        here = add_origin(me.layout, generation.workers, here)
     else:
-        here = with_store(me.layout, me.origin, here)
+        here = add_store(me.layout, me.origin, here)
     newest = max(status.committed for status in here.values())
     outcome = next(status.outcome for status in here.values() if status.committed == newest)
     if me.committed == FRESH:
         me.committed, me.outcome = newest, outcome
     elif outcome is not None and is_left_behind(me, here, outcome):
         me.hopeless = True
-        me.actions.append(GiveUp())
+        me.actions.append(EndProcess())
         return
     elif me.committed < newest and outcome is not None and can_catch_up(me, generation):
         conclude(me, outcome)
@@ -128,7 +128,7 @@ def begin_generation(me: MemberState) -> None:
         me.committed_in = 0
     mine = here[me.worker]
     if mine.committed == newest:
-        me.held, me.behind = set(members_of(mine.held)), set(members_of(mine.behind))
+        me.held, me.behind = set(expand_spans(mine.held)), set(expand_spans(mine.behind))
     if me.worker in generation:
         resume(me, generation, here, newest)
     else:
@@ -137,7 +137,7 @@ def begin_generation(me: MemberState) -> None:
     recall_early(me)
 
 
-def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: messages.Outcome) -> bool:
+def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: messages.RoundOutcome) -> bool:
     """Whether the others made a step without me and released their scripts: its values are gone then."""
     if newest.step <= me.step or me.has_voted_for(newest.round) or me.generation is None:
         return False
@@ -155,19 +155,19 @@ def resume(me: MemberState, generation: Generation, here: dict[int, messages.Sta
     now = me.round
     now.begun = True
     current = {w: here[w] for w in generation.workers if here[w].committed == newest}
-    me.claims_at = {worker: members_of(status.claims) for worker, status in current.items()}
+    me.claims_at = {worker: expand_spans(status.claims) for worker, status in current.items()}
     me.released_at = {worker for worker, status in current.items() if status.released}
     me.released_at |= {w for w in generation.workers if here[w].committed == FRESH}
-    me.rooted_at = {worker: rooted_at(status, newest) for worker, status in current.items()}
+    me.rooted_at = {worker: find_rooted_blocks(status, newest) for worker, status in current.items()}
     known = {leaf.virtual_rank: leaf for status in current.values() for leaf in status.leaves}
     # Two may know a virtual rank from two workers; all must name the same one.
     own = {rank: leaf for rank, leaf in now.leaves.items() if leaf.worker == me.worker}
     now.leaves = {**known, **own}
     me.known_at = frozenset(known)
-    roles = settle(me.layout, generation, here)
+    roles = assign_roles(me.layout, generation, here)
     me.roles = roles
     if roles.lost:
         me.hopeless = True
-        me.actions.append(StateIsLost(roles.lost))
+        me.actions.append(FailLostState(roles.lost))
         return
     fetch(me, roles.values.get(me.worker, {}), roles.states.get(me.worker, {}))

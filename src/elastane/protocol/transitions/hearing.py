@@ -17,7 +17,7 @@ def receive(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> N
         return
     early = message.generation > current
     match message:
-        case messages.Ready() | messages.Summed() | messages.Vote():
+        case messages.PartialSumsReady() | messages.SumsReady() | messages.Vote():
             early = early or not me.begun or message.round > me.committed + 1
         case messages.Published() | messages.Current():
             early = early or message.round > me.committed
@@ -35,7 +35,7 @@ def receive(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> N
 def hear(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
     """A message of this generation that is not early; it may be late, and then it is void."""
     match message:
-        case messages.Ready() | messages.Summed() | messages.Vote():
+        case messages.PartialSumsReady() | messages.SumsReady() | messages.Vote():
             if message.round == me.committed + 1:
                 hear_of_round(me, sender, message)
         case messages.Published() | messages.Current():
@@ -59,14 +59,14 @@ def hear_of_values(me: MemberState, sender: int, message: messages.Published | m
 
 
 def hear_of_round(
-    me: MemberState, sender: int, message: messages.Ready | messages.Summed | messages.Vote
+    me: MemberState, sender: int, message: messages.PartialSumsReady | messages.SumsReady | messages.Vote
 ) -> None:
     now = me.round
     match message:
-        case messages.Ready(blocks=blocks, parts=parts):
+        case messages.PartialSumsReady(blocks=blocks, parts=parts):
             for block in blocks:
                 now.ready.setdefault(block, {})[sender] = parts
-        case messages.Summed(blocks=blocks):
+        case messages.SumsReady(blocks=blocks):
             now.summed.update(dict.fromkeys(blocks, sender))
         case messages.Vote(leaves=leaves):
             now.votes[sender] = message

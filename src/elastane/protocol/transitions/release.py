@@ -7,8 +7,8 @@ each other that they have every value. Once any script is released, every member
 """
 
 from elastane.protocol import messages
-from elastane.protocol.actions import Release
-from elastane.protocol.ownership import sources
+from elastane.protocol.actions import ReleaseScript
+from elastane.protocol.ownership import choose_senders
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.transitions.transfer import fetch
 
@@ -30,7 +30,7 @@ def release(me: MemberState) -> None:
         if not awaited <= me.current:
             return
     me.released = True
-    me.actions.append(Release())
+    me.actions.append(ReleaseScript())
 
 
 def computes_everything(me: MemberState) -> bool:
@@ -47,7 +47,7 @@ def fetch_values(me: MemberState) -> None:
         return
     lacking = sorted(me.behind - me.wanted_values)
     donors = {worker: units for worker, units in me.roles.donors.items() if worker != me.worker}
-    fetch(me, sources({me.worker: lacking}, donors).get(me.worker, {}), {})
+    fetch(me, choose_senders({me.worker: lacking}, donors).get(me.worker, {}), {})
 
 
 def tell_current(me: MemberState) -> None:

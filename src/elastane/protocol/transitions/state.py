@@ -3,7 +3,7 @@
 from elastane.api.membership import Generation
 from elastane.protocol import messages
 from elastane.protocol.actions import Action, Send
-from elastane.protocol.events import Entered, Received
+from elastane.protocol.events import Received, RoundEntered
 from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.ownership import Holders
 from elastane.protocol.roles import Roles
@@ -13,7 +13,7 @@ class Round:
     """What a member knows of the round after the last committed one."""
 
     def __init__(self) -> None:
-        self.entered: Entered | None = None
+        self.entered: RoundEntered | None = None
         self.begun = False
         self.claims: set[int] = set()
         self.to_compute: tuple[int, ...] = ()
@@ -21,9 +21,9 @@ class Round:
         self.rooted: set[int] = set()
         self.summed: dict[int, int] = {}
         self.final: set[int] = set()
-        self.parts: tuple[messages.Part, ...] = ()
+        self.parts: tuple[messages.PartialSum, ...] = ()
         self.announced: set[int] = set()
-        self.ready: dict[int, dict[int, tuple[messages.Part, ...]]] = {}
+        self.ready: dict[int, dict[int, tuple[messages.PartialSum, ...]]] = {}
         self.votes: dict[int, messages.Vote] = {}
         self.dealt = False
         self.started = False
@@ -82,7 +82,7 @@ class MemberState:
         actions: decided on in this turn.
     """
 
-    def __init__(self, worker: int, layout: Layout, origin: messages.Outcome | None = None) -> None:
+    def __init__(self, worker: int, layout: Layout, origin: messages.RoundOutcome | None = None) -> None:
         self.worker = worker
         self.layout = layout
         self.origin = origin
@@ -90,7 +90,7 @@ class MemberState:
         self.newest: Generation | None = None
         self.planned: dict[int, Generation] = {}
         self.committed = FRESH
-        self.outcome: messages.Outcome | None = None
+        self.outcome: messages.RoundOutcome | None = None
         self.held: set[int] = set()
         self.behind: set[int] = set(range(layout.units))
         self.left = False

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from elastane.protocol import messages
-from elastane.protocol.actions import Reduce, Take
+from elastane.protocol.actions import Reduce, TakeSums
 from elastane.protocol.transitions.state import MemberState
 
 
@@ -25,7 +25,7 @@ def announce(me: MemberState) -> None:
         else:
             me.tell(
                 owner,
-                messages.Ready(
+                messages.PartialSumsReady(
                     generation=generation.number,
                     round=me.committed + 1,
                     blocks=tuple(blocks),
@@ -66,7 +66,7 @@ def take_sums(me: MemberState) -> None:
     now.summed.clear()
     for sender, blocks in by_sender.items():
         now.rooted.update(blocks)
-        me.actions.append(Take(sender, tuple(blocks)))
+        me.actions.append(TakeSums(sender, tuple(blocks)))
 
 
 def tell_summed(me: MemberState, blocks: Sequence[int]) -> None:
@@ -78,7 +78,9 @@ def tell_summed(me: MemberState, blocks: Sequence[int]) -> None:
             if worker in me.holders[block] and not (me.round.begun and block in me.rooted_at.get(worker, ()))
         )
         if theirs and worker != me.worker:
-            summed = messages.Summed(generation=me.generation.number, round=me.committed + 1, blocks=theirs)
+            summed = messages.SumsReady(
+                generation=me.generation.number, round=me.committed + 1, blocks=theirs
+            )
             me.tell(worker, summed)
 
 

@@ -1,9 +1,9 @@
 """State that moves between workers: values and optimizer state fetched, served, taken over, published."""
 
 from elastane.protocol import messages
-from elastane.protocol.actions import Load, Restore, Serve, TakeValues
+from elastane.protocol.actions import LoadState, RestoreState, SendState, TakeValues
 from elastane.protocol.layout import STORE
-from elastane.protocol.ownership import sources
+from elastane.protocol.ownership import choose_senders
 from elastane.protocol.transitions.state import MemberState
 
 
@@ -25,7 +25,7 @@ def hear_state(me: MemberState, sender: int, state: messages.State) -> None:
     me.held.update(states)
     if me.layout.rest in values:
         me.held.add(me.layout.rest)
-    me.actions.append(Load(sender, state))
+    me.actions.append(LoadState(sender, state))
 
 
 def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]) -> None:
@@ -35,7 +35,7 @@ def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int,
     me.wanted_values.update(*values.values())
     me.wanted_states.update(*states.values())
     if STORE in {*values, *states}:
-        me.actions.append(Restore(number, values.get(STORE, ()), states.get(STORE, ())))
+        me.actions.append(RestoreState(number, values.get(STORE, ()), states.get(STORE, ())))
     for peer in sorted(values.keys() - {STORE}):
         me.tell(peer, request(me, number, values=values[peer]))
     for peer in sorted(states.keys() - {STORE}):
@@ -65,8 +65,8 @@ def fetch_more(me: MemberState) -> None:
     donors = {worker: units for worker, units in me.roles.donors.items() if worker != me.worker}
     fetch(
         me,
-        sources({me.worker: behind}, donors).get(me.worker, {}),
-        sources({me.worker: asked}, donors).get(me.worker, {}),
+        choose_senders({me.worker: behind}, donors).get(me.worker, {}),
+        choose_senders({me.worker: asked}, donors).get(me.worker, {}),
     )
 
 
@@ -80,7 +80,7 @@ def serve(me: MemberState) -> None:
             continue
         here = me.held.issuperset(fetch.states) and me.behind.isdisjoint(fetch.values)
         if here and has_requested_phase(me, fetch):
-            me.actions.append(Serve(peer, fetch))
+            me.actions.append(SendState(peer, fetch))
         else:
             me.fetches.append((peer, fetch))
 

@@ -3,9 +3,9 @@
 import msgspec
 
 from elastane.protocol import messages
-from elastane.protocol.actions import Commit, Disagree, Diverge, Measure
-from elastane.protocol.commit import disagreement, divergence, tally
-from elastane.protocol.events import Kind, Measured
+from elastane.protocol.actions import CommitRound, FailDisagreement, FailDivergence, Measure
+from elastane.protocol.commit import compute_outcome, find_disagreement, find_divergence
+from elastane.protocol.events import Measured, RoundKind
 from elastane.protocol.transitions.auditing import audited, witnessed
 from elastane.protocol.transitions.checkpoints import checkpoint_due
 from elastane.protocol.transitions.hearing import recall_early
@@ -18,13 +18,13 @@ def compare(me: MemberState) -> None:
     if not (now.started and now.entered) or me.hopeless:
         return
     mine = now.votes.get(me.worker)
-    why = disagreement(me.worker, now.entered.kind, mine.replicated if mine else None, now.votes)
+    why = find_disagreement(me.worker, now.entered.kind, mine.replicated if mine else None, now.votes)
     if why:
         me.hopeless = True
-        me.actions.append(Disagree(why))
-    elif why := divergence(me.step, now.votes):
+        me.actions.append(FailDisagreement(why))
+    elif why := find_divergence(me.step, now.votes):
         me.hopeless = True
-        me.actions.append(Diverge(why))
+        me.actions.append(FailDivergence(why))
 
 
 def measure(me: MemberState) -> None:
@@ -52,7 +52,7 @@ def measure(me: MemberState) -> None:
     me.actions.append(Measure(now.ticket, owned if train else (), digests))
 
 
-def digest_due(me: MemberState, kind: Kind) -> bool:
+def digest_due(me: MemberState, kind: RoundKind) -> bool:
     """Votes carry digests of the state before the round; a joiner must know it like all others."""
     every = me.layout.digest_every
     return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
@@ -104,10 +104,10 @@ def commit(me: MemberState) -> None:
     if me.hopeless or any(worker not in now.votes for worker in generation.workers):
         return
     step = me.step + (now.entered.kind == "train")
-    conclude(me, tally(me.committed + 1, step, now.leaves, now.votes, me.cursors))
+    conclude(me, compute_outcome(me.committed + 1, step, now.leaves, now.votes, me.cursors))
 
 
-def conclude(me: MemberState, outcome: messages.Outcome) -> None:
+def conclude(me: MemberState, outcome: messages.RoundOutcome) -> None:
     assert me.generation is not None, "only members of a generation commit"  # noqa: S101
     trained = outcome.step > me.step
     if outcome.checkpoint:
@@ -127,5 +127,5 @@ def conclude(me: MemberState, outcome: messages.Outcome) -> None:
         me.next = me.planned.get(outcome.next_generation)
     me.round = Round()
     healthy = me.generation.number != me.first_generation
-    me.actions.append(Commit(outcome, frozenset(me.held), healthy))
+    me.actions.append(CommitRound(outcome, frozenset(me.held), healthy))
     recall_early(me)

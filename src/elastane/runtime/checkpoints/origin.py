@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from elastane.protocol.messages import BEGINNING, Outcome
+from elastane.protocol.messages import BEGINNING, RoundOutcome
 from elastane.runtime.checkpoints.contents import Source
 from elastane.runtime.checkpoints.reader import Reader
 from elastane.runtime.state.state import TrainingState
@@ -34,7 +34,7 @@ class Origin:
     ) -> None:
         self._catalog, self._state, self._restored = catalog, state, restored
         self._manifest = catalog.load(name)
-        self.outcome: Outcome = msgspec.structs.replace(
+        self.outcome: RoundOutcome = msgspec.structs.replace(
             BEGINNING,
             step=self._manifest.step,
             cursors={int(rank): text for rank, text in self._manifest.plain.get("cursors", {}).items()},

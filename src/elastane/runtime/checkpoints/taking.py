@@ -20,7 +20,7 @@ from elastane.api.checkpoints import Damage, Manifest, PartFile, Retention, chec
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint
 from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
 from elastane.api.foreign import Decoder, Malformed
-from elastane.protocol.actions import Snapshot
+from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
 from elastane.runtime.checkpoints.encoding import Encoded
 from elastane.runtime.checkpoints.outline import KEY, outline_of
@@ -70,7 +70,7 @@ class Described(msgspec.Struct, frozen=True):
 
 
 class _Copy(msgspec.Struct, frozen=True):
-    snapshot: Snapshot
+    snapshot: TakeSnapshot
     described: Described
     at_s: float
 
@@ -157,11 +157,11 @@ class Taker:
 
         self._copies.put(provide)
 
-    def take(self, snapshot: Snapshot) -> None:
+    def take(self, snapshot: TakeSnapshot) -> None:
         """Copy what the snapshot names; the rest of the state is taken down at once."""
         self._copies.put(_Copy(snapshot, self._describe(), time.monotonic()))
 
-    def refuse(self, snapshot: Snapshot, why: str) -> None:
+    def refuse(self, snapshot: TakeSnapshot, why: str) -> None:
         """Say that this worker cannot take its part in a checkpoint of the settled state."""
         name = checkpoint_name(snapshot.step, self._resumed)
         self._say(

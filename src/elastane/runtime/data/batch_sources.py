@@ -14,16 +14,16 @@ from torch.utils.data import default_collate
 
 from elastane.api.errors import BadInput
 from elastane.api.records import Samples
-from elastane.protocol.actions import Begin
-from elastane.protocol.messages import Outcome
+from elastane.protocol.actions import BeginRound
+from elastane.protocol.messages import RoundOutcome
 from elastane.protocol.sampling import (
     StepSamples,
-    loading_key,
-    random_key,
-    sample_hash,
-    sample_index,
-    step_samples,
-    steps_per_epoch,
+    count_steps_per_epoch,
+    derive_loading_key,
+    derive_random_key,
+    find_sample_index,
+    find_step_samples,
+    hash_sample,
 )
 from elastane.runtime.data.dataset_checks import check_count, collate_samples
 from elastane.runtime.data.loaders import Loaders, Request
@@ -83,7 +83,7 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 0
 
     def samples(self, step: int) -> StepSamples:
-        return step_samples(step, self.length, self.global_batch)
+        return find_step_samples(step, self.length, self.global_batch)
 
 
 class BatchSource(ABC):
@@ -100,11 +100,11 @@ class BatchSource(ABC):
         """
         batch = self._load_batch(step, virtual_rank)
         # Anew: whoever loaded, and however many random numbers that took, the computation sees the same.
-        seed_everything(random_key(self._seed, step, virtual_rank))
+        seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
 
     @abstractmethod
-    def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
+    def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         """These virtual ranks of the round that has begun are mine and not dealt yet."""
 
     @abstractmethod
@@ -116,15 +116,15 @@ class BatchSource(ABC):
         """From 0; of a step that has begun."""
 
     @abstractmethod
-    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:
+    def samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         """The ledger's entry of a committed step; ``before`` is where streams stood then."""
 
     @abstractmethod
-    def finished(self, outcome: Outcome) -> bool:
+    def finished(self, outcome: RoundOutcome) -> bool:
         """That step was the last one."""
 
     @abstractmethod
-    def ended_epoch(self, outcome: Outcome) -> bool:
+    def ended_epoch(self, outcome: RoundOutcome) -> bool:
         """Every sample of the epoch has been seen with that step."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ def make_plan(
         )
     steps, epochs = _end(until)
     if length:
-        steps, epochs = steps or epochs * steps_per_epoch(length, global_batch), 0
+        steps, epochs = steps or epochs * count_steps_per_epoch(length, global_batch), 0
     return BatchPlan(
         length=length,
         global_batch=global_batch,
@@ -274,7 +274,7 @@ class MapBatchSource(BatchSource):
             else None
         )
 
-    def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
+    def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         if begin.step != self._step:
             self._mine.clear()
         self._step, self._waiting = begin.step, tuple(ranks)
@@ -290,14 +290,14 @@ class MapBatchSource(BatchSource):
     def epoch(self, step: int) -> int:
         return self._plan.samples(step).epoch
 
-    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
+    def samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
         dealt = self._plan.samples(outcome.step)
         return Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
 
-    def ended_epoch(self, outcome: Outcome) -> bool:
+    def ended_epoch(self, outcome: RoundOutcome) -> bool:
         return self._plan.samples(outcome.step).stop == self._plan.length
 
-    def finished(self, outcome: Outcome) -> bool:
+    def finished(self, outcome: RoundOutcome) -> bool:
         return outcome.step >= self._plan.steps
 
     def close(self) -> None:
@@ -336,11 +336,11 @@ class MapBatchSource(BatchSource):
         plan = self._plan
         samples = plan.samples(step)
         positions = samples.of_virtual_rank(virtual_rank, plan.microbatch)
-        indices = [sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
+        indices = [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
         with use_one_thread():
-            seed_everything(loading_key(plan.seed, step, virtual_rank))
+            seed_everything(derive_loading_key(plan.seed, step, virtual_rank))
             inputs = self._collate(fetch_samples(self._dataset, indices))
-        return Batch(inputs, len(indices), sum(map(sample_hash, indices)) & MASK)
+        return Batch(inputs, len(indices), sum(map(hash_sample, indices)) & MASK)
 
 
 @runs_script
@@ -357,4 +357,4 @@ def fetch_samples(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
 def load_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
     """A batch of an evaluation: samples as they stand in the dataset."""
     inputs = (collate or collate_default)(fetch_samples(dataset, positions))
-    return Batch(inputs, len(positions), sum(map(sample_hash, positions)) & MASK)
+    return Batch(inputs, len(positions), sum(map(hash_sample, positions)) & MASK)

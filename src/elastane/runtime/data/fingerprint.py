@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from elastane.protocol.sampling import loading_key, mix
+from elastane.protocol.sampling import derive_loading_key, mix
 from elastane.runtime.data.batch_sources import MapDataset, seed_everything, use_one_thread
 from elastane.runtime.exhaustion import runs_script
 
@@ -37,7 +37,7 @@ def digest_dataset(dataset: MapDataset, seed: int) -> str:
         for place in range(LOOKED_AT):
             index = mix(mix(seed & ((1 << 64) - 1)) ^ place) % len(dataset)
             # Augmentations draw random numbers: the same ones, here and wherever this is repeated.
-            seed_everything(loading_key(seed, SEEDED_AS_STEP, place))
+            seed_everything(derive_loading_key(seed, SEEDED_AS_STEP, place))
             _add(sha, index)
             _add(sha, dataset[index])
     return sha.hexdigest()

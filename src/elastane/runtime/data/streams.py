@@ -17,10 +17,10 @@ from torch.utils.data import IterableDataset, _utils
 from elastane.api.errors import BadInput
 from elastane.api.records import Samples
 from elastane.protocol import cursors
-from elastane.protocol.actions import Begin
-from elastane.protocol.cursors import Cursor, Place, stream_hash, stream_key
-from elastane.protocol.messages import Outcome
-from elastane.protocol.sampling import loading_key
+from elastane.protocol.actions import BeginRound
+from elastane.protocol.cursors import Cursor, StreamPosition, derive_stream_key, hash_stream_sample
+from elastane.protocol.messages import RoundOutcome
+from elastane.protocol.sampling import derive_loading_key
 from elastane.runtime.data.batch_sources import (
     MASK,
     Batch,
@@ -147,14 +147,14 @@ class StreamBatchSource(BatchSource):
         self._collate = collate or collate_default
         self._step = 0
         self._cursors: dict[int, str] = {}
-        self._places: tuple[Place, ...] = (Place(),) * plan.virtual_ranks
+        self._places: tuple[StreamPosition, ...] = (StreamPosition(),) * plan.virtual_ranks
         self._live: dict[int, _Shard] = {}
 
-    def expect(self, begin: Begin, ranks: Sequence[int]) -> None:
+    def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
         if begin.step == self._step:
             return
         self._step, self._cursors = begin.step, begin.cursors
-        self._places = cursors.next_places(begin.cursors, self._plan.virtual_ranks)
+        self._places = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
         self._live = {rank: shard for rank, shard in self._live.items() if rank in ranks}
 
     def count(self, step: int) -> int | None:  # noqa: ARG002 - no step's is known
@@ -163,7 +163,7 @@ class StreamBatchSource(BatchSource):
     def epoch(self, step: int) -> int:  # noqa: ARG002 - asked of the step at hand
         return self._places[0].epoch
 
-    def samples(self, outcome: Outcome, before: dict[int, str]) -> Samples:
+    def samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         """The ledger's entry of a committed step.
 
         Raises:
@@ -171,8 +171,8 @@ class StreamBatchSource(BatchSource):
         """
         if not outcome.samples:
             raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
-        begun = cursors.next_places(before, self._plan.virtual_ranks)
-        ended = cursors.places(outcome.cursors, self._plan.virtual_ranks)
+        begun = cursors.find_next_positions(before, self._plan.virtual_ranks)
+        ended = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
         return Samples(
             epoch=begun[0].epoch,
             start=sum(place.position for place in begun),
@@ -187,13 +187,15 @@ class StreamBatchSource(BatchSource):
             ended=all(place.ended for place in ended),
         )
 
-    def ended_epoch(self, outcome: Outcome) -> bool:
-        return all(place.ended for place in cursors.places(outcome.cursors, self._plan.virtual_ranks))
+    def ended_epoch(self, outcome: RoundOutcome) -> bool:
+        return all(
+            place.ended for place in cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
+        )
 
-    def finished(self, outcome: Outcome) -> bool:
+    def finished(self, outcome: RoundOutcome) -> bool:
         if self._plan.steps:
             return outcome.step >= self._plan.steps
-        now = cursors.places(outcome.cursors, self._plan.virtual_ranks)
+        now = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
         return all(place.ended and place.epoch + 1 >= self._plan.epochs for place in now)
 
     def close(self) -> None:
@@ -205,18 +207,18 @@ class StreamBatchSource(BatchSource):
             return Batch(None, 0, 0)
         with use_one_thread():
             samples, text = self._shard_at(virtual_rank, place).draw(self._plan.microbatch)
-            seed_everything(loading_key(self._plan.seed, step, virtual_rank))
+            seed_everything(derive_loading_key(self._plan.seed, step, virtual_rank))
             inputs = self._collate(samples) if samples else None
         positions = range(place.position, place.position + len(samples))
-        checksum = sum(stream_hash(virtual_rank, position) for position in positions) & MASK
+        checksum = sum(hash_stream_sample(virtual_rank, position) for position in positions) & MASK
         return Batch(inputs, len(samples), checksum, text)
 
-    def _shard_at(self, virtual_rank: int, place: Place) -> "_Shard":
+    def _shard_at(self, virtual_rank: int, place: StreamPosition) -> "_Shard":
         """The shard where the last committed step has left it."""
         text = self._cursors.get(virtual_rank) if place.position else None
         shard = self._live.get(virtual_rank)
         if shard is None or shard.text != text or text is None:
-            cursor = Cursor(epoch=place.epoch) if text is None else cursors.decode(text)
+            cursor = Cursor(epoch=place.epoch) if text is None else cursors.decode_cursor(text)
             shard = self._live[virtual_rank] = _Shard(self._source, virtual_rank, self._plan, cursor)
         return shard
 
@@ -238,7 +240,7 @@ class _Shard:
         self.last_state: Any = None
         self._ahead: list[Any] = []
         self._pulled = 0
-        seed_everything(stream_key(plan.seed, cursor.epoch, shard, OPENING))
+        seed_everything(derive_stream_key(plan.seed, cursor.epoch, shard, OPENING))
         with self._as_worker():
             self.iterable = source.open(shard, plan.virtual_ranks)
             if callable(set_epoch := getattr(self.iterable, "set_epoch", None)):
@@ -267,11 +269,11 @@ class _Shard:
         position = self._pulled
         # The state before looking ahead: who opens the shard there draws that sample once more, as equal.
         state = None if ended or self.stateful is None else self.stateful.state_dict()
-        text = cursors.encode(Cursor(self._epoch, position, ended=ended, state=state))
+        text = cursors.encode_cursor(Cursor(self._epoch, position, ended=ended, state=state))
         if not ended:
             self._ahead = self._pull()
             if not self._ahead:
-                text = cursors.encode(Cursor(self._epoch, position, ended=True))
+                text = cursors.encode_cursor(Cursor(self._epoch, position, ended=True))
         self.text, self.last_state = text, state
         return samples, text
 
@@ -279,7 +281,7 @@ class _Shard:
     def _pull(self) -> list[Any]:
         """The next sample; none at the end."""
         # Sample by sample, so that looking one ahead does not change what it draws.
-        seed_everything(stream_key(self._seed, self._epoch, self._shard, self._pulled))
+        seed_everything(derive_stream_key(self._seed, self._epoch, self._shard, self._pulled))
         with self._as_worker():
             for sample in self._iterator:
                 self._pulled += 1

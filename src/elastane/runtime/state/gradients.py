@@ -23,8 +23,8 @@ import xxhash
 from torch._guards import CompileContext
 
 from elastane.api.errors import BadInput
-from elastane.protocol.messages import Part
-from elastane.protocol.tree import Span, fold, merges, sibling, spans
+from elastane.protocol.messages import PartialSum
+from elastane.protocol.tree import Span, find_sibling, find_spans, fold, plan_merges
 from elastane.runtime.exhaustion import runs_script
 from elastane.runtime.state.layout import ModelLayout, Piece, Place
 from elastane.runtime.state.memory import Arena, raw_bytes
@@ -190,12 +190,12 @@ class Gradients:
         self._kept = None
         self._size = size
 
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[PartialSum, ...]:
         """What I hold, as announced to owners."""
         if not self.exact:
             ranks = (rank for start, stop in self._nodes for rank in range(start, stop))
-            return (Part(spans(ranks), self._arenas[0].fd),)
-        return tuple(Part((node,), self._arenas[slot].fd) for node, slot in sorted(self._nodes.items()))
+            return (PartialSum(find_spans(ranks), self._arenas[0].fd),)
+        return tuple(PartialSum((node,), self._arenas[slot].fd) for node, slot in sorted(self._nodes.items()))
 
     # -- one virtual rank ----------------------------------------------------------------------------------
 
@@ -210,14 +210,14 @@ class Gradients:
         self._touched.clear()
         self.forget()
         node = (rank, rank + 1)
-        other = sibling(node, self._size) if self.exact else None
+        other = find_sibling(node, self._size) if self.exact else None
         kept, self._kept = self._kept, None
         if other == (rank + 1, rank + 2) and following == rank + 1:
             self._leaf = self._kept = _Kept()
             return
         if kept is not None and other is not None:
             node = (other[0], node[1])
-            other = sibling(node, self._size)
+            other = find_sibling(node, self._size)
         add = other is not None and other in self._nodes if self.exact else bool(self._nodes)
         if not self.exact:
             slot = 0
@@ -240,7 +240,7 @@ class Gradients:
     def _merged(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
         """Merges of slots that ``node``, about to lie in ``slot``, makes possible; taken note of."""
         plan = []
-        while self.exact and (other := sibling(node, self._size)) in self._nodes:
+        while self.exact and (other := find_sibling(node, self._size)) in self._nodes:
             there = self._nodes.pop(other)
             # Whole sums end up in slot 0, so the lower slot survives.
             plan.append((min(slot, there), max(slot, there)))
@@ -365,7 +365,7 @@ class Gradients:
             parts: for each, its virtual ranks, its elements, and whether I may write there.
         """
         nodes = [part[0][0] for part in parts]
-        plan = merges(nodes, self._size) if self.exact else fold(nodes)
+        plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
         held = [part[1] for part in parts]
         mine = [part[2] for part in parts]
         with self.lock:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elastane.api.errors import BadInput
-from elastane.protocol.blocks import Block, cut
+from elastane.protocol.blocks import Block, cut_blocks
 from elastane.runtime.state.memory import Section, raw_bytes
 
 TRAINED_ON = ("cpu", "cuda")
@@ -134,7 +134,7 @@ class ModelLayout:
         in_groups = [p for group in optimizer.param_groups for p in group["params"]]
         self._frozen_in_groups = [(names.get(p, "?"), p) for p in in_groups if not p.requires_grad]
         self._groups = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
-        self.blocks: tuple[Block, ...] = cut([section.elements for section in self.sections])
+        self.blocks: tuple[Block, ...] = cut_blocks([section.elements for section in self.sections])
         self.pieces = tuple(tuple(_pieces(block, self.places)) for block in self.blocks)
         self.buffer_pieces = tuple(tuple(_pieces(block, self.buffer_places)) for block in self.blocks)
         self.blocks_of = self._blocks_of_parameters()

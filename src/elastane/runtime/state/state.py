@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from elastane.api.errors import BadInput
 from elastane.api.records import Digest
 from elastane.protocol.layout import REST_BLOCK
-from elastane.protocol.messages import Outcome
+from elastane.protocol.messages import RoundOutcome
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state import parcel
 from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
@@ -229,7 +229,7 @@ class TrainingState:
     @torch.no_grad()
     def apply(
         self,
-        outcome: Outcome,
+        outcome: RoundOutcome,
         sums: tuple[torch.Tensor, ...],
         held: frozenset[int],
         *,
