@@ -20,9 +20,9 @@ from pathlib import Path
 
 import httpx
 import uvicorn
+from elastane.api.job_records import HeldWorkers, ObservedJob, State
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
-from elastane.api.rest import Held, Observed, State
 from elastane.controller.access.rates import Rate
 from elastane.controller.first_token import first_token
 from elastane.controller.noting import Noted
@@ -53,8 +53,8 @@ def fill(store: Store, count: int) -> None:
                 )
                 jobs.submit(tx, spec, "ada", time.time())
                 speeds = tuple((workers, workers * 90.0) for workers in (1, 2, 4, 8))
-                observed = Observed(
-                    seen_s=time.time(), held={"h100": Held(workers=4)}, step=number, speeds=speeds
+                observed = ObservedJob(
+                    seen_s=time.time(), held={"h100": HeldWorkers(workers=4)}, step=number, speeds=speeds
                 )
                 state: State = "finished" if drawn.random() < 1 / 3 else "running"
                 seen.append(Noted(job=spec.name, observed=observed, state=state))

@@ -38,9 +38,9 @@ from elastane.agent import identity
 from elastane.agent.presence import be_present
 from elastane.api.attempts import Attempt
 from elastane.api.control import Answer, ProcessInfo, encode
+from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.records import LedgerLine, Samples
-from elastane.api.rest import Explanation, Grant, Held, Observed
 from elastane.api.rundir import RunDir
 from elastane.api.serving import Ready, Serving
 from elastane.api.spec import RunRecord, RunSpec
@@ -180,12 +180,12 @@ def fill(store: Store, count: int, running: int, home: Path) -> None:
             for number in numbers:
                 jobs.submit(tx, spec_of(number), "ada", time.time())
             run = [number for number in numbers if number < running]
-            held = {"local": Held(workers=1)}
+            held = {"local": HeldWorkers(workers=1)}
             noted = [
                 Noted(
                     job=f"job-{number}",
                     state="running",
-                    observed=Observed(seen_s=time.time(), held=held),
+                    observed=ObservedJob(seen_s=time.time(), held=held),
                     run_dir=str(RunDir(home / "runs" / f"job-{number}").root),
                 )
                 for number in run

@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from elastane.api import rest
+from elastane.api import reports
 from elastane.api.control import AskStatus
 from elastane.api.errors import ElastaneError
+from elastane.api.job_records import ENDED
 from elastane.api.jobs import JobSpec
+from elastane.api.rest import Job, NewToken
 from elastane.api.rundir import RunDir
 from elastane.api.serving import Ready
+from elastane.api.tokens import Role
 from elastane.attempts.attempt_file import read_attempt
 from elastane.client.channel import ask
 from elastane.client.cluster import Cluster
@@ -81,10 +84,10 @@ class _Arm:
         self.began_s = 0.0
         self.looks: list[Look] = []
         self.deeds: list[Deed] = []
-        self.jobs: dict[str, rest.Job] = {}
+        self.jobs: dict[str, Job] = {}
 
-    def somebody(self, role: rest.Role, team: str = "") -> Cluster:
-        made = self.operator.make_token(rest.NewToken(user=f"{team or role}-1", role=role, team=team))
+    def somebody(self, role: Role, team: str = "") -> Cluster:
+        made = self.operator.make_token(NewToken(user=f"{team or role}-1", role=role, team=team))
         return Cluster(self.url, made.secret)
 
     @property
@@ -112,7 +115,7 @@ class _Arm:
         return self.recorded()
 
     def unfinished(self) -> list[str]:
-        return [job.name for job in self.jobs.values() if job.state not in rest.ENDED]
+        return [job.name for job in self.jobs.values() if job.state not in ENDED]
 
     def submit(self, one: Submission, shape: Shape) -> None:
         env = {
@@ -142,10 +145,10 @@ class _Arm:
                 Look(at_s=at_s, job=name, state=job.state, granted=granted, uses=uses, step=job.step)
             )
             if (job.state, job.grant) != (before[name].state, before[name].grant):
-                why = job.why if job.state in rest.ENDED else " ".join(job.explained.sentences[:2])
+                why = job.why if job.state in ENDED else " ".join(job.explained.sentences[:2])
                 self.say(f"{at_s:5.0f} s  {name} {job.state}, {job.workers} workers. {why}")
 
-    def read(self, names: Sequence[str]) -> dict[str, rest.Job]:
+    def read(self, names: Sequence[str]) -> dict[str, Job]:
         return {name: self.operator.job(name) for name in names}
 
     def did(self, kind: str, text: str, job: str = "") -> None:
@@ -174,10 +177,10 @@ class _Arm:
         """Let it happen; False: not yet."""
         match one.what:
             case Capacity(pool=pool, devices=devices):
-                self.reporter.report(rest.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
+                self.reporter.report(reports.Capacity(pool=pool, devices=devices, valid_s=LONG_S))
                 self.did("capacity", f"{pool} has {devices} devices")
             case Price(pool=pool, price=price):
-                self.reporter.report(rest.Price(pool=pool, price=price, valid_s=LONG_S))
+                self.reporter.report(reports.Price(pool=pool, price=price, valid_s=LONG_S))
                 self.did("price", f"a device of {pool} costs {price:g} an hour")
             case Priority(job=job, priority_class=priority):
                 if job in self.unfinished():
@@ -196,7 +199,7 @@ class _Arm:
         job = self.jobs.get(wish.job)
         if job is None:
             return False
-        if job.state in rest.ENDED:
+        if job.state in ENDED:
             return True
         run_dir = RunDir(self.home / "runs" / wish.job)
         if job.state != "running" or job.step < wish.after_step:

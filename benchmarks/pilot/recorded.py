@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import msgspec
-from elastane.api import rest
+from elastane.api.history import AuditLine, Event
+from elastane.api.rest import Job
 from elastane.api.rundir import RunDir
+from elastane.api.usage import UsageRow
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,12 +69,12 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     began_s: float
     ended_s: float
-    jobs: tuple[rest.Job, ...]
-    events: tuple[rest.Event, ...]
+    jobs: tuple[Job, ...]
+    events: tuple[Event, ...]
     looks: tuple[Look, ...]
     deeds: tuple[Deed, ...]
-    usage: tuple[rest.UsageRow, ...]
-    audit: tuple[rest.AuditLine, ...]
+    usage: tuple[UsageRow, ...]
+    audit: tuple[AuditLine, ...]
 
     def run_dir(self, job: str) -> RunDir:
         return RunDir(self.home / "runs" / job)

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from elastane.api.config import Config
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import read
 from elastane.api.reservations import Once, Reservation
-from elastane.api.rest import Config
 
 History: TypeAlias = tuple[tuple[float, int], ...]
 """Of one number: ``(from this second on, so many)``, ascending."""

@@ -13,9 +13,10 @@ import time
 import msgspec
 from sqlalchemy import func, select, text
 
+from elastane.api.job_records import HeldWorkers, ObservedJob
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision, MinimumFits
-from elastane.api.rest import Held, Observed, Use
+from elastane.api.usage import Use
 from elastane.controller.noting import Noted
 from elastane.controller.store import audit, events, jobs, rows, tables
 from elastane.controller.store.database import Store, change
@@ -50,7 +51,7 @@ def write_for_ever(url, prefix, seed, acknowledged):
                     decide(tx, [Worded(decision=one, sentences=("so",))], at=change(tx), now_s=now_s)
                     jobs.use(tx, name, (Use(pool="p", terms="owned", devices=workers),), now_s)
                 else:
-                    observed = Observed(held={"p": Held(workers=1)})
+                    observed = ObservedJob(held={"p": HeldWorkers(workers=1)})
                     jobs.note(tx, [Noted(job=name, state="finished", observed=observed)], now_s)
                     names.remove(name)
             if verb != "grown":

@@ -32,8 +32,9 @@ from warm_controller import Wanted
 
 import elastane
 from elastane.agent.presence import anyone_present, those_present
+from elastane.api.job_records import ENDED
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.rest import ENDED, NewToken
+from elastane.api.rest import NewToken
 from elastane.api.rules import Rules
 from elastane.api.serving import Serving
 from elastane.attempts.verification import judged

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from elastane.api.config import Config
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
-from elastane.api.rest import Capacity, Config, NewToken
+from elastane.api.reports import Capacity
+from elastane.api.rest import NewToken
 from elastane.api.rules import Rules
 from elastane.client.cluster import (
     Cluster,

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.rest import Scale
+from elastane.api.rest import ScaleRequest
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import events, jobs, tables
@@ -83,7 +83,7 @@ SCRIPT = (
     Wish(0, "/jobs", spec("a", 1, 4)),
     Wish(2, "/jobs", spec("b", 2, 3)),
     Wish(4, "/jobs", spec("c", 1, 2)),
-    Wish(6, "/jobs/a/scale", Scale(max_replicas=2)),
+    Wish(6, "/jobs/a/scale", ScaleRequest(max_replicas=2)),
     Wish(8, "/jobs/b/pause"),
     Wish(12, "/jobs/b/resume"),
     Wish(14, "/jobs/c/cancel"),

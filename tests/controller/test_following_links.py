@@ -19,10 +19,10 @@ from schemathesis.core.transforms import UNRESOLVABLE
 from schemathesis.generation.stateful.state_machine import StepOutput
 from sqlalchemy import update
 
+from elastane.api.config import Config, Trigger
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
-from elastane.api.rest import Config, Trigger
 from elastane.controller.access.rates import Rate
 from elastane.controller.declared import config_of, diff
 from elastane.controller.rest.app import description

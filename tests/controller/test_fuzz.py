@@ -13,9 +13,9 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
+from elastane.api.config import Config
 from elastane.api.pools import Pool
 from elastane.api.quotas import Team
-from elastane.api.rest import Config
 from elastane.controller.access.rates import Rate
 from elastane.controller.declared import config_of, diff
 from elastane.controller.rest.app import description

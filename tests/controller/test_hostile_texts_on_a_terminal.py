@@ -7,11 +7,14 @@ import pytest
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
+from elastane.api.config import Trigger
+from elastane.api.history import Event
+from elastane.api.job_records import Explanation
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.records import EventLine
-from elastane.api.rest import Event, Explanation, Problem, Trigger
+from elastane.api.rest import Problem
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.cli.jobs.screen import render_screen

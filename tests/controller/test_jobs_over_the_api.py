@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.rest import Explained, Job, JobSummary, Page
+from elastane.api.rest import Job, JobExplanation, JobSummary, Page
 from elastane.controller.rest import bodies
 from elastane.controller.rest.app import description
 from elastane.controller.rest.logs import PROCESS
@@ -267,7 +267,7 @@ def test_events_and_the_audit_log_tell_from_what_to_what(api, make_spec):
 def test_a_job_that_nobody_has_decided_about_explains_itself_with_nothing(api, make_spec):
     ada = api.user()
     ada.post("/jobs", make_spec())
-    explained = msgspec.json.decode(ada.get("/jobs/train/explain").content, type=Explained)
+    explained = msgspec.json.decode(ada.get("/jobs/train/explain").content, type=JobExplanation)
     assert (explained.workers, explained.decisions) == (0, ())
 
 

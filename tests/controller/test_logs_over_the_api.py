@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from elastane.api.rest import Observed
+from elastane.api.job_records import ObservedJob
 from elastane.controller.noting import Noted
 from elastane.controller.store import jobs
 
@@ -16,7 +16,7 @@ def run_dir(api, sqlite_store, make_spec, tmp_path):
     api.user().post("/jobs", make_spec())
     (tmp_path / "run" / "logs").mkdir(parents=True)
     with sqlite_store.writing() as tx:
-        seen = Noted(job="train", state="running", observed=Observed(), run_dir=str(tmp_path / "run"))
+        seen = Noted(job="train", state="running", observed=ObservedJob(), run_dir=str(tmp_path / "run"))
         jobs.note(tx, [seen], NOW_S)
     return tmp_path / "run"
 

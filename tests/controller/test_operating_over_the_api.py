@@ -6,8 +6,11 @@ import io
 import msgspec
 import pytest
 
+from elastane.api.config import Change, Config
+from elastane.api.nodes import UNSEEN_S
 from elastane.api.plans import Decision, MinimumFits, Plan
-from elastane.api.rest import UNSEEN_S, Change, Config, Foreseen, Page, Use
+from elastane.api.rest import Forecast, Page
+from elastane.api.usage import Use
 from elastane.controller.rest.app import description
 from elastane.controller.store import jobs, nodes, snapshots
 
@@ -227,7 +230,7 @@ def test_a_policy_check_foresees_sizes_and_changes_nothing(sqlite_store, api_ove
     operator.put("/pools/h100", POOL)
     api.user().post("/jobs", make_spec())
     smaller = {"pools": [POOL | {"devices": 2}]}
-    foreseen = msgspec.json.decode(operator.post("/policy/check", smaller).content, type=Foreseen)
+    foreseen = msgspec.json.decode(operator.post("/policy/check", smaller).content, type=Forecast)
     assert [(one.job, one.before, one.after, one.sentences) for one in foreseen.jobs] == [
         ("train", 4, 2, ("train fits",))
     ]

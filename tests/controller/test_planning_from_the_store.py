@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.rest import Foreseen, Job
+from elastane.api.rest import Forecast, Job
 from elastane.controller.store import snapshots
 from elastane.controller.store.database import change
 from elastane.controller.store.deciding import Worded, decide
@@ -52,7 +52,7 @@ def test_a_policy_check_says_what_the_real_scheduler_would_do(planned, make_spec
     operator.put("/pools/h100", POOL)
     ada.post("/jobs", make_spec(elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=2)))
     wanted = {"pools": [POOL | {"devices": 1}]}
-    foreseen = msgspec.json.decode(operator.post("/policy/check", wanted).content, type=Foreseen)
+    foreseen = msgspec.json.decode(operator.post("/policy/check", wanted).content, type=Forecast)
     assert [(one.job, one.before, one.after) for one in foreseen.jobs] == [("train", 2, 0)]
     assert foreseen.jobs[0].sentences
 

@@ -11,9 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
+from elastane.api.job_records import HeldWorkers, ObservedJob
 from elastane.api.jobs import RunPolicy
 from elastane.api.plans import Decision, GivesWay, MinimumFits
-from elastane.api.rest import Held, Observed, Use
+from elastane.api.usage import Use
 from elastane.controller.first_token import first_token
 from elastane.controller.noting import Noted
 from elastane.controller.store import (
@@ -63,9 +64,9 @@ def grant(store, job, workers, drain=0):
 
 
 def see(store, job, workers, state="running"):
-    held = {"h100": Held(workers=workers)} if workers else {}
+    held = {"h100": HeldWorkers(workers=workers)} if workers else {}
     with store.writing() as tx:
-        jobs.note(tx, [Noted(job=job, state=state, observed=Observed(held=held))], NOW_S)
+        jobs.note(tx, [Noted(job=job, state=state, observed=ObservedJob(held=held))], NOW_S)
 
 
 def taken(store):
@@ -266,7 +267,7 @@ def test_what_was_taken_back_before_it_arrived_is_held_and_not_there(store, make
     assert [(one.workers, one.starting) for one in job.holds] == [(1, 0)]
     assert [one.workers for one in job.draining] == [3]
     with store.reading() as tx:
-        assert jobs.find(tx, "train").observed.held == {"h100": Held(workers=4, absent=3)}
+        assert jobs.find(tx, "train").observed.held == {"h100": HeldWorkers(workers=4, absent=3)}
 
 
 def test_a_job_that_has_ended_is_in_no_plan_and_holds_nothing(store, make_spec):

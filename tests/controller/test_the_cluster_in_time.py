@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from elastane.api.jobs import ElasticPolicy, Resources, Target
+from elastane.api.nodes import UNSEEN_S
 from elastane.api.observations import SeenNode
 from elastane.api.orders import Kill
-from elastane.api.rest import UNSEEN_S
 from elastane.controller.reconciling import HOPELESS_S
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import StoreFull

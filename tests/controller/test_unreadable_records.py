@@ -9,8 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select, text, update
 
+from elastane.api.config import Config
+from elastane.api.history import Event
+from elastane.api.job_records import ENDED
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.rest import ENDED, Config, Event, Explained, Job, JobSummary, Page, Usage
+from elastane.api.rest import Job, JobExplanation, JobSummary, Page
+from elastane.api.usage import Usage
 from elastane.controller.store import tables
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store
@@ -80,7 +84,7 @@ def assert_only_its_own_job_suffers(cluster: Cluster) -> None:
     assert {one.name for one in listed} == {"bad", "good", "large", "later"}
     assert cluster.workers("good") == 2
     assert cluster.workers("later") == 2
-    for path, kind in (("", Job), ("/explain", Explained), ("/events", Page[Event])):
+    for path, kind in (("", Job), ("/explain", JobExplanation), ("/events", Page[Event])):
         answer = operator.get(f"/jobs/bad{path}")
         assert answer.status_code == 200, answer.text
         msgspec.json.decode(answer.content, type=kind)
@@ -331,7 +335,7 @@ def assert_the_others_go_on(cluster: Cluster) -> None:
     assert cluster.world.running["good"].step > steps
     listed = msgspec.json.decode(operator.get("/jobs").content, type=Page[JobSummary]).items
     assert [one.name for one in listed] == ["large", "good", "bad"]
-    for path, kind in (("bad", Job), ("bad/explain", Explained), ("good", Job)):
+    for path, kind in (("bad", Job), ("bad/explain", JobExplanation), ("good", Job)):
         answer = operator.get(f"/jobs/{path}")
         assert answer.status_code == 200, answer.text
         msgspec.json.decode(answer.content, type=kind)

@@ -14,7 +14,8 @@ import msgspec
 from elastane.api.attempts import Outcome
 from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
 from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
-from elastane.api.rest import Job, Usage
+from elastane.api.rest import Job
+from elastane.api.usage import Usage
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs, snapshots

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import elastane
 from elastane.agent.presence import those_present
+from elastane.api.config import Config
 from elastane.api.pools import Pool
-from elastane.api.rest import Config
 from elastane.cli.main import app
 from elastane.client.context import Context, save_context
 from elastane.controller.declared import diff

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elastane.api.config import Config, Trigger
 from elastane.api.errors import BadField
+from elastane.api.nodes import UNSEEN_S, Node
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.rest import UNSEEN_S, Capacity, Config, Metric, Node, Trigger
+from elastane.api.reports import Capacity, Metric
 from elastane.controller.declared import KINDS, check, config_of, diff, documents_of, merged
 from elastane.controller.limits import limited
 

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.rest import Role
+from elastane.api.tokens import Role
 from elastane.controller.access.roles import (
     EVERY_TEAM,
     READS,

@@ -21,44 +21,40 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
+from elastane.api.config import Change, Config, Trigger
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.extras import needing
 from elastane.api.foreign import Decoder, Malformed
+from elastane.api.health import Health
+from elastane.api.history import AuditLine, Event
+from elastane.api.job_records import State
 from elastane.api.jobs import JobSpec
+from elastane.api.nodes import Node
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reading import check_name
+from elastane.api.reports import Report
 from elastane.api.reservations import Reservation
 from elastane.api.rest import (
-    AuditLine,
     Bounds,
-    Change,
-    Config,
-    Event,
-    Explained,
-    Foreseen,
-    Health,
+    Forecast,
     Job,
+    JobExplanation,
     JobSummary,
     MadeToken,
     Me,
     NewToken,
-    Node,
     NodeChange,
-    Occupancy,
     Page,
+    PriorityChange,
     Problem,
-    Report,
-    Reprioritise,
-    Scale,
-    State,
-    Token,
-    Trigger,
-    Usage,
+    ScaleRequest,
     Version,
 )
 from elastane.api.rules import Rules
+from elastane.api.tokens import Token
+from elastane.api.usage import Occupancy, Usage
 
 with needing("client", "to talk to a cluster"):
     import httpx
@@ -190,7 +186,7 @@ class Cluster:
         replica_discrete_values: tuple[int, ...] | None = None,
     ) -> Job:
         """Other limits for a job's size; None: as before."""
-        body = Scale(
+        body = ScaleRequest(
             min_replicas=min_replicas,
             max_replicas=max_replicas,
             replica_discrete_values=replica_discrete_values,
@@ -207,16 +203,16 @@ class Cluster:
         return self._do("POST", f"/jobs/{_check_path_name(name)}/cancel", Job)
 
     def reprioritise(self, name: str, priority_class: str) -> Job:
-        body = Reprioritise(priority_class=priority_class)
+        body = PriorityChange(priority_class=priority_class)
         return self._do("POST", f"/jobs/{_check_path_name(name)}/priority", Job, body=body)
 
     def set_bounds(self, name: str, bounds: Bounds) -> Job:
         """Another budget, deadline or target."""
         return self._do("POST", f"/jobs/{_check_path_name(name)}/bounds", Job, body=bounds)
 
-    def explain(self, name: str) -> Explained:
+    def explain(self, name: str) -> JobExplanation:
         """Why the job has the size it has."""
-        return self._do("GET", f"/jobs/{_check_path_name(name)}/explain", Explained)
+        return self._do("GET", f"/jobs/{_check_path_name(name)}/explain", JobExplanation)
 
     def events(self, name: str, *, after: int = 0) -> Iterator[Event]:
         """What has happened to a job, oldest first; after the event with this number."""
@@ -363,9 +359,9 @@ class Cluster:
         """Makes what is declared equal to this; kinds that are None stay."""
         return self._do("POST", "/config/apply", Page[Change], body=config).items
 
-    def check_policy(self, config: Config) -> Foreseen:
+    def check_policy(self, config: Config) -> Forecast:
         """What would change, jobs included, if this were applied now."""
-        return self._do("POST", "/policy/check", Foreseen, body=config)
+        return self._do("POST", "/policy/check", Forecast, body=config)
 
     # -- nodes, reports, usage, tokens -----------------------------------------------------------------------
 

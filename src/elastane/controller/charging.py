@@ -2,7 +2,7 @@
 
 from elastane.api.cluster import JobState, Snapshot
 from elastane.api.quotas import Cohort, Team
-from elastane.api.rest import Use
+from elastane.api.usage import Use
 
 
 def charged(snapshot: Snapshot) -> dict[str, tuple[Use, ...]]:

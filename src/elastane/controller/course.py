@@ -4,8 +4,9 @@ from typing import Literal
 
 import msgspec
 
+from elastane.api.job_records import Wanted
 from elastane.api.jobs import JobSpec
-from elastane.api.rest import Job, Wanted
+from elastane.api.rest import Job
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -7,12 +7,12 @@ import msgspec
 
 from elastane.api.cluster import Snapshot
 from elastane.api.cluster_checks import check_cluster
+from elastane.api.config import Change, Config, Trigger
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reading import at_least, check_name, check_remark, invalid, unique
 from elastane.api.reservations import Reservation
-from elastane.api.rest import Change, Config, Trigger
 from elastane.api.rules import Rules
 
 Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]

@@ -14,12 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from elastane.api.config import Config
 from elastane.api.errors import ElastaneError
 from elastane.api.extras import needing
 from elastane.api.jobs import ElasticPolicy, JobSpec, Resources, Training
 from elastane.api.log_lines import log_to
 from elastane.api.pools import Pool
-from elastane.api.rest import Config, Explained
+from elastane.api.rest import JobExplanation
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 
@@ -137,7 +138,7 @@ def _logging_to(log: Path) -> Iterator[None]:
         handler.close()
 
 
-def explained(run_dir: RunDir) -> Explained | None:
+def explained(run_dir: RunDir) -> JobExplanation | None:
     """Why a run has as many workers as it has; None: no controller has ever decided that.
 
     Raises:

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from elastane.api.config import Trigger
+from elastane.api.nodes import UNSEEN_S, Node
 from elastane.api.pools import Departure, Pool, Restriction
-from elastane.api.rest import UNSEEN_S, Capacity, Metric, Node, Price, Trigger
+from elastane.api.reports import Capacity, Metric, Price
 
 
 def limited(

@@ -14,10 +14,11 @@ import msgspec
 from sqlalchemy import Connection
 
 from elastane.api.errors import ElastaneError
+from elastane.api.job_records import ENDED
 from elastane.api.observations import Observation
 from elastane.api.orders import Order, Settle, Start
 from elastane.api.printable import one_line
-from elastane.api.rest import ENDED, Job
+from elastane.api.rest import Job
 from elastane.controller.charging import charged
 from elastane.controller.course import Course, Ended, course_of
 from elastane.controller.elapsed import elapsed

@@ -2,9 +2,10 @@
 
 import msgspec
 
+from elastane.api.job_records import ENDED, HeldWorkers, ObservedJob, State
 from elastane.api.observations import Observation, Progress
 from elastane.api.printable import paragraphs
-from elastane.api.rest import ENDED, Held, Job, Observed, State
+from elastane.api.rest import Job
 from elastane.controller.course import Course
 from elastane.controller.elapsed import elapsed
 from elastane.controller.placing import placed
@@ -39,7 +40,7 @@ class Noted(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     state: State
-    observed: Observed
+    observed: ObservedJob
     attempts: int = 0
     crashes: int = 0
     retry_at_s: float = 0.0
@@ -123,7 +124,7 @@ def how_it_ended(state: State, why: str) -> str:
     return f"{how}: {why}" if why else how
 
 
-def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Observed:
+def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> ObservedJob:
     before = job.observed
     here = {pool: held.workers for pool, held in before.held.items()}
     held = placed(after.held, job.grant.workers, here)
@@ -138,7 +139,7 @@ def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Obser
         seen_s=now_s,
         # An agent that aims lower since a death holds nothing there, and is missed there all the same.
         held={
-            pool: Held(
+            pool: HeldWorkers(
                 workers=(workers := held.get(pool, 0)),
                 absent=workers - there.get(pool, 0),
                 lost=lost.get(pool, 0),
@@ -151,7 +152,7 @@ def _observed(job: Job, after: Course, seen: Observation, now_s: float) -> Obser
     )
 
 
-def _beyond(before: Observed, after: Course, seen: Observation, now_s: float) -> float | None:
+def _beyond(before: ObservedJob, after: Course, seen: Observation, now_s: float) -> float | None:
     """Since when it holds more than it is granted and aims at, or than nobody says what it aims at."""
     to_be_told = seen.target is not None and seen.target != after.granted
     if after.held <= after.granted or to_be_told or seen.fixed:
@@ -159,18 +160,18 @@ def _beyond(before: Observed, after: Course, seen: Observation, now_s: float) ->
     return now_s if before.beyond_since_s is None else before.beyond_since_s
 
 
-def _there(before: Observed, seen: Observation) -> int:
+def _there(before: ObservedJob, seen: Observation) -> int:
     """Workers that have arrived and are there. While nobody answers for a job, as many as before."""
     if not seen.present:
         return 0
     return _arrived(before) if seen.arrived is None else seen.arrived
 
 
-def _arrived(observed: Observed) -> int:
+def _arrived(observed: ObservedJob) -> int:
     return sum(one.workers - one.absent for one in observed.held.values())
 
 
-def _lost(before: Observed, after: Course, seen: Observation, there: dict[str, int]) -> dict[str, int]:
+def _lost(before: ObservedJob, after: Course, seen: Observation, there: dict[str, int]) -> dict[str, int]:
     """Workers that had been there and are gone, by pool; whoever arrives comes in place of one of them."""
     if not seen.present or seen.fixed or sum(there.values()) >= after.granted:
         return {}
@@ -179,7 +180,7 @@ def _lost(before: Observed, after: Course, seen: Observation, there: dict[str, i
 
 
 def _missing(
-    before: Observed, after: Course, seen: Observation, lost: int, now_s: float
+    before: ObservedJob, after: Course, seen: Observation, lost: int, now_s: float
 ) -> tuple[float | None, float | None]:
     """Since when granted workers have not arrived, and since when some that had are gone.
 
@@ -216,7 +217,7 @@ def _missing(
     return (since_s if awaited else None), died_s
 
 
-def _progressed(before: Observed, progress: Progress, now_s: float) -> Observed:
+def _progressed(before: ObservedJob, progress: Progress, now_s: float) -> ObservedJob:
     saved_s = progress.saved_s
     return msgspec.structs.replace(
         before,

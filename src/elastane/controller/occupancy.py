@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from elastane.api.nodes import Node
 from elastane.api.pools import Pool
-from elastane.api.rest import Node, Occupancy, Use
+from elastane.api.usage import Occupancy, Use
 
 
 def occupied(

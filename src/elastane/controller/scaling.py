@@ -4,10 +4,10 @@ import msgspec
 
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.reading import invalid
-from elastane.api.rest import Scale
+from elastane.api.rest import ScaleRequest
 
 
-def scaled(policy: ElasticPolicy, wanted: Scale) -> ElasticPolicy:
+def scaled(policy: ElasticPolicy, wanted: ScaleRequest) -> ElasticPolicy:
     """The policy with other limits; what comes out is still to be checked.
 
     Limits choose among listed sizes: those outside are taken off the list, whose ends are its limits.

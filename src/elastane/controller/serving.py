@@ -19,12 +19,12 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from elastane.api.config import Config
 from elastane.api.errors import BadInput
 from elastane.api.listener import descriptor_limit, listen_patiently
 from elastane.api.observations import SeenNode
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
-from elastane.api.rest import Config
 from elastane.api.serving import Ready, Serving
 from elastane.client.controller_lock import lock_home
 from elastane.client.permissions import restrict_permissions

@@ -7,10 +7,11 @@ are killed then.
 
 import msgspec
 
+from elastane.api.job_records import State, Wanted
 from elastane.api.observations import Observation
 from elastane.api.orders import Kill, Order
 from elastane.api.printable import paragraphs
-from elastane.api.rest import Job, State, Wanted
+from elastane.api.rest import Job
 from elastane.controller.noting import LONGEST_WHY
 from elastane.controller.observing import FINISHED, WITHOUT_A_WORD, is_permanent
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from elastane.agent import identity
+from elastane.api.config import Change, Config, Trigger
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
-from elastane.api.rest import Change, Config, Trigger
 from elastane.api.rules import Rules
 from elastane.cli.main import app
 from elastane.cli.operators.calendar import (

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from elastane.api.rest import Decided, Event, Explanation
+from elastane.api.history import DecisionRecord, Event
+from elastane.api.job_records import Explanation
 from elastane.cli.jobs.explain import print_decisions
 from elastane.cli.jobs.words import event_text, explanation_lines
 from elastane.cli.timestamps import localize_timestamps
@@ -43,7 +44,7 @@ def test_what_is_written_in_utc_is_shown_in_the_terminals_zone(written, shown):
 def test_the_controllers_sentences_and_the_times_beside_them_are_in_one_zone():
     event = Event(id=1, time_s=AT_S, kind="job.crashed", job="j", message=f"j crashed. {SENTENCE}")
     assert "18:00:00" in event_text(event, of_job=True).plain
-    decided = Decided(id=1, time_s=AT_S, action="wait", workers={}, sentences=("j waits.", SENTENCE))
+    decided = DecisionRecord(id=1, time_s=AT_S, action="wait", workers={}, sentences=("j waits.", SENTENCE))
     console = Console(width=200, record=True, file=io.StringIO())
     print_decisions(console, [decided])
     lines = [

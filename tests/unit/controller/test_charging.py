@@ -4,7 +4,7 @@ from elastane.api.cluster import Draining, Holding, JobState, Snapshot
 from elastane.api.jobs import JobSpec, Resources
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.rest import Use
+from elastane.api.usage import Use
 from elastane.controller.charging import charged
 
 POOLS = (

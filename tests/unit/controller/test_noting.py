@@ -3,9 +3,10 @@
 import msgspec
 
 from elastane.api.attempts import Outcome
+from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.api.rest import Explanation, Grant, Held, Job, Observed
+from elastane.api.rest import Job
 from elastane.controller.course import course_of
 from elastane.controller.noting import Noted, noted
 from elastane.controller.observing import observed
@@ -33,7 +34,7 @@ JOB = Job(
     version=1,
     spec=SPEC,
     grant=Grant(workers={"p": 3}),
-    observed=Observed(seen_s=9.0, held={"p": Held(workers=3)}),
+    observed=ObservedJob(seen_s=9.0, held={"p": HeldWorkers(workers=3)}),
     explained=Explanation(),
     run_dir="/runs/j",
     attempts=0,
@@ -83,7 +84,7 @@ GROWN = msgspec.structs.replace(
 
 def test_processes_hold_devices_and_only_members_have_arrived() -> None:
     found = after(growing(8, 4), GROWN)
-    assert found.observed.held == {"p": Held(workers=3), "q": Held(workers=5, absent=4)}
+    assert found.observed.held == {"p": HeldWorkers(workers=3), "q": HeldWorkers(workers=5, absent=4)}
     assert missing_since(found) == (4.0, None)
     assert missing_since(after(growing(8, 8), GROWN)) == (None, None)
 
@@ -108,7 +109,10 @@ def test_a_death_while_others_are_expected_is_a_fault_of_its_own() -> None:
     waits = after(growing(8, 3), GROWN)
     dead = then(waits, msgspec.structs.replace(growing(8, 2), workers=7), 11.0)
     assert missing_since(dead) == (4.0, 11.0)
-    assert dead.observed.held == {"p": Held(workers=3, absent=1, lost=1), "q": Held(workers=5, absent=5)}
+    assert dead.observed.held == {
+        "p": HeldWorkers(workers=3, absent=1, lost=1),
+        "q": HeldWorkers(workers=5, absent=5),
+    }
     again = then(dead, msgspec.structs.replace(growing(8, 2), workers=7), 12.0)
     assert missing_since(again) == (4.0, 11.0)
     succeeded = then(again, growing(8, 2), 13.0)
@@ -127,7 +131,7 @@ def test_successors_that_die_one_after_the_other_are_late_since_the_first_death(
 
 def test_an_engine_that_can_only_count_processes_believes_them() -> None:
     found = after(growing(8, None), GROWN)
-    assert found.observed.held == {"p": Held(workers=3), "q": Held(workers=5)}
+    assert found.observed.held == {"p": HeldWorkers(workers=3), "q": HeldWorkers(workers=5)}
 
 
 def test_while_nobody_answers_as_many_have_arrived_as_before() -> None:
@@ -169,12 +173,14 @@ def test_the_workers_of_the_next_attempt_are_expected_from_when_it_may_begin() -
 
 def test_since_when_more_is_held_than_granted_counts_from_when_nothing_is_left_to_be_told() -> None:
     aims, told, silent = living(4), msgspec.structs.replace(living(4), target=3), living(None)
-    holds = msgspec.structs.replace(JOB, observed=Observed(held={"p": Held(workers=4)}))
+    holds = msgspec.structs.replace(JOB, observed=ObservedJob(held={"p": HeldWorkers(workers=4)}))
     assert after(aims, holds).observed.beyond_since_s is None
     assert after(told, holds).observed.beyond_since_s == 10.0
     assert after(silent, holds).observed.beyond_since_s == 10.0
     assert after(msgspec.structs.replace(told, fixed=True), holds).observed.beyond_since_s is None
-    since = msgspec.structs.replace(JOB, observed=Observed(held={"p": Held(workers=4)}, beyond_since_s=7.0))
+    since = msgspec.structs.replace(
+        JOB, observed=ObservedJob(held={"p": HeldWorkers(workers=4)}, beyond_since_s=7.0)
+    )
     assert after(told, since).observed.beyond_since_s == 7.0
     assert after(aims, since).observed.beyond_since_s is None
     assert after(living(3), since).observed.beyond_since_s is None

@@ -1,7 +1,7 @@
 """How much of each pool is in use."""
 
 from elastane.api.pools import Pool
-from elastane.api.rest import Use
+from elastane.api.usage import Use
 from elastane.controller.occupancy import occupied
 
 

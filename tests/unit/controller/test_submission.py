@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.errors import BadField
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.rest import Scale
+from elastane.api.rest import ScaleRequest
 from elastane.controller.scaling import scaled
 from elastane.controller.submission import MOST_WORKERS, check
 
@@ -20,9 +20,9 @@ TOO_MANY = {
     "a range": ElasticPolicy(min_replicas=1, max_replicas=MORE),
     "a claim": ElasticPolicy(min_replicas=MORE, max_replicas=MORE),
     "a list": ElasticPolicy(replica_discrete_values=(1, MORE)),
-    "a range that was scaled": scaled(RANGE, Scale(max_replicas=MORE)),
-    "a claim that was scaled": scaled(RANGE, Scale(min_replicas=MORE, max_replicas=MORE)),
-    "a list that was scaled": scaled(RANGE, Scale(replica_discrete_values=(1, MORE))),
+    "a range that was scaled": scaled(RANGE, ScaleRequest(max_replicas=MORE)),
+    "a claim that was scaled": scaled(RANGE, ScaleRequest(min_replicas=MORE, max_replicas=MORE)),
+    "a list that was scaled": scaled(RANGE, ScaleRequest(replica_discrete_values=(1, MORE))),
 }
 
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from elastane.api.rest import ENDED, Job
+from elastane.api.job_records import ENDED
+from elastane.api.rest import Job
 from elastane.cli.command import AsJson, JobNames, open_console, print_json
 from elastane.cli.jobs.job_polling import wait_for_job
 from elastane.cli.terminal import write_paragraphs

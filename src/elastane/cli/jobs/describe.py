@@ -5,7 +5,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.rest import ENDED, Event, Health, Job
+from elastane.api.health import Health
+from elastane.api.history import Event
+from elastane.api.job_records import ENDED
+from elastane.api.rest import Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.timestamps import format_timestamp
 from elastane.client.context import connect

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from elastane.api.rest import ENDED, Event
+from elastane.api.history import Event
+from elastane.api.job_records import ENDED
 from elastane.cli.command import open_console, print_json
 from elastane.client.context import connect
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from elastane.api.history import DecisionRecord
 from elastane.api.printable import folded
-from elastane.api.rest import Decided
 from elastane.cli.command import open_console, print_json
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.client.context import connect
@@ -38,7 +38,7 @@ def explain_job(job: str, *, as_json: bool) -> None:
     print_decisions(console, told.decisions)
 
 
-def print_decisions(console: "Console", decisions: Sequence[Decided]) -> None:
+def print_decisions(console: "Console", decisions: Sequence[DecisionRecord]) -> None:
     """Each with its first reason."""
     from rich.text import Text  # noqa: PLC0415 - as above
 

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from elastane.api.rest import ENDED, Event, Job
+from elastane.api.history import Event
+from elastane.api.job_records import ENDED
+from elastane.api.rest import Job
 from elastane.cli.timestamps import localize_timestamps
 
 if TYPE_CHECKING:

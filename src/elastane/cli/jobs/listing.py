@@ -6,7 +6,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.rest import State
+from elastane.api.job_records import State
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.client.context import connect
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from elastane.api.errors import BadInput
-from elastane.api.rest import ENDED
+from elastane.api.job_records import ENDED
 from elastane.cli.runs.logs import print_log_line
 from elastane.client.context import connect
 

@@ -8,7 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from elastane.api.printable import folded
-from elastane.api.rest import JobSummary, Occupancy
+from elastane.api.rest import JobSummary
+from elastane.api.usage import Occupancy
 from elastane.cli.jobs.words import (
     RIGHT,
     health_lines,

@@ -7,8 +7,11 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
+from elastane.api.health import HealthProblem
+from elastane.api.history import Event
+from elastane.api.job_records import Explanation, Wanted
 from elastane.api.printable import folded, one_line
-from elastane.api.rest import Event, Explanation, HealthProblem, JobSummary, Wanted
+from elastane.api.rest import JobSummary
 from elastane.cli.tables import UNBOUNDED, build_table
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.cli.words import loss_text

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.rest import Foreseen
+from elastane.api.rest import Forecast
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.config_file import format_config, read_config
 from elastane.cli.operators.declarations import make_group
@@ -73,7 +73,7 @@ def check(file: File, as_json: AsJson = False) -> None:
     print_forecast(foreseen)
 
 
-def print_forecast(foreseen: Foreseen) -> None:
+def print_forecast(foreseen: Forecast) -> None:
     console = open_console()
     for line in format_changes(foreseen.documents) or ["nothing that is declared would change"]:
         console.print(line, markup=False)

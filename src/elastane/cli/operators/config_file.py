@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from elastane.api.config import Config
 from elastane.api.differences import lean
 from elastane.api.errors import BadField, BadInput
 from elastane.api.reading import called, read
-from elastane.api.rest import Config
 from elastane.cli.documents import pyyaml, read_yaml
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")

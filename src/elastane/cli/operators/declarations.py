@@ -6,13 +6,13 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 
+from elastane.api.config import Trigger
 from elastane.api.differences import field_changes, flat, lean
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reading import finite_fields
 from elastane.api.reservations import Reservation
-from elastane.api.rest import Trigger
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.config_file import format_yaml
 from elastane.cli.operators.tables import print_table

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from elastane.api.config import Change
 from elastane.api.differences import field_changes, flat, new_fields
-from elastane.api.rest import Change
 
 NOUNS = {
     "cohorts": "cohort",

@@ -8,7 +8,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
-from elastane.api.rest import Occupancy
+from elastane.api.usage import Occupancy
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import Name, add_show_and_remove, change_document, make_group
 from elastane.cli.operators.quantities import parse_labels

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.reading import finite_fields
-from elastane.api.rest import Capacity, Metric, Notice, Price, Report
+from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
 from elastane.cli.operators.quantities import duration_s, duration_text

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from elastane.api.config import Trigger
 from elastane.api.errors import BadInput
-from elastane.api.rest import Trigger
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.rest import Usage, UsageRow
+from elastane.api.usage import Usage, UsageRow
 from elastane.cli.command import AsJson, print_json
 from elastane.cli.operators.quantities import format_minute, parse_time
 from elastane.cli.operators.tables import print_table

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.rest import ENDED, Job
+from elastane.api.job_records import ENDED
+from elastane.api.rest import Job
 from elastane.api.rundir import RunDir
 from elastane.client.context import connect
 from elastane.client.runs_home import find_run

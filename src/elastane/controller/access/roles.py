@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from elastane.api.rest import Role, Token
+from elastane.api.tokens import Role, Token
 
 EVERY_TEAM = "*"
 

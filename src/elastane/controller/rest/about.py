@@ -4,7 +4,8 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
 
-from elastane.api.rest import Health, Me, Version
+from elastane.api.health import Health
+from elastane.api.rest import Me, Version
 from elastane.controller.rest.bodies import reply, response
 from elastane.controller.rest.caller import Asking
 from elastane.controller.rest.description import says

@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter, Response
 
-from elastane.api.rest import AuditLine, Page
+from elastane.api.history import AuditLine
+from elastane.api.rest import Page
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import reply, response
 from elastane.controller.rest.caller import Asking

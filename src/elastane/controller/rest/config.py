@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.config import Change, Config
 from elastane.api.plans import Decision, Plan
-from elastane.api.rest import Change, Config, Foreseen, Moved, Page
+from elastane.api.rest import Forecast, Page, ResizedJob
 from elastane.controller.access.roles import Target
 from elastane.controller.declared import check, diff, merged
 from elastane.controller.differing import redeclared, told
@@ -63,7 +64,7 @@ def config_apply(caller: Changing, config: Wanted) -> Response:
     return caller.change("config.apply", ALL.name, do)
 
 
-@router.post("/policy/check", **says(Foreseen, takes=Config))
+@router.post("/policy/check", **says(Forecast, takes=Config))
 def policy_check(caller: Asking, config: Wanted) -> Response:
     """What would change if this document were applied now: documents and sizes of jobs. Changes nothing."""
     changes, wanted = _checked(caller, config)
@@ -73,7 +74,7 @@ def policy_check(caller: Asking, config: Wanted) -> Response:
     controller = caller.controller
     teams = {job.name: job.spec.team for job in now.snapshot.jobs}
     moved = moves(controller.plan(now.snapshot), controller.plan(then.snapshot), teams, controller)
-    return response(reply(Foreseen(documents=changes, jobs=moved)))
+    return response(reply(Forecast(documents=changes, jobs=moved)))
 
 
 def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config]:
@@ -93,11 +94,11 @@ def _checked(caller: Caller, config: Config) -> tuple[tuple[Change, ...], Config
     return changes, wanted
 
 
-def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) -> tuple[Moved, ...]:
+def moves(now: Plan, then: Plan, teams: dict[str, str], controller: Controller) -> tuple[ResizedJob, ...]:
     """Jobs that would have another size under the other plan, and why."""
     before = {one.job: sum(one.workers.values()) for one in now.decisions}
     return tuple(
-        Moved(
+        ResizedJob(
             job=one.job,
             team=teams[one.job],
             before=before[one.job],

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.config import Change
 from elastane.api.errors import BadField
-from elastane.api.rest import Change, Page
+from elastane.api.rest import Page
 from elastane.api.rules import Rules
 from elastane.controller.access.roles import Target, within
 from elastane.controller.declared import (

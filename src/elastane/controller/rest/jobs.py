@@ -9,19 +9,10 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 from sqlalchemy import Connection
 
+from elastane.api.history import Event
+from elastane.api.job_records import ENDED, State
 from elastane.api.jobs import JobSpec
-from elastane.api.rest import (
-    ENDED,
-    Bounds,
-    Event,
-    Explained,
-    Job,
-    JobSummary,
-    Page,
-    Reprioritise,
-    Scale,
-    State,
-)
+from elastane.api.rest import Bounds, Job, JobExplanation, JobSummary, Page, PriorityChange, ScaleRequest
 from elastane.controller.access.roles import Action, Target
 from elastane.controller.differing import respecified, told
 from elastane.controller.rest import caps
@@ -153,8 +144,8 @@ def _respecified(
     return caller.change(f"job.{kind}", f"job {name}", do)
 
 
-@router.post("/{job}/scale", **says(Job, takes=Scale))
-def scale(caller: Editing, job: Name, wanted: Annotated[Scale, body(Scale)]) -> Response:
+@router.post("/{job}/scale", **says(Job, takes=ScaleRequest))
+def scale(caller: Editing, job: Name, wanted: Annotated[ScaleRequest, body(ScaleRequest)]) -> Response:
     """Other limits for a job's size, followed while it runs. Of listed sizes, those within them are left."""
     return _respecified(
         caller,
@@ -165,8 +156,10 @@ def scale(caller: Editing, job: Name, wanted: Annotated[Scale, body(Scale)]) -> 
     )
 
 
-@router.post("/{job}/priority", **says(Job, takes=Reprioritise))
-def reprioritise(caller: Editing, job: Name, wanted: Annotated[Reprioritise, body(Reprioritise)]) -> Response:
+@router.post("/{job}/priority", **says(Job, takes=PriorityChange))
+def reprioritise(
+    caller: Editing, job: Name, wanted: Annotated[PriorityChange, body(PriorityChange)]
+) -> Response:
     """Another priority class."""
     return _respecified(
         caller,
@@ -224,7 +217,7 @@ def cancel(caller: Editing, job: Name) -> Response:
     return caller.change("job.cancelled", f"job {job}", do)
 
 
-@router.get("/{job}/explain", **says(Explained))
+@router.get("/{job}/explain", **says(JobExplanation))
 def explain(caller: Asking, job: Name, limit: Limit = 20) -> Response:
     """Why the job has the size it has, what it waits for, and the decisions that led there."""
     with caller.reading() as tx:

@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.nodes import UNSEEN_S, Node, NodeWanted
 from elastane.api.reading import check_remark
-from elastane.api.rest import UNSEEN_S, Node, NodeChange, NodeWanted, Page
+from elastane.api.rest import NodeChange, Page
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import body, reply, response
 from elastane.controller.rest.caller import Asking, Editing, Editor

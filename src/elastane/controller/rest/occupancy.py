@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter, Response
 
-from elastane.api.rest import Occupancy, Page
+from elastane.api.rest import Page
+from elastane.api.usage import Occupancy
 from elastane.controller.access.roles import Target
 from elastane.controller.occupancy import occupied
 from elastane.controller.rest.bodies import reply, response

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from sqlalchemy import Connection
 
-from elastane.api.rest import Change, Config
+from elastane.api.config import Change, Config
 from elastane.controller.declared import Kind, mentions
 from elastane.controller.rest.problems import Refusal
 from elastane.controller.store import jobs, tokens

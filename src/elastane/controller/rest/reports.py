@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
 from elastane.api.reading import check_name
-from elastane.api.rest import Capacity, Metric, Notice, Price, Report
+from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import body
 from elastane.controller.rest.caller import Changing

@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from elastane.api.errors import BadField
 from elastane.api.reading import check_name, check_remark
-from elastane.api.rest import MadeToken, NewToken, Page, Role, Token
+from elastane.api.rest import MadeToken, NewToken, Page
+from elastane.api.tokens import Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.rest import caps

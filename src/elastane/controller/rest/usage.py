@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Response
 
 from elastane.api.errors import BadField
 from elastane.api.printable import one_line
-from elastane.api.rest import Usage, UsageRow
+from elastane.api.usage import Usage, UsageRow
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import reply, response
 from elastane.controller.rest.caller import Asking

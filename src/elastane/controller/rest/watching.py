@@ -13,7 +13,7 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from elastane.api.rest import Event
+from elastane.api.history import Event
 from elastane.controller.access.roles import Principal, Target
 from elastane.controller.rest.caller import Asking, Caller
 from elastane.controller.rest.caps import limits_of

@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import Connection, case, func, select
 
-from elastane.api.rest import UsageRow
+from elastane.api.usage import UsageRow
 from elastane.controller.store import rows
 from elastane.controller.store.tables import jobs, usage
 

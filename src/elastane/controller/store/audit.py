@@ -4,8 +4,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
+from elastane.api.history import AuditLine
 from elastane.api.printable import LONGEST, storable
-from elastane.api.rest import AuditLine, Page
+from elastane.api.rest import Page
 from elastane.controller.store.tables import audit
 
 LONGEST_NAME = 300

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elastane.api.rest import Check, HealthProblem
+from elastane.api.health import Check, HealthProblem
 
 UNUSABLE: frozenset[Check] = frozenset({"file", "integrity", "age"})
 """While one of these fails, nothing is read from the store and nothing is written to it: what it holds may be

@@ -7,8 +7,10 @@ import msgspec
 from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.foreign import Malformed
+from elastane.api.history import DecisionRecord
+from elastane.api.job_records import Explanation, Grant
 from elastane.api.plans import Decision
-from elastane.api.rest import Decided, Explained, Explanation, Grant, Job, Page
+from elastane.api.rest import Job, JobExplanation, Page
 from elastane.controller.standing import AT_REST, stopped_for_others
 from elastane.controller.store import events, jobs
 from elastane.controller.store.columns import JsonColumn, is_moment, text_of
@@ -102,9 +104,9 @@ def _is_stop(decision: Decision) -> bool:
     return decision.action == "preempt" and not stopped_for_others(decision)
 
 
-def explained(tx: Connection, job: Job, limit: int) -> Explained:
+def explained(tx: Connection, job: Job, limit: int) -> JobExplanation:
     """Why a job has the size it has, and its newest decisions."""
-    return Explained(
+    return JobExplanation(
         job=job.name,
         state=job.state,
         wanted=job.wanted,
@@ -114,7 +116,7 @@ def explained(tx: Connection, job: Job, limit: int) -> Explained:
     )
 
 
-def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[Decided]:
+def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> Page[DecisionRecord]:
     """A job's decisions, newest first."""
     query = select(decisions).where(decisions.c.job == job).order_by(decisions.c.id.desc()).limit(limit + 1)
     if before is not None:
@@ -124,14 +126,14 @@ def newest(tx: Connection, job: str, limit: int, before: int | None = None) -> P
     return Page(items=items, after=str(items[-1].id) if len(found) > limit else "")
 
 
-def _decided(row: Row[Any]) -> Decided:
+def _decided(row: Row[Any]) -> DecisionRecord:
     time_s = row.time_s if is_moment(row.time_s) else 0.0
     try:
         decision, sentences = _decision_in(row.decision), _sentences_in(row.sentences)
     except Malformed as error:
         said = (f"The record of this decision cannot be read: {error}.",)
-        return Decided(id=row.id, time_s=time_s, action="unreadable", workers={}, sentences=said)
-    return Decided(
+        return DecisionRecord(id=row.id, time_s=time_s, action="unreadable", workers={}, sentences=said)
+    return DecisionRecord(
         id=row.id,
         time_s=time_s,
         action="stop" if _is_stop(decision) else decision.action,

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, delete, insert, select, update
 
+from elastane.api.config import Change, Config
 from elastane.api.errors import BadInput
 from elastane.api.foreign import Malformed
 from elastane.api.printable import one_line
-from elastane.api.rest import Change, Config
 from elastane.controller.declared import KINDS, Document, Kind, check, config_of, documents_of, name_of
 from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed

@@ -5,8 +5,8 @@ from typing import TypeAlias
 from sqlalchemy import Connection, func, insert, or_, select
 
 from elastane.api.foreign import Malformed
+from elastane.api.history import Event
 from elastane.api.printable import storable
-from elastane.api.rest import Event
 from elastane.controller.store.columns import JsonColumn, is_moment, text_of
 from elastane.controller.store.tables import events
 

@@ -9,9 +9,11 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, 
 from sqlalchemy.exc import IntegrityError
 
 from elastane.api.errors import BadInput
+from elastane.api.job_records import ENDED, Explanation, Grant, HeldWorkers, ObservedJob, State
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Decision
-from elastane.api.rest import ENDED, Explanation, Grant, Held, Job, JobSummary, Observed, Page, State, Use
+from elastane.api.rest import Job, JobSummary, Page
+from elastane.api.usage import Use
 from elastane.controller.ending import Ending, forget_at_s
 from elastane.controller.noting import Noted
 from elastane.controller.placing import still_held
@@ -359,13 +361,15 @@ def grant(tx: Connection, decision: Decision, given: Grant, explained: Explanati
     return before
 
 
-def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
+def _expecting(before: Job, given: Grant, now_s: float) -> ObservedJob:
     """What a job may hold until it is looked at again, and what it is expected to hold."""
     seen = before.observed.held
     counts = still_held(
         {pool: one.workers for pool, one in seen.items()}, before.grant.workers, given.workers
     )
-    held = {pool: _counting(seen.get(pool, Held(workers=0)), workers) for pool, workers in counts.items()}
+    held = {
+        pool: _counting(seen.get(pool, HeldWorkers(workers=0)), workers) for pool, workers in counts.items()
+    }
     total, granted = sum(given.workers.values()), sum(before.grant.workers.values())
     came = sum(one.workers - one.absent + one.lost for one in seen.values())
     grows = total > sum(one.workers for one in held.values())
@@ -378,7 +382,7 @@ def _expecting(before: Job, given: Grant, now_s: float) -> Observed:
     )
 
 
-def _counting(seen: Held, workers: int) -> Held:
+def _counting(seen: HeldWorkers, workers: int) -> HeldWorkers:
     """So many may be held; those that nobody has seen are not there."""
     return msgspec.structs.replace(seen, workers=workers, absent=seen.absent + workers - seen.workers)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from elastane.api.rest import Node, NodeWanted
+from elastane.api.nodes import Node, NodeWanted
 from elastane.controller.store.database import changed
 from elastane.controller.store.tables import nodes
 

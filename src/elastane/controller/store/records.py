@@ -11,9 +11,10 @@ from sqlalchemy import Row
 
 from elastane.api.foreign import Malformed
 from elastane.api.job_checks import check_numbers
+from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob, State, Wanted
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.printable import one_line
-from elastane.api.rest import Explanation, Grant, Held, Observed, State, Use, Wanted
+from elastane.api.usage import Use
 from elastane.controller.store.columns import JsonColumn, is_amount, is_integer, is_moment, text_of
 
 SHOWN = 60
@@ -22,7 +23,7 @@ SHOWN = 60
 # The same specs are read again at every turn, and are values.
 _spec_in = lru_cache(maxsize=20_000)(JsonColumn[JobSpec](JobSpec, check_numbers))
 _grant_in = JsonColumn[Grant](Grant)
-_observed_in = JsonColumn[Observed](Observed)
+_observed_in = JsonColumn[ObservedJob](ObservedJob)
 _explanation_in = JsonColumn[Explanation](Explanation)
 _uses_in = JsonColumn[tuple[Use, ...]](tuple[Use, ...])
 
@@ -61,7 +62,7 @@ class Record(NamedTuple):
 
     spec: JobSpec
     grant: Grant
-    observed: Observed
+    observed: ObservedJob
     plain: Mapping[str, Any]
     unreadable: str
     guessed: str
@@ -78,7 +79,7 @@ def record_of(row: Row[Any]) -> Record:
         if not possible(value):
             wrong.append(f"{name}: {one_line(repr(value), SHOWN)} is not a possible value")
             plain[name] = instead
-    spec, grant, observed = UNKNOWN, Grant(), Observed()
+    spec, grant, observed = UNKNOWN, Grant(), ObservedJob()
     try:
         spec = _own_spec(columns)
     except Malformed as error:
@@ -111,15 +112,15 @@ def _own_spec(columns: Mapping[str, Any]) -> JobSpec:
     return spec
 
 
-def _charged(columns: Mapping[str, Any], spec: JobSpec) -> Observed:
+def _charged(columns: Mapping[str, Any], spec: JobSpec) -> ObservedJob:
     """What a job may hold by its open accounts."""
     if "using" not in columns:
-        return Observed()
+        return ObservedJob()
     devices = spec.resources_per_worker.devices
     held: dict[str, int] = {}
     for use in _uses_in(columns["using"]):
         held[use.pool] = held.get(use.pool, 0) + -(-use.devices // devices)
-    return Observed(held={pool: Held(workers=workers) for pool, workers in held.items()})
+    return ObservedJob(held={pool: HeldWorkers(workers=workers) for pool, workers in held.items()})
 
 
 def explanation_of(text: object) -> Explanation:
@@ -138,7 +139,7 @@ def uses_of(row: Any) -> tuple[Use, ...] | None:  # noqa: ANN401 - a row of any 
         return None
 
 
-def not_storable(observed: Observed) -> str:
+def not_storable(observed: ObservedJob) -> str:
     """Return why what an engine saw could not be read back; empty: it could."""
     try:
         _observed_in(text_of(observed))

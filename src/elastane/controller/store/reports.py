@@ -6,7 +6,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from elastane.api.foreign import Malformed
 from elastane.api.printable import one_line
-from elastane.api.rest import Capacity, Metric, Price
+from elastane.api.reports import Capacity, Metric, Price
 from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed
 from elastane.controller.store.failures import UnreadableRecord

@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
+from elastane.api.job_records import ENDED, Explanation, Wanted
 from elastane.api.jobs import JobSpec
 from elastane.api.plans import Cause
-from elastane.api.rest import ENDED, Explanation, Job, JobSummary, Terms, Use, Wanted
+from elastane.api.rest import Job, JobSummary
+from elastane.api.usage import Terms, Use
 from elastane.controller.noting import how_it_ended
 from elastane.controller.store.columns import is_moment, text_of
 from elastane.controller.store.records import UNKNOWN, Record, explanation_of, record_of, uses_of

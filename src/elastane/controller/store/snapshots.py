@@ -7,8 +7,8 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from elastane.api.cluster import Draining, JobState, Snapshot
+from elastane.api.config import Config
 from elastane.api.pools import Pool, Restriction
-from elastane.api.rest import Config
 from elastane.api.rules import Rules
 from elastane.controller.limits import departing, limited, priced, restricting
 from elastane.controller.store import documents, nodes, reports

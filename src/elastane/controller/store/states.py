@@ -6,7 +6,7 @@ from sqlalchemy import Row
 
 from elastane.api.cluster import Draining, Holding, JobState
 from elastane.api.jobs import JobSpec
-from elastane.api.rest import Use
+from elastane.api.usage import Use
 from elastane.controller.observing import retried_at_s
 from elastane.controller.store.records import Record, record_of, uses_of
 from elastane.controller.store.rows import ENDS, cost

@@ -4,7 +4,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
-from elastane.api.rest import NewToken, Token
+from elastane.api.rest import NewToken
+from elastane.api.tokens import Token
 from elastane.controller.store.tables import tokens
 
 
