@@ -26,13 +26,11 @@ DEATHS = ("worker.died", "worker.hung")
 
 def exclude(turn: Turn, worker: WorkerId, why: str) -> None:
     """Leaves a worker out because a peer lost it, and has it ended: it must not go on by itself."""
-    draft = turn.about("worker.died", worker, f"{why}; how it ended is not known")
     roster = turn.roster
-    turn.roster = replace(
-        roster,
-        excluded={**roster.excluded, worker: turn.now},
-        untold={**roster.untold, worker: draft},
-    )
+    if not any((kind, worker) in roster.noted for kind in DEATHS):
+        draft = turn.about("worker.died", worker, f"{why}; how it ended is not known")
+        roster = replace(roster, untold={**roster.untold, worker: draft})
+    turn.roster = replace(roster, excluded={**roster.excluded, worker: turn.now})
     turn.tell_agent(Kill(worker=worker))
 
 

@@ -177,7 +177,9 @@ class Stage:
     def kinds(self, *kinds: str) -> list[str]:
         return [event.kind for event in self.events if not kinds or event.kind in kinds]
 
-    def successor(self, *, wait: bool = True, draining: tuple[int, ...] = ()) -> "Stage":
+    def successor(
+        self, *, wait: bool = True, agent: bool = True, draining: tuple[int, ...] = ()
+    ) -> "Stage":
         """The next coordinator, after this one's death: it has the files, and hears from everybody again."""
         roster = fresh_roster(
             self.roster.spec,
@@ -188,7 +190,8 @@ class Stage:
             last=a_line(self.roster.recorded) if self.roster.recorded else None,
         )
         stage = replace(self, roster=roster, actions=[], exits=list(self.exits), alive=set(self.alive))
-        stage.agent(draining=draining)
+        if agent:
+            stage.agent(draining=draining)
         if wait:
             for worker in sorted(stage.alive):
                 stage.worker(worker)

@@ -4,6 +4,7 @@ import pytest
 
 from elastane.api.control import CANNOT_GO_ON, Kill, PeerLost, RunOver, WorkerExit, WorkerFailed
 from elastane.coordinator.deaths import LAST_WORD_S, how_it_ended
+from elastane.coordinator.decide import LISTEN_S
 
 
 def lost(worker: int, peer: int, generation: int = 1) -> PeerLost:
@@ -90,6 +91,18 @@ def test_a_death_the_last_coordinator_had_not_told_is_told_by_the_next(training)
     heir.exit(1)
     assert deaths(heir) == [("worker.died", "worker 1", "killed by SIGKILL")]
     assert deaths(heir.successor()) == []
+
+
+def test_a_death_on_record_is_not_recorded_again_at_the_word_of_a_peer(training) -> None:
+    stage = training(3)
+    stage.exit(1)
+    # The next coordinator hears from the peers first: the agent has not connected to it yet.
+    heir = stage.successor(agent=False)
+    heir.hear(lost(0, 1))
+    heir.wait(LISTEN_S)
+    heir.wait(LAST_WORD_S)
+    assert heir.told(Kill) == [Kill(worker=1)]
+    assert deaths(heir) == []
 
 
 def test_one_that_lives_though_its_peers_lost_it_is_told_to_go_once_that_is_on_record(training) -> None:
