@@ -177,9 +177,7 @@ class Stage:
     def kinds(self, *kinds: str) -> list[str]:
         return [event.kind for event in self.events if not kinds or event.kind in kinds]
 
-    def successor(
-        self, *, wait: bool = True, agent: bool = True, draining: tuple[int, ...] = ()
-    ) -> "Stage":
+    def successor(self, *, wait: bool = True, agent: bool = True, draining: tuple[int, ...] = ()) -> "Stage":
         """The next coordinator, after this one's death: it has the files, and hears from everybody again."""
         roster = fresh_roster(
             self.roster.spec,
