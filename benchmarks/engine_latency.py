@@ -124,7 +124,7 @@ async def measured_on(timed: Timed, repetitions: int) -> Results:
     for attempt in range(1, 1 + max(1, repetitions // GROWTHS_PER_ATTEMPT)):
         start = Start(job=JOB, attempt=attempt, workers=1, spec=timed.spec)
         measured["submit" if attempt == 1 else "resume"].append(await timed.change(start, 1))
-        # Until the warm server has imported all, a growth would measure that.
+        # Until the fork server has imported all, a growth would measure that.
         await timed.until(lambda seen: seen.target == seen.workers == 1)
         for _ in range(GROWTHS_PER_ATTEMPT):
             await timed.calm()

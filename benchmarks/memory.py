@@ -46,12 +46,12 @@ def of_ddp(job: Job, workers: int) -> float:
 
 
 def of_elastane(job: Job, workers: int, copies: str) -> tuple[float, float]:
-    """Of the workers, and of the agent, the coordinator and the warm server together."""
+    """Of the workers, and of the agent, the coordinator and the fork server together."""
     with ElastaneRun(job, job.out / "logs", start=workers, most=workers, copies=copies) as run:
         run.wait(run.run_dir.lock.exists, "the lock of the run")
         run.wait(lambda: len(run.worker_pids()) == workers, "all workers started")
         pids = list(run.worker_pids().values())
-        roles = ("coordinator", "spare", "agent")
+        roles = ("coordinator", "fork-server", "agent")
         others = {process.pid for role in roles for process in run.processes_as(role)} | {run.main.pid}
         with Peak(lambda: pids) as peak, Peak(lambda: list(others)) as other:
             run.finish_in_peace()

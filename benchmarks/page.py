@@ -372,7 +372,7 @@ def memory(found: Results) -> list[str]:
             each), sampled while training. Two repetitions.
             """
         ),
-        table(["", "DDP", "Elastane", "ratio", "agent, coordinator, warm server", "ratio with them"], rows),
+        table(["", "DDP", "Elastane", "ratio", "agent, coordinator, fork server", "ratio with them"], rows),
     ]
 
 

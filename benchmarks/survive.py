@@ -123,7 +123,7 @@ def main() -> int:
 
 @contextmanager
 def warm(path: Path) -> Iterator[tuple[Sequence[str], int]]:
-    """``elastane``, with warm servers forked from one process, which listens at this path, and its pid."""
+    """``elastane``, with fork servers forked from one process, which listens at this path, and its pid."""
     process = subprocess.Popen(
         [sys.executable, "-P", str(WARM / "warm_process.py"), str(path)],
         stdin=subprocess.PIPE,
@@ -151,7 +151,7 @@ def lived(history: History, folder: Path, command: Sequence[str], warm_pid: int)
         history: what is to happen.
         folder: for all of it.
         command: that is ``elastane``.
-        warm_pid: of the process that its warm servers are forked from.
+        warm_pid: of the process that its fork servers are forked from.
 
     Raises:
         RuntimeError: an attempt ended otherwise than it was meant to.

@@ -1,6 +1,6 @@
 """Attempts of two kinds: training where the job's script trains, else small ones.
 
-Arguments: the warm server's command, ``--``, and those of `elastane.attempts`.
+Arguments: the fork server's command, ``--``, and those of `elastane.attempts`.
 """
 
 import os

@@ -267,7 +267,7 @@ class Controllers:
 
 
 @contextmanager
-def warm_server(folder: Path):
+def fork_server(folder: Path):
     """What imports torch once for all jobs that train."""
     path = folder / "warm"
     process = subprocess.Popen(
@@ -462,7 +462,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
     places = Places(home)
     names = [f"training-{number}" for number in range(training)]
     with ExitStack() as stack:
-        warm = stack.enter_context(warm_server(folder)) if training else ("none",)
+        warm = stack.enter_context(fork_server(folder)) if training else ("none",)
         agent = (sys.executable, "-S", "-E", str(HERE / "any_agent.py"), *warm, "--")
         controllers = Controllers(wish, folder, agent)
         stack.callback(controllers.close)

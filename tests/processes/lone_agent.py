@@ -1,6 +1,6 @@
 """A run in a process of its own, to be killed.
 
-Arguments: the run directory, the warm server's command, ``--``, the script and its arguments.
+Arguments: the run directory, the fork server's command, ``--``, the script and its arguments.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from elastane.attempts.run_directory import claimed
 
 def main() -> None:
     border = sys.argv.index("--")
-    root, spares, (script, *args) = Path(sys.argv[1]), sys.argv[2:border], sys.argv[border + 1 :]
+    root, fork_server, (script, *args) = Path(sys.argv[1]), sys.argv[2:border], sys.argv[border + 1 :]
     spec = RunSpec(name="lone", script=script, args=tuple(args), start=2)
     with claimed(spec, root) as files:
-        asyncio.run(Agent(files, spec, Commands(spares=tuple(spares))).run())
+        asyncio.run(Agent(files, spec, Commands(fork_server=tuple(fork_server))).run())
 
 
 if __name__ == "__main__":

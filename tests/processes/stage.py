@@ -177,13 +177,13 @@ class Stage:
     def __init__(self, root: Path, warm: Path) -> None:
         self._root = root
         client = (sys.executable, "-S", "-E", str(Path(__file__).with_name("warm_client.py")), str(warm))
-        self.commands = Commands(spares=client)
+        self.commands = Commands(fork_server=client)
         self._runs = 0
 
     def program(self, module: str) -> tuple[str, ...]:
         """The command of a program of elastane whose runs begin at once; its arguments follow."""
         main = Path(__file__).with_name("warm_main.py")
-        return (sys.executable, "-P", str(main), module, *self.commands.spares, "--")
+        return (sys.executable, "-P", str(main), module, *self.commands.fork_server, "--")
 
     def play(
         self,

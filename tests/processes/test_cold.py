@@ -74,7 +74,7 @@ def under_hash_seed(seed, log, *words):
 
 def spare_of(files):
     rows = json.loads(elastane("ps", str(files.root), "--json").stdout)
-    return next((row for row in rows if row["role"] == "spare"), {"pid": None, "state": ""})
+    return next((row for row in rows if row["role"] == "fork-server"), {"pid": None, "state": ""})
 
 
 def test_what_a_script_orders_by_a_set_is_the_same_in_every_process_and_attempt(stage, tmp_path):
@@ -90,7 +90,7 @@ def test_what_a_script_orders_by_a_set_is_the_same_in_every_process_and_attempt(
         first = spare_of(files)["pid"]
         # Python would draw another seed for the next server, and the joiner comes from that one.
         os.kill(first, signal.SIGKILL)
-        eventually(lambda: spare_of(files)["pid"] != first, "another warm server is started")
+        eventually(lambda: spare_of(files)["pid"] != first, "another fork server is started")
         eventually(lambda: spare_of(files)["state"] == "ready", "it has imported all")
         assert paced(files, "resize", str(files.root), "2", "--wait", "--json")["workers"] == [0, 1]
         paced(files, "stop", str(files.root), "--wait", "--json")

@@ -1,4 +1,4 @@
-"""Steps need no control plane: coordinator, warm server and agent may die, and are replaced or followed."""
+"""Steps need no control plane: coordinator, fork server and agent may die, and are replaced or followed."""
 
 import asyncio
 import os
@@ -87,9 +87,9 @@ def test_one_coordinator_after_the_other_dies(stage, assert_undisturbed):
     assert len(ended.events("coordinator.died")) == 3
 
 
-def test_the_warm_server_dies_and_workers_come_from_the_next(stage, assert_undisturbed):
+def test_the_fork_server_dies_and_workers_come_from_the_next(stage, assert_undisturbed):
     async def story(running):
-        kill(await running.until_step(4), "spare")
+        kill(await running.until_step(4), "fork-server")
         await running.resize(3)
         await running.until_event("worker.ready", "worker 2")
         await running.pace(lambda answer: 2 in member_states(answer))
@@ -105,9 +105,9 @@ def test_with_the_agent_everything_ends(stage, tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("lone_agent.py")), str(tmp_path / "run")]
     options = ["--", str(SCRIPTS / "training.py"), "--paced-from=5"]
     files = RunDir(tmp_path / "run")
-    with subprocess.Popen([*command, *stage.commands.spares, *options]) as agent:
+    with subprocess.Popen([*command, *stage.commands.fork_server, *options]) as agent:
         try:
-            # Coordinator, the one that stands by, warm server, two workers.
+            # Coordinator, the one that stands by, fork server, two workers.
             eventually(lambda: len(read_pids(files, 4)) == 5, "four steps are made and somebody stands by")
             pids = read_pids(files, 4)
         finally:

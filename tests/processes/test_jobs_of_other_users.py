@@ -80,7 +80,7 @@ def lead(name, target):
     if os.path.lexists(name):
         os.rename(name, name + ".was")
     os.symlink(target, name)
-lead(logs + "/spares.log", home + "/cluster.json")
+lead(logs + "/fork-server.log", home + "/cluster.json")
 lead(logs + "/worker-7.log", home + "/cluster.json")
 lead(run_dir + "/secret", home + "/cluster.json")
 lead(run_dir + "/ledger.jsonl.new", home + "/cluster.json")
@@ -130,7 +130,7 @@ def test_operators_look_at_a_job_of_another_user_change_it_and_end_it(cluster: U
     cluster.submit("watched", "blue", cluster.honest, "--", 100000, 0.02)
     eventually(lambda: cluster.steps("watched") > 2, "it trains")
     rows = json.loads(cluster.elastane("ps", "watched", "--json").stdout)
-    # Agent, coordinators, warm server and workers, each of them that user's.
+    # Agent, coordinators, fork server and workers, each of them that user's.
     assert {"agent", "coordinator", "worker"} <= {row["role"] for row in rows}
     started = [row["pid"] for row in rows if row["pid"] is not None]
     assert set(started) <= set(processes_of({uid_of(cluster.blue)}))
@@ -179,7 +179,7 @@ def test_links_in_a_run_directory_lead_the_controller_to_nothing_of_roots(cluste
     shown = ""
     deadline = time.monotonic() + 120
     while cluster.job("links")["state"] not in {"finished", "failed"} and time.monotonic() < deadline:
-        for process in ("0", "7", "spares"):
+        for process in ("0", "7", "fork-server"):
             shown += cluster.elastane("logs", "links", process, "--job", code=None).stdout
     cluster.elastane("cancel", "links", code=None)
     cluster.ended("links")

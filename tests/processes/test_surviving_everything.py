@@ -234,7 +234,7 @@ def kill_workers(attempts, *others: str) -> None:
             os.kill(row.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("others", [(), ("coordinator",), ("coordinator", "spare")])
+@pytest.mark.parametrize("others", [(), ("coordinator",), ("coordinator", "fork-server")])
 def test_every_copy_of_the_state_dies_and_the_run_has_another_attempt(
     attempts, assert_as_if_nothing_happened, others
 ):

@@ -1,4 +1,4 @@
-"""What an agent starts instead of a cold warm server; needs nothing but the standard library.
+"""What an agent starts instead of a cold fork server; needs nothing but the standard library.
 
 Passes its own descriptors on to ``warm_process.py`` and lives as long as the server it gets for them. Killed,
 it takes the server with it: the agent closes the server's standard input.

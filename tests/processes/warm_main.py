@@ -1,6 +1,6 @@
-"""A program of elastane with warm servers from the session's warm process, so that a run begins at once.
+"""A program of elastane with fork servers from the session's warm process, so that a run begins at once.
 
-Arguments: the module with its ``main``, the warm server's command, ``--``, and the arguments of the program.
+Arguments: the module with its ``main``, the fork server's command, ``--``, and the arguments of the program.
 """
 
 import sys
@@ -11,7 +11,7 @@ from elastane.agent.processes import Commands
 
 if __name__ == "__main__":
     module, border = sys.argv[1], sys.argv.index("--")
-    commands = Commands(spares=tuple(sys.argv[2:border]))
+    commands = Commands(fork_server=tuple(sys.argv[2:border]))
     sys.argv[1:] = sys.argv[border + 1 :]
     agent.Commands = lambda: commands
     import_module(module).main()

@@ -1,4 +1,4 @@
-"""Imports torch once for the whole test session; each run's warm server is forked from here.
+"""Imports torch once for the whole test session; each run's fork server is forked from here.
 
 Started with the path of a Unix socket. A client (``warm_client.py``) sends its command line and four
 descriptors, gets the process id of its server, and lives as long as that does.

@@ -1,4 +1,4 @@
-"""The agent: keeps a coordinator, a warm server and as many workers alive as the coordinator wants."""
+"""The agent: keeps a coordinator, a fork server and as many workers alive as the coordinator wants."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,18 @@ import msgspec
 
 from elastane.agent.coordinators import Coordinators
 from elastane.agent.directory import DirectoryGuard
+from elastane.agent.fork_server import (
+    ForkServerHandle,
+    ForkServerMessage,
+    ForkServerReady,
+    WorkerExited,
+    WorkerForked,
+)
 from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, awaits_data, is_hung, observed
 from elastane.agent.link import Link
-from elastane.agent.processes import Commands, Watch, start_coordinator, start_spares
+from elastane.agent.processes import Commands, Watch, start_coordinator, start_fork_server
 from elastane.agent.restarts import Deaths
 from elastane.agent.staff import Staff, ended, hired, started, still_asked
-from elastane.agent.warm import Exited, Ready, Started, WarmServer
 from elastane.api.control import (
     AgentReport,
     Kill,
@@ -70,7 +76,7 @@ class Agent:
         self._first_term = 1 if resumed is None else resumed.first_term
         self._stopping = False
         self._coordinators: Coordinators | None = None
-        self._warm: WarmServer | None = None
+        self._fork_server: ForkServerHandle | None = None
         self._watches: dict[WorkerId, Watch] = {}
         self._codes: dict[WorkerId, asyncio.Future[int]] = {}
         self._pulses: dict[WorkerId, Pulse] = {}
@@ -144,7 +150,7 @@ class Agent:
                     group.create_task(self._watch_beats()),
                     group.create_task(self._watch_directory()),
                 ]
-                group.create_task(self._keep_warm_server())
+                group.create_task(self._keep_fork_server())
                 over = await self._outcome()
                 await self._say_farewell(over)
                 for task in keeping:
@@ -167,19 +173,19 @@ class Agent:
         code, deaths = await self._coordinators.keep()
         self._give_up("coordinator", code, deaths)
 
-    async def _keep_warm_server(self) -> None:
+    async def _keep_fork_server(self) -> None:
         deaths = Deaths(within_s=60)
         while True:
-            child = start_spares(
+            child = start_fork_server(
                 self._commands,
                 self._run_dir,
                 lifeline=self._lifeline,
                 threads=self._spec.threads,
                 debug=self._spec.debug,
             )
-            self._warm = WarmServer(child)
+            self._fork_server = ForkServerHandle(child)
             try:
-                listening = self._group.create_task(self._listen_to(self._warm))
+                listening = self._group.create_task(self._listen_to(self._fork_server))
                 code = await child.ended()
                 # A worker may have inherited its output, and keep it open.
                 await asyncio.wait((listening,), timeout=LAST_WORDS_S)
@@ -188,22 +194,24 @@ class Agent:
                 child.kill()
                 await child.ended()
                 child.close()
-                self._warm = None
+                self._fork_server = None
                 self._orphan()
             deaths = deaths.another(time.monotonic(), code)
             if self._over is None and deaths.too_many:
-                self._give_up("spares", code, deaths)
+                self._give_up("fork-server", code, deaths)
             if self._over is not None:
                 return
 
-    async def _listen_to(self, warm: WarmServer) -> None:
+    async def _listen_to(self, fork_server: ForkServerHandle) -> None:
         try:
-            async for said in warm.lines():
-                self._hear_warm_server(said)
+            async for message in fork_server.messages():
+                self._handle_fork_server_message(message)
         except Malformed as error:
             # Its workers live on, and another server follows.
-            self._write_log("spares", f"the agent ended the warm server {warm.child.pid}: {error}")
-            warm.child.kill()
+            self._write_log(
+                "fork-server", f"the agent ended the fork server {fork_server.child.pid}: {error}"
+            )
+            fork_server.child.kill()
 
     def _write_log(self, process: str, line: str) -> None:
         """Append a line to the log of a process; a full disk takes nothing more."""
@@ -220,35 +228,35 @@ class Agent:
     # -- workers --------------------------------------------------------------------------------------------
 
     def _hire(self) -> None:
-        warm = self._warm
+        fork_server = self._fork_server
         # One that still imports would start them much later, however few are wanted by then.
-        if self._over is not None or self._stopping or warm is None or warm.state != "ready":
+        if self._over is not None or self._stopping or fork_server is None or fork_server.state != "ready":
             return
         if self._spec.debug and self._staff.exits:
             return  # nobody replaces a worker under a debugger
         self._staff, numbers = hired(self._staff)
         for worker in numbers:
             self._beats.clear(worker)
-            warm.ask(worker)
+            fork_server.ask(worker)
 
-    def _hear_warm_server(self, said: Started | Exited | Ready) -> None:
-        match said:
-            case Ready():
-                if self._warm is not None:
-                    self._warm.state = "ready"
+    def _handle_fork_server_message(self, message: ForkServerMessage) -> None:
+        match message:
+            case ForkServerReady():
+                if self._fork_server is not None:
+                    self._fork_server.state = "ready"
                     self._staff = still_asked(self._staff)
                     for worker in self._staff.asked:
-                        self._warm.ask(worker)
+                        self._fork_server.ask(worker)
                 self._hire()
-            case Started(worker, pid):
+            case WorkerForked(worker, pid):
                 self._staff = started(self._staff, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()
                 self._group.create_task(self._watch_worker(worker, pid))
-            case Exited(worker, 0, code):
-                # The warm server could not fork it. The machine needs a moment, and the coordinator counts.
+            case WorkerExited(worker, 0, code):
+                # The fork server could not fork it. The machine needs a moment, and the coordinator counts.
                 self._staff = ended(self._staff, WorkerExit(worker=worker, pid=0, code=code))
                 asyncio.get_running_loop().call_later(START_AGAIN_S, self._hire)
-            case Exited(worker, _, code):
+            case WorkerExited(worker, _, code):
                 future = self._codes.get(worker)
                 if future is not None and not future.done():
                     future.set_result(code)
@@ -281,7 +289,7 @@ class Agent:
             asyncio.get_running_loop().call_later(GRACE_S, self._finish, over)
 
     async def _exit_code(self, worker: WorkerId) -> int:
-        """Only its parent, the warm server, learns it; without one, a worker counts as killed."""
+        """Only its parent, the fork server, learns it; without one, a worker counts as killed."""
         try:
             async with asyncio.timeout(EXIT_CODE_S):
                 return await self._codes[worker]
@@ -289,7 +297,7 @@ class Agent:
             return KILLED
 
     def _orphan(self) -> None:
-        """Nobody will ever tell the exit codes of those whose warm server has died."""
+        """Nobody will ever tell the exit codes of those whose fork server has died."""
         for code in self._codes.values():
             if not code.done():
                 code.set_result(KILLED)
@@ -344,7 +352,7 @@ class Agent:
                 self._finish(message)
 
     def _report(self) -> AgentReport:
-        warm, coordinators = self._warm, self._coordinators
+        fork_server, coordinators = self._fork_server, self._coordinators
         standby = None if coordinators is None else coordinators.standby_pid
         return AgentReport(
             pid=os.getpid(),
@@ -354,7 +362,9 @@ class Agent:
                 ProcessInfo(role="worker", pid=pid, worker=worker)
                 for worker, pid in sorted(self._staff.living.items())
             ),
-            spares=() if warm is None else (ProcessInfo(role="spare", pid=warm.child.pid, state=warm.state),),
+            fork_servers=()
+            if fork_server is None
+            else (ProcessInfo(role="fork-server", pid=fork_server.child.pid, state=fork_server.state),),
             standby=()
             if standby is None
             else (ProcessInfo(role="coordinator", pid=standby, state="standby"),),
@@ -382,9 +392,9 @@ class Agent:
         self._killed.set()
         for watch in self._watches.values():
             watch.send(signal.SIGKILL)
-        if self._warm is not None:
+        if self._fork_server is not None:
             # What it has said until its end is still heard: a worker it forked just now is ended too.
-            self._warm.child.kill()
+            self._fork_server.child.kill()
 
     async def _all_left(self) -> None:
         for watch in list(self._watches.values()):

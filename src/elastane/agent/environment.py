@@ -22,7 +22,7 @@ def process_environment(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_environment(own: Mapping[str, str], threads: int) -> dict[str, str]:
-    """Return the environment of workers, and of the warm server that forks them.
+    """Return the environment of workers, and of the fork server that forks them.
 
     Args:
         own: the environment of the process that starts it.

@@ -25,7 +25,7 @@ class Commands:
     """
 
     coordinator: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.coordinator")
-    spares: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.runtime.fork_server")
+    fork_server: tuple[str, ...] = (sys.executable, "-P", "-m", "elastane.runtime.fork_server")
 
 
 class Watch:
@@ -165,11 +165,11 @@ def start_coordinator(commands: Commands, run_dir: RunDir, *, socket_fd: int, li
     return Child(command, run_dir.log("coordinator"), pass_fds=(socket_fd, lifeline), hears=True)
 
 
-def start_spares(
+def start_fork_server(
     commands: Commands, run_dir: RunDir, *, lifeline: int, threads: int, debug: bool = False
 ) -> Child:
-    """Start a warm server; to ``debug``, its workers get the standard streams of this process."""
-    command = (*commands.spares, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
+    """Start a fork server; to ``debug``, its workers get the standard streams of this process."""
+    command = (*commands.fork_server, "--run-dir", str(run_dir.root), "--lifeline", str(lifeline))
     # Copies, because the server's own standard streams are pipes and a log.
     streams = tuple(os.dup(standard) for standard in (0, 1, 2)) if debug else ()
     if streams:
@@ -177,7 +177,7 @@ def start_spares(
     try:
         return Child(
             command,
-            run_dir.log("spares"),
+            run_dir.log("fork-server"),
             pass_fds=(lifeline, *streams),
             hears=True,
             speaks=True,

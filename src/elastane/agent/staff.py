@@ -17,7 +17,7 @@ class Staff:
         target: how many should live.
         draining: those asked to leave, as the coordinator said.
         following: number of the next worker; none is used twice.
-        asked: workers a warm server was asked for and that have not started yet.
+        asked: workers a fork server was asked for and that have not started yet.
         living: process ids.
         exits: latest ones, oldest first.
         by_hand: a human has said how many should live.
@@ -40,7 +40,7 @@ def hired(staff: Staff) -> tuple[Staff, tuple[WorkerId, ...]]:
 
 
 def still_asked(staff: Staff) -> Staff:
-    """Of those a dead warm server was asked for, the ones that are still missing."""
+    """Of those a dead fork server was asked for, the ones that are still missing."""
     return replace(staff, asked=staff.asked[: max(0, staff.target - len(staff.living))])
 
 

@@ -230,7 +230,7 @@ class Dismiss(Message, frozen=True, kw_only=True):
 class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the run: a row of ``elastane ps``, keys as there."""
 
-    role: Literal["worker", "coordinator", "agent", "spare"]
+    role: Literal["worker", "coordinator", "agent", "fork-server"]
     pid: int
     worker: WorkerId | None = None
     generation: int | None = None
@@ -273,7 +273,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
         target: how many workers it keeps alive.
         term: of the coordinator it has started last.
         workers: the living ones.
-        spares: the warm servers that workers are forked from.
+        fork_servers: the fork servers that workers are forked from.
         standby: the process that will be the next coordinator.
         exits: of the run so far, oldest first; of a long run only the last few hundred.
         draining: the last `SetTarget`'s ``drain``.
@@ -286,7 +286,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
     target: int
     term: int
     workers: tuple[ProcessInfo, ...] = ()
-    spares: tuple[ProcessInfo, ...] = ()
+    fork_servers: tuple[ProcessInfo, ...] = ()
     standby: tuple[ProcessInfo, ...] = ()
     exits: tuple[WorkerExit, ...] = ()
     draining: tuple[WorkerId, ...] = ()

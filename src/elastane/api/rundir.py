@@ -122,5 +122,5 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "logs"
 
     def log(self, process: str) -> Path:
-        """The log of one process: ``coordinator``, ``spares`` or ``worker-3``."""
+        """The log of one process: ``coordinator``, ``fork-server`` or ``worker-3``."""
         return self.logs / f"{process}.log"

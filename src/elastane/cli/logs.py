@@ -16,7 +16,7 @@ def logs(  # noqa: PLR0917 - options of a verb
         str | None,
         typer.Argument(
             metavar="PROCESS",
-            help="A worker's number, or agent, coordinator, spares. Default: all.",
+            help="A worker's number, or agent, coordinator, fork-server. Default: all.",
             show_default=False,
         ),
     ] = None,

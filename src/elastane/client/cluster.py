@@ -281,7 +281,7 @@ class Cluster:
 
         Args:
             name: of the job.
-            process: ``agent``, ``coordinator``, ``spares`` or ``worker-3``.
+            process: ``agent``, ``coordinator``, ``fork-server`` or ``worker-3``.
             offset: first byte; negative: from the end.
         """
         answer = self._ask(

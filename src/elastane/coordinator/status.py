@@ -37,12 +37,12 @@ def state_of(roster: Roster) -> str:
 
 
 def processes(roster: Roster) -> tuple[ProcessInfo, ...]:
-    """Agent, coordinator, the one that stands by, warm servers and workers that live, as last heard."""
+    """Agent, coordinator, the one that stands by, fork servers and workers that live, as last heard."""
     agent = roster.agent
     pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}
     first = () if agent is None else (ProcessInfo(role="agent", pid=agent.pid, state="running"),)
     own = ProcessInfo(role="coordinator", pid=roster.pid, state=f"term {roster.term}")
-    others = () if agent is None else agent.standby + agent.spares
+    others = () if agent is None else agent.standby + agent.fork_servers
     workers = (
         _worker(roster, worker, roster.reports.get(worker), pids.get(worker, 0)) for worker in roster.started
     )

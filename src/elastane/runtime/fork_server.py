@@ -1,4 +1,4 @@
-"""The warm server: imports what every worker needs once, then forks workers that start at once.
+"""The fork server: imports what every worker needs once, then forks workers that start at once.
 
 ``{"start": 3}`` on standard input forks worker 3; ``{"ready": true}``, ``{"started": 3, "pid": p}`` and
 ``{"exited": 3, "pid": p, "code": c}`` come back on standard output. It only imports and never computes:

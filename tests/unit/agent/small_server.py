@@ -1,4 +1,4 @@
-"""An honest small stand-in for the warm server: forks workers that take part in everything but train.
+"""An honest small stand-in for the fork server: forks workers that take part in everything but train.
 
 A worker reports ready, adopts what is proposed, finishes when told to stop, and leaves when dismissed. A file
 ``hang-N`` in the run directory makes worker N stop its heart within a step.

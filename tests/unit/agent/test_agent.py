@@ -94,11 +94,11 @@ def staged(tmp_path, monkeypatch):
     def play(
         story,
         *,
-        spares: tuple[str, ...] = SMALL,
+        fork_server: tuple[str, ...] = SMALL,
         coordinator: tuple[str, ...] = Commands().coordinator,
         **wishes: int,
     ):
-        running = Running(tmp_path, Commands(coordinator, spares), **wishes)
+        running = Running(tmp_path, Commands(coordinator, fork_server), **wishes)
 
         async def both():
             task = asyncio.create_task(running.agent.run())
@@ -175,7 +175,7 @@ def test_the_run_grows_shrinks_and_survives_its_coordinator(staged) -> None:
     assert running.kinds().count("worker.left") == 1
 
 
-def test_what_is_wanted_once_the_warm_server_has_imported_all_is_what_starts(staged) -> None:
+def test_what_is_wanted_once_the_fork_server_has_imported_all_is_what_starts(staged) -> None:
     """Whoever gives devices back while nothing runs on them yet must not take them again for a moment."""
     late = ("/bin/sh", "-c", 'sleep 1.5; exec "$0" "$@"', *SMALL)
 
@@ -185,7 +185,7 @@ def test_what_is_wanted_once_the_warm_server_has_imported_all_is_what_starts(sta
         await running.until(lambda answer: members(answer) == {0})
         running.agent.drain()
 
-    _, running = staged(story, spares=late, start=3)
+    _, running = staged(story, fork_server=late, start=3)
     assert [event.who for event in running.events() if event.kind == "worker.started"] == ["worker 0"]
 
 
@@ -269,14 +269,14 @@ def test_a_coordinator_that_cannot_start_is_given_up_with_its_last_words(staged)
     assert "no module named websockets" in over.why
 
 
-def test_workers_outlive_the_warm_server_and_new_ones_come_from_the_next(staged) -> None:
+def test_workers_outlive_the_fork_server_and_new_ones_come_from_the_next(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(lambda answer: members(answer) == {0})
-        warm = pid_of(answer, "spare")
+        warm = pid_of(answer, "fork-server")
         os.kill(warm, signal.SIGKILL)
         assert (await running.ask(AskResize(workers=2))).ok
         answer = await running.until(lambda answer: members(answer) == {0, 1})
-        assert pid_of(answer, "spare") != warm
+        assert pid_of(answer, "fork-server") != warm
         # Its parent is gone: the agent itself sees that it dies.
         os.kill(pid_of(answer, "worker", 0), signal.SIGKILL)
         await running.until(lambda answer: members(answer) == {1, 2})
@@ -298,12 +298,12 @@ def test_a_second_thought_ends_everything_at_once(staged) -> None:
     assert [pid for pid in pids if alive(pid)] == []
 
 
-def test_a_warm_server_that_cannot_start_is_given_up_with_its_last_words(staged) -> None:
+def test_a_fork_server_that_cannot_start_is_given_up_with_its_last_words(staged) -> None:
     async def story(running) -> None:
         await running.agent._finished.wait()
 
     broken = (sys.executable, "-c", "raise ImportError('no module named torch')")
-    over, _ = staged(story, spares=broken)
+    over, _ = staged(story, fork_server=broken)
     assert over.code == 1
-    assert "the spares process died 5 times within 60 s" in over.why
+    assert "the fork-server process died 5 times within 60 s" in over.why
     assert "no module named torch" in over.why

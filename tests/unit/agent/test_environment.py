@@ -9,7 +9,7 @@ import pytest
 
 from elastane.agent import processes
 from elastane.agent.environment import process_environment, worker_environment
-from elastane.agent.processes import Commands, start_coordinator, start_spares
+from elastane.agent.processes import Commands, start_coordinator, start_fork_server
 from elastane.api.jobs import JobSpec
 from elastane.api.orders import Start
 from elastane.api.rundir import RunDir
@@ -48,7 +48,7 @@ def environment_started_with(monkeypatch, module, start):
 
 
 @pytest.mark.parametrize("shell", SEEDS)
-@pytest.mark.parametrize("process", ["coordinator", "spares", "agent of a job"])
+@pytest.mark.parametrize("process", ["coordinator", "fork-server", "agent of a job"])
 def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run_dir, shell, process) -> None:
     monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     if shell is not None:
@@ -59,7 +59,7 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
     )
     module, start = {
         "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),
-        "spares": (processes, partial(start_spares, Commands(), run_dir, lifeline=0, threads=1)),
+        "fork-server": (processes, partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1)),
         "agent of a job": (
             starting,
             partial(start_agent, run_dir, order, (), environment_of(wishes, os.environ), run_dir.root),

@@ -1,4 +1,4 @@
-"""The agent and the command line bear a coordinator, or a warm server, that sends what none sends."""
+"""The agent and the command line bear a coordinator, or a fork server, that sends what none sends."""
 
 import asyncio
 import contextlib
@@ -113,7 +113,7 @@ def test_the_controller_takes_garbage_for_no_answer(babbled, garbage):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("said", ["no json", '{"ready": 1}', '{"started": "x"}', "[" * 3000, "y" * 10_000])
-def test_a_warm_server_that_babbles_is_replaced(staged, tmp_path, said):
+def test_a_fork_server_that_babbles_is_replaced(staged, tmp_path, said):
     script = 'if mkdir "$0" 2>/dev/null; then printf "%s\\n" "$1"; sleep 60; else shift; exec "$@"; fi'
     babbling = ("sh", "-c", script, str(tmp_path / "once"), said, *SMALL)
 
@@ -121,6 +121,6 @@ def test_a_warm_server_that_babbles_is_replaced(staged, tmp_path, said):
         await running.until(lambda answer: members(answer) == {0})
         running.agent.drain()
 
-    over, running = staged(story, spares=babbling, start=1)
+    over, running = staged(story, fork_server=babbling, start=1)
     assert over.code == 130
-    assert "ended the warm server" in running.run_dir.log("spares").read_text()
+    assert "ended the fork server" in running.run_dir.log("fork-server").read_text()

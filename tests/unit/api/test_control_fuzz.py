@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastane.agent import warm
+from elastane.agent import fork_server
 from elastane.api import control
 from elastane.api.foreign import DEEPEST, Malformed
 
@@ -16,7 +16,7 @@ DECODERS = {
     "to a worker": control.decode_to_worker,
     "to the agent": control.decode_to_agent,
     "an answer": control.decode_answer,
-    "a line of the warm server": warm.decode_line,
+    "a line of the fork server": fork_server.decode_line,
 }
 MESSAGES = (
     control.WorkerReport(worker=0, pid=1, host="127.0.0.1", port=2, state="ready"),

@@ -249,7 +249,7 @@ def logs(
     caller: Asking,
     job: Name,
     process: Annotated[
-        str, Query(pattern=PROCESS, description="agent, coordinator, spares or worker-N.")
+        str, Query(pattern=PROCESS, description="agent, coordinator, fork-server or worker-N.")
     ] = "worker-0",
     offset: Annotated[
         int, Query(ge=-(2**50), le=2**50, description="First byte; negative: from the end.")

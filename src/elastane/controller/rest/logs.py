@@ -13,7 +13,7 @@ import msgspec
 
 from elastane.client.owner_rights import use_owner_rights
 
-PROCESS = r"^(agent|coordinator|spares|worker-\d{1,9})$"
+PROCESS = r"^(agent|coordinator|fork-server|worker-\d{1,9})$"
 MOST_BYTES = 1 << 20
 DEFAULT_BYTES = 1 << 16
 

@@ -35,6 +35,6 @@ WORDS = {
     TOKENS: "the token's id, as `elastane token list` shows it: tok-0123456789ab",
     EVENT: "the number of an event: 42",
     PRINTABLE: "letters, digits and signs without spaces: 1f0e-2",
-    PROCESS: "agent, coordinator, spares or worker-N: worker-0",
+    PROCESS: "agent, coordinator, fork-server or worker-N: worker-0",
 }
 """What may be written where a parameter must have this form, with an example."""

@@ -1,6 +1,6 @@
 """Which GPU a worker has, and what is pinned so that its kernels give the same bits every time.
 
-Nothing here touches CUDA in the warm server: a process that has cannot fork workers.
+Nothing here touches CUDA in the fork server: a process that has cannot fork workers.
 """
 
 import os

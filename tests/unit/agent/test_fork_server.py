@@ -1,4 +1,4 @@
-"""The real warm server: it forks workers out of one process that has imported everything."""
+"""The real fork server: it forks workers out of one process that has imported everything."""
 
 import json
 import os
