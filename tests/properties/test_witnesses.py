@@ -9,7 +9,7 @@ from elastane.protocol.commit import find_divergence
 from elastane.protocol.layout import Layout
 from elastane.protocol.messages import BEGINNING, Status, Vote
 from elastane.protocol.roles import assign_roles
-from elastane.protocol.transitions.auditing import audited, witnessed
+from elastane.protocol.transitions.audits import find_audited_blocks, find_witnessed_blocks
 from elastane.protocol.transitions.state import MemberState
 from elastane.protocol.tree import find_spans
 
@@ -53,8 +53,8 @@ def test_each_copy_is_audited_or_compared_with_the_one_that_is(workers, blocks, 
     for number in range(1, workers + 1):
         states = [at(me, number * EVERY, workers) for me in everybody]
         for block in range(blocks):
-            auditors = [me.worker for me in states if block in audited(me)]
-            witnesses = [me.worker for me in states if block in witnessed(me)]
+            auditors = [me.worker for me in states if block in find_audited_blocks(me)]
+            witnesses = [me.worker for me in states if block in find_witnessed_blocks(me)]
             assert len(auditors) == 1
             assert len(witnesses) == (workers > 1)
             assert not {*auditors} & {*witnesses}

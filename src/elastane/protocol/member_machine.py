@@ -28,15 +28,15 @@ from elastane.protocol.events import (
     StopRequested,
     StorageRefused,
 )
-from elastane.protocol.transitions.checkpoints import snapshot, snapshot_again
-from elastane.protocol.transitions.dealing import deal_round, start_computing
-from elastane.protocol.transitions.generations import begin_generation, hear_proposal, switch_generation
-from elastane.protocol.transitions.hearing import recall_early, receive
-from elastane.protocol.transitions.release import release
+from elastane.protocol.transitions.assignment import assign_round, start_computing
+from elastane.protocol.transitions.checkpoints import retake_snapshot, take_snapshot
+from elastane.protocol.transitions.generations import begin_generation, receive_proposal, switch_generation
+from elastane.protocol.transitions.inbox import receive_message, retry_early_messages
+from elastane.protocol.transitions.release import release_script
 from elastane.protocol.transitions.state import MemberState
-from elastane.protocol.transitions.summing import announce, reduce, take_sums
-from elastane.protocol.transitions.transfer import publish, serve
-from elastane.protocol.transitions.voting import commit, compare, measure, vote_with
+from elastane.protocol.transitions.sums import announce_sums, reduce_sums, take_sums
+from elastane.protocol.transitions.transfer import publish_values, send_requested_state
+from elastane.protocol.transitions.votes import cast_vote, commit_round, compare_votes, request_measurements
 
 
 class MemberMachine(MemberState):
@@ -52,7 +52,7 @@ class MemberMachine(MemberState):
     def _take(self, event: Event) -> None:  # noqa: C901, PLR0912 - one row per kind of event
         match event:
             case GenerationProposed(generation):
-                hear_proposal(self, generation)
+                receive_proposal(self, generation)
             case RoundEntered():
                 self.round.entered = event
             case Computed(leaf):
@@ -62,41 +62,41 @@ class MemberMachine(MemberState):
                     self.round.final.update(blocks)
                     self.round.parts = parts
             case Measured(ticket):
-                if ticket == self.round.ticket and self.round.asked:
-                    vote_with(self, event)
+                if ticket == self.round.measure_ticket:
+                    cast_vote(self, event)
             case Applied():
                 self.applied = True
-                publish(self)
-                recall_early(self)
+                publish_values(self)
+                retry_early_messages(self)
             case Received(sender, message):
-                receive(self, sender, message)
+                receive_message(self, sender, message)
             case ConnectionLost(peer):
                 # Whoever is in a newer generation that I have not heard of will be named there again.
-                if self.generation is not None and not self.left and peer in self.concerned():
+                if self.generation is not None and not self.left and peer in self.list_watched_peers():
                     self.actions.append(ReportLostPeer(peer, self.generation.number))
             case StopRequested():
                 self.stopping = True
             case CheckpointRequested(after):
                 # Asked again, because the answer had not been heard, it is not kept twice.
-                self.checkpoint_asked = self.checkpoint_asked or self.kept <= after
+                self.checkpoint_requested = self.checkpoint_requested or self.checkpointed_step <= after
             case StorageRefused(refused):
                 self.storage_refused = refused
             case RewriteRequested(writers):
-                snapshot_again(self, writers)
+                retake_snapshot(self, writers)
             case SnapshotTaken(ticket):
-                self.round.snapped = self.round.snapped or ticket == self.round.snapshot
+                self.round.snapshot_taken = self.round.snapshot_taken or ticket == self.round.snapshot_ticket
 
     def _advance(self) -> None:
         switch_generation(self)
         begin_generation(self)
-        release(self)
-        deal_round(self)
+        release_script(self)
+        assign_round(self)
         start_computing(self)
-        announce(self)
-        compare(self)
-        reduce(self)
+        announce_sums(self)
+        compare_votes(self)
+        reduce_sums(self)
         take_sums(self)
-        serve(self)
-        snapshot(self)
-        measure(self)
-        commit(self)
+        send_requested_state(self)
+        take_snapshot(self)
+        request_measurements(self)
+        commit_round(self)

@@ -8,7 +8,7 @@ from elastane.protocol import messages
 from elastane.protocol.actions import TakeSnapshot
 from elastane.protocol.commit import compute_outcome
 from elastane.protocol.layout import Layout
-from elastane.protocol.transitions.checkpoints import snapshot_again, writers
+from elastane.protocol.transitions.checkpoints import choose_writers, retake_snapshot
 
 BLOCKS = 4
 SPREAD = (0, 0, 1, 1)
@@ -40,8 +40,8 @@ def member(
 
 
 def test_without_refusals_whoever_digests_a_block_writes_it():
-    assert writers(member()) == (0, 0, 1, 2)
-    assert writers(member(copies=2)) == (0, 0, 1, 1)
+    assert choose_writers(member()) == (0, 0, 1, 2)
+    assert choose_writers(member(copies=2)) == (0, 0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_without_refusals_whoever_digests_a_block_writes_it():
 )
 def test_others_that_hold_a_block_write_it_for_those_that_were_refused(refused, copies, expected):
     for worker in range(3):
-        assert writers(member(worker, refused=refused, copies=copies)) == expected
+        assert choose_writers(member(worker, refused=refused, copies=copies)) == expected
 
 
 def test_every_vote_that_was_refused_is_in_the_outcome():
@@ -72,23 +72,23 @@ def test_every_vote_that_was_refused_is_in_the_outcome():
 def test_the_settled_state_is_copied_once_more_by_those_who_can():
     for worker, blocks in ((0, (0, 1)), (2, (2, 3))):
         me = member(worker)
-        snapshot_again(me, (0, 2))
+        retake_snapshot(me, (0, 2))
         (action,) = me.actions
         assert (action.blocks, action.writers, action.settled, action.step) == (blocks, (0, 2), True, 9)
     idle = member(1)
-    snapshot_again(idle, (0, 2))
+    retake_snapshot(idle, (0, 2))
     assert idle.actions == []
 
 
 def test_a_block_that_nobody_of_them_has_is_said_instead_of_being_left_out():
     me = member(0, copies=2)
-    snapshot_again(me, (0,))
+    retake_snapshot(me, (0,))
     assert me.actions == [TakeSnapshot(ticket=5, step=9, blocks=(), writers=(0,), settled=True)]
 
 
 def test_a_member_that_is_to_hold_a_block_and_does_not_yet_cannot_write_it():
     me = member(1, copies=2)
     me.held.remove(2)
-    snapshot_again(me, (1, 2))
+    retake_snapshot(me, (1, 2))
     (action,) = me.actions
     assert action.blocks == ()

@@ -9,7 +9,7 @@ from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import FRESH, Layout
 from elastane.protocol.member_machine import MemberMachine
 from elastane.protocol.messages import Leaf, PartialSum
-from elastane.protocol.transitions.voting import conclude
+from elastane.protocol.transitions.votes import conclude_round
 
 LAYOUT = Layout(virtual_ranks=4, blocks=2, units=3, unit_bytes=(1, 1, 1))
 
@@ -191,7 +191,7 @@ def test_a_script_runs_on_once_all_members_have_told_to_have_every_value():
     member, _ = in_a_round_of_two(layout=layout)
     outcome = msgspec.structs.replace(messages.BEGINNING, round=1, step=1, complete=(0, 1))
     member.voted_for = 1
-    conclude(member, outcome)
+    conclude_round(member, outcome)
     member.actions.clear()
     answers = member.handle(events.Applied())
     assert kinds(answers) == ["Send"], "it publishes what it owns"

@@ -3,23 +3,23 @@
 from elastane.protocol.actions import TakeSnapshot
 from elastane.protocol.events import RoundKind
 from elastane.protocol.ownership import spread_blocks
-from elastane.protocol.transitions.auditing import auditors, complete
-from elastane.protocol.transitions.state import MemberState
+from elastane.protocol.transitions.audits import find_auditors, find_complete_members
+from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 
-def snapshot(me: MemberState) -> None:
+def take_snapshot(me: MemberState) -> None:
     """Copy what I am to write of a checkpoint under the computing: nothing changes before the commit."""
     now, entered = me.round, me.round.entered
-    if not (now.started and entered and me.roles) or me.wanted_values or me.wanted_states:
+    if now.phase < RoundPhase.COMPUTING or not (entered and me.roles) or me.wanted_values or me.wanted_states:
         return
-    if now.snapshot or not checkpoint_due(me, entered.kind):
+    if now.snapshot_ticket or not is_checkpoint_due(me, entered.kind):
         return
     me.ticket += 1
-    now.snapshot = me.ticket
-    _copy(me, writers(me))
+    now.snapshot_ticket = me.ticket
+    _copy(me, choose_writers(me))
 
 
-def snapshot_again(me: MemberState, able: tuple[int, ...]) -> None:
+def retake_snapshot(me: MemberState, able: tuple[int, ...]) -> None:
     """Copy the state of a run that has ended, which changes no more: some writers could not write theirs.
 
     Args:
@@ -40,13 +40,13 @@ def snapshot_again(me: MemberState, able: tuple[int, ...]) -> None:
         _copy(me, chosen, settled=True)
 
 
-def writers(me: MemberState) -> tuple[int, ...]:
+def choose_writers(me: MemberState) -> tuple[int, ...]:
     """Per block, who copies and writes it: its auditor, unless storage has refused that one's last part.
 
     All members agree on it, as all know the same outcome of the round before.
     """
     refused = set() if me.outcome is None else set(me.outcome.refused)
-    usual = auditors(me)
+    usual = find_auditors(me)
     if not refused.intersection(usual):
         return usual
     able = [worker for worker in me.generation.workers if worker not in refused] if me.generation else []
@@ -58,7 +58,7 @@ def writers(me: MemberState) -> tuple[int, ...]:
 def _among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
     """Per block, who of some members writes it; None: none of them holds it."""
     if me.layout.copies is None:
-        whole = [worker for worker in complete(me) if worker in able]
+        whole = [worker for worker in find_complete_members(me) if worker in able]
         return tuple(spread_blocks(me.layout.blocks, whole)) if whole else ()
     return tuple(next((holder for holder in some if holder in able), None) for some in me.holders)
 
@@ -75,7 +75,7 @@ def _copy(me: MemberState, chosen: tuple[int | None, ...], *, settled: bool = Fa
     )
 
 
-def checkpoint_due(me: MemberState, kind: RoundKind) -> bool:
+def is_checkpoint_due(me: MemberState, kind: RoundKind) -> bool:
     """An evaluation changes nothing: the state is copied under the next step, or at the end."""
     if kind == "settle":
         return me.layout.checkpoints

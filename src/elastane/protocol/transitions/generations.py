@@ -5,14 +5,14 @@ from elastane.protocol import messages
 from elastane.protocol.actions import EndProcess, FailLostState, LeaveTraining, Send
 from elastane.protocol.layout import FRESH
 from elastane.protocol.roles import add_origin, add_store, assign_roles, find_rooted_blocks
-from elastane.protocol.transitions.hearing import recall_early
-from elastane.protocol.transitions.state import MemberState, all_told
-from elastane.protocol.transitions.transfer import fetch
-from elastane.protocol.transitions.voting import conclude
+from elastane.protocol.transitions.inbox import retry_early_messages
+from elastane.protocol.transitions.state import MemberState, list_awaited_workers
+from elastane.protocol.transitions.transfer import fetch_state
+from elastane.protocol.transitions.votes import conclude_round
 from elastane.protocol.tree import expand_spans, find_spans
 
 
-def hear_proposal(me: MemberState, generation: Generation) -> None:
+def receive_proposal(me: MemberState, generation: Generation) -> None:
     newest = me.newest
     if newest is not None and (generation.number <= newest.number or generation.term < newest.term):
         return
@@ -23,13 +23,13 @@ def hear_proposal(me: MemberState, generation: Generation) -> None:
     if me.committed == FRESH and me.worker not in generation:
         if leaving:
             # Thought to hold something; the others wait to hear that it does not.
-            tell_status(me, generation)
+            send_status(me, generation)
         return
     if generation.planned and me.committed != FRESH and not me.left:
         # Kept beside older ones: a vote may already have promised one of those.
         me.planned[generation.number] = generation
         return
-    adopt(me, generation)
+    adopt_generation(me, generation)
 
 
 def switch_generation(me: MemberState) -> None:
@@ -38,48 +38,42 @@ def switch_generation(me: MemberState) -> None:
     if me.next is None or entered is None or entered.kind != "train":
         return
     if me.applied and (me.layout.copies is None or not me.behind):
-        adopt(me, me.next)
+        adopt_generation(me, me.next)
 
 
-def adopt(me: MemberState, generation: Generation) -> None:
+def adopt_generation(me: MemberState, generation: Generation) -> None:
     """Work in this generation from now on; whatever the older one had under way is void."""
     me.generation = generation
     me.next = None
     me.planned = {n: planned for n, planned in me.planned.items() if n > generation.number}
-    me.begun = me.hopeless = me.told_current = False
+    me.begun = me.cannot_commit = me.current_announced = False
     me.current.clear()
     me.wanted_values.clear()
     me.wanted_states.clear()
-    me.fetches.clear()
-    now = me.round
-    now.begun = now.dealt = now.started = now.asked = now.voted = now.snapped = False
-    now.snapshot = 0
-    now.announced.clear()
-    now.ready.clear()
-    now.summed.clear()
-    now.votes.clear()
+    me.open_fetches.clear()
+    me.round.restart()
     me.statuses = {n: s for n, s in me.statuses.items() if n >= generation.number}
     if me.first_generation == 0:
         me.first_generation = generation.number
-    if me.told(generation):
-        tell_status(me, generation)
+    if me.is_awaited_in(generation):
+        send_status(me, generation)
     else:
-        leave(me)
+        leave_training(me)
     if me.worker not in generation and not generation.planned:
         # The others do again what I have begun of this round: I cannot be a member of it any more.
         me.left = True
-    recall_early(me)
+    retry_early_messages(me)
 
 
-def leave(me: MemberState) -> None:
+def leave_training(me: MemberState) -> None:
     me.left = True
-    if not me.gone:
-        me.gone = True
+    if not me.leave_announced:
+        me.leave_announced = True
         me.voted_for = 0
         me.actions.append(LeaveTraining())
 
 
-def tell_status(me: MemberState, generation: Generation) -> None:
+def send_status(me: MemberState, generation: Generation) -> None:
     now = me.round
     fresh = me.committed == FRESH
     status = messages.Status(
@@ -91,22 +85,22 @@ def tell_status(me: MemberState, generation: Generation) -> None:
         leaves=() if fresh else tuple(now.leaves.values()),
         rooted=() if fresh else find_spans(now.rooted),
         held=find_spans(me.held),
-        keeps=find_spans(me.held & me.should_hold()) if me.has_voted_for(me.committed + 1) else (),
+        keeps=find_spans(me.held & me.find_units_to_hold()) if me.has_voted_for(me.committed + 1) else (),
         behind=find_spans(me.behind),
         released=me.released,
     )
     me.statuses.setdefault(generation.number, {})[me.worker] = status
-    told = all_told(generation)
+    told = list_awaited_workers(generation)
     me.actions.extend(Send(peer, status) for peer in told if peer != me.worker)
 
 
 def begin_generation(me: MemberState) -> None:
     """With everyone's status, all know the same: the round, the sums there are, who fetches what."""
     generation = me.generation
-    if generation is None or me.begun or not me.told(generation):
+    if generation is None or me.begun or not me.is_awaited_in(generation):
         return
     statuses = me.statuses.get(generation.number, {})
-    told = all_told(generation)
+    told = list_awaited_workers(generation)
     if any(worker not in statuses for worker in told):
         return
     here = {worker: statuses[worker] for worker in told}
@@ -119,22 +113,22 @@ def begin_generation(me: MemberState) -> None:
     if me.committed == FRESH:
         me.committed, me.outcome = newest, outcome
     elif outcome is not None and is_left_behind(me, here, outcome):
-        me.hopeless = True
+        me.cannot_commit = True
         me.actions.append(EndProcess())
         return
     elif me.committed < newest and outcome is not None and can_catch_up(me, generation):
-        conclude(me, outcome)
+        conclude_round(me, outcome)
         # Who needs the new values fetches them: this generation's owners may not have them yet.
         me.committed_in = 0
     mine = here[me.worker]
     if mine.committed == newest:
         me.held, me.behind = set(expand_spans(mine.held)), set(expand_spans(mine.behind))
     if me.worker in generation:
-        resume(me, generation, here, newest)
+        resume_round(me, generation, here, newest)
     else:
-        leave(me)
+        leave_training(me)
     me.begun = True
-    recall_early(me)
+    retry_early_messages(me)
 
 
 def is_left_behind(me: MemberState, here: dict[int, messages.Status], newest: messages.RoundOutcome) -> bool:
@@ -150,10 +144,12 @@ def can_catch_up(me: MemberState, generation: Generation) -> bool:
     return me.worker in generation or me.has_voted_for(me.committed + 1)
 
 
-def resume(me: MemberState, generation: Generation, here: dict[int, messages.Status], newest: int) -> None:
+def resume_round(
+    me: MemberState, generation: Generation, here: dict[int, messages.Status], newest: int
+) -> None:
     """Go on with the round after ``newest``, from what all members together have of it."""
     now = me.round
-    now.begun = True
+    now.resumed = True
     current = {w: here[w] for w in generation.workers if here[w].committed == newest}
     me.claims_at = {worker: expand_spans(status.claims) for worker, status in current.items()}
     me.released_at = {worker for worker, status in current.items() if status.released}
@@ -167,7 +163,7 @@ def resume(me: MemberState, generation: Generation, here: dict[int, messages.Sta
     roles = assign_roles(me.layout, generation, here)
     me.roles = roles
     if roles.lost:
-        me.hopeless = True
+        me.cannot_commit = True
         me.actions.append(FailLostState(roles.lost))
         return
-    fetch(me, roles.values.get(me.worker, {}), roles.states.get(me.worker, {}))
+    fetch_state(me, roles.values.get(me.worker, {}), roles.states.get(me.worker, {}))

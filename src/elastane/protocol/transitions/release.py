@@ -10,13 +10,13 @@ from elastane.protocol import messages
 from elastane.protocol.actions import ReleaseScript
 from elastane.protocol.ownership import choose_senders
 from elastane.protocol.transitions.state import MemberState
-from elastane.protocol.transitions.transfer import fetch
+from elastane.protocol.transitions.transfer import fetch_state
 
 
-def release(me: MemberState) -> None:
+def release_script(me: MemberState) -> None:
     """Release the script once all members have the values that the last training step left."""
     generation = me.generation
-    if me.released or not me.applied or generation is None or not me.begun or me.hopeless:
+    if me.released or not me.applied or generation is None or not me.begun or me.cannot_commit:
         return
     if me.worker not in generation:
         return
@@ -24,8 +24,8 @@ def release(me: MemberState) -> None:
         fetch_values(me)
         return
     # A generation that began since the step may have members that lack some of its values.
-    if me.round.begun or not computes_everything(me):
-        tell_current(me)
+    if me.round.resumed or not computes_everything(me):
+        announce_current(me)
         awaited = set(generation.workers) - {me.worker} - me.released_at
         if not awaited <= me.current:
             return
@@ -47,15 +47,15 @@ def fetch_values(me: MemberState) -> None:
         return
     lacking = sorted(me.behind - me.wanted_values)
     donors = {worker: units for worker, units in me.roles.donors.items() if worker != me.worker}
-    fetch(me, choose_senders({me.worker: lacking}, donors).get(me.worker, {}), {})
+    fetch_state(me, choose_senders({me.worker: lacking}, donors).get(me.worker, {}), {})
 
 
-def tell_current(me: MemberState) -> None:
+def announce_current(me: MemberState) -> None:
     """Tell all members, once per generation and step, that I have every value."""
     generation = me.generation
-    if generation is None or me.told_current:
+    if generation is None or me.current_announced:
         return
-    me.told_current = True
+    me.current_announced = True
     for peer in generation.workers:
         if peer != me.worker and peer not in me.released_at:
-            me.tell(peer, messages.Current(generation=generation.number, round=me.committed))
+            me.send(peer, messages.Current(generation=generation.number, round=me.committed))

@@ -14,7 +14,7 @@ def take_values(me: MemberState, sender: int, units: tuple[int, ...]) -> None:
         me.actions.append(TakeValues(sender, new))
 
 
-def hear_state(me: MemberState, sender: int, state: messages.State) -> None:
+def load_state(me: MemberState, sender: int, state: messages.State) -> None:
     values = tuple(unit for unit in state.values if unit in me.wanted_values)
     states = tuple(unit for unit in state.states if unit in me.wanted_states)
     if state.committed != me.committed or not (values or states):
@@ -28,7 +28,9 @@ def hear_state(me: MemberState, sender: int, state: messages.State) -> None:
     me.actions.append(LoadState(sender, state))
 
 
-def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]) -> None:
+def fetch_state(
+    me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int, tuple[int, ...]]
+) -> None:
     """Ask everybody for values first: with them I compute, while optimizer state is still on its way."""
     assert me.generation is not None, "only members of a generation fetch"  # noqa: S101
     number = me.generation.number
@@ -37,12 +39,12 @@ def fetch(me: MemberState, values: dict[int, tuple[int, ...]], states: dict[int,
     if STORE in {*values, *states}:
         me.actions.append(RestoreState(number, values.get(STORE, ()), states.get(STORE, ())))
     for peer in sorted(values.keys() - {STORE}):
-        me.tell(peer, request(me, number, values=values[peer]))
+        me.send(peer, build_fetch(me, number, values=values[peer]))
     for peer in sorted(states.keys() - {STORE}):
-        me.tell(peer, request(me, number, states=states[peer]))
+        me.send(peer, build_fetch(me, number, states=states[peer]))
 
 
-def request(
+def build_fetch(
     me: MemberState, generation: int, *, values: tuple[int, ...] = (), states: tuple[int, ...] = ()
 ) -> messages.Fetch:
     return messages.Fetch(
@@ -63,18 +65,18 @@ def fetch_more(me: MemberState) -> None:
         asked.append(unit)
     behind = sorted(me.behind - me.wanted_values)
     donors = {worker: units for worker, units in me.roles.donors.items() if worker != me.worker}
-    fetch(
+    fetch_state(
         me,
         choose_senders({me.worker: behind}, donors).get(me.worker, {}),
         choose_senders({me.worker: asked}, donors).get(me.worker, {}),
     )
 
 
-def serve(me: MemberState) -> None:
+def send_requested_state(me: MemberState) -> None:
     """Send requested state once I have it, as long as it is that of the round the peer names."""
     if not me.applied:
         return
-    fetches, me.fetches = me.fetches, []
+    fetches, me.open_fetches = me.open_fetches, []
     for peer, fetch in fetches:
         if fetch.committed != me.committed:
             continue
@@ -82,7 +84,7 @@ def serve(me: MemberState) -> None:
         if here and has_requested_phase(me, fetch):
             me.actions.append(SendState(peer, fetch))
         else:
-            me.fetches.append((peer, fetch))
+            me.open_fetches.append((peer, fetch))
 
 
 def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
@@ -98,7 +100,7 @@ def has_requested_phase(me: MemberState, fetch: messages.Fetch) -> bool:
     return not (fetch.values and me.released)
 
 
-def publish(me: MemberState) -> None:
+def publish_values(me: MemberState) -> None:
     """Give the new values of the blocks I own to who does not compute them itself."""
     generation = me.generation
     if me.layout.copies is None or generation is None or generation.number != me.committed_in:
@@ -111,4 +113,4 @@ def publish(me: MemberState) -> None:
         )
         if units and worker != me.worker:
             published = messages.Published(generation=generation.number, round=me.committed, units=units)
-            me.tell(worker, published)
+            me.send(worker, published)

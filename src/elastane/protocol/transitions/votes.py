@@ -6,36 +6,36 @@ from elastane.protocol import messages
 from elastane.protocol.actions import CommitRound, FailDisagreement, FailDivergence, Measure
 from elastane.protocol.commit import compute_outcome, find_disagreement, find_divergence
 from elastane.protocol.events import Measured, RoundKind
-from elastane.protocol.transitions.auditing import audited, witnessed
-from elastane.protocol.transitions.checkpoints import checkpoint_due
-from elastane.protocol.transitions.hearing import recall_early
-from elastane.protocol.transitions.state import MemberState, Round
+from elastane.protocol.transitions.audits import find_audited_blocks, find_witnessed_blocks
+from elastane.protocol.transitions.checkpoints import is_checkpoint_due
+from elastane.protocol.transitions.inbox import retry_early_messages
+from elastane.protocol.transitions.state import MemberState, RoundPhase, RoundState
 
 
-def compare(me: MemberState) -> None:
+def compare_votes(me: MemberState) -> None:
     """All scripts must go the same way, what one trains no other may evaluate; and all copies be the same."""
     now = me.round
-    if not (now.started and now.entered) or me.hopeless:
+    if now.phase < RoundPhase.COMPUTING or now.entered is None or me.cannot_commit:
         return
     mine = now.votes.get(me.worker)
     why = find_disagreement(me.worker, now.entered.kind, mine.replicated if mine else None, now.votes)
     if why:
-        me.hopeless = True
+        me.cannot_commit = True
         me.actions.append(FailDisagreement(why))
     elif why := find_divergence(me.step, now.votes):
-        me.hopeless = True
+        me.cannot_commit = True
         me.actions.append(FailDivergence(why))
 
 
-def measure(me: MemberState) -> None:
+def request_measurements(me: MemberState) -> None:
     """With all sums I need, all state I asked for and the copy I was to make, prepare the vote."""
     now, entered = me.round, me.round.entered
     if (
-        not (now.started and entered and me.roles)
-        or now.asked
+        now.phase is not RoundPhase.COMPUTING
+        or not (entered and me.roles)
         or me.wanted_values
         or me.wanted_states
-        or (checkpoint_due(me, entered.kind) and not now.snapped)
+        or (is_checkpoint_due(me, entered.kind) and not now.snapshot_taken)
     ):
         return
     if any(rank not in now.leaves or now.leaves[rank].worker != me.worker for rank in now.claims):
@@ -44,27 +44,29 @@ def measure(me: MemberState) -> None:
     needed = [block for block, holders in enumerate(me.holders) if me.worker in holders]
     if train and any(block not in now.rooted for block in needed):
         return
-    now.asked = True
+    now.phase = RoundPhase.MEASURING
     me.ticket += 1
-    now.ticket = me.ticket
+    now.measure_ticket = me.ticket
     owned = tuple(block for block, owner in enumerate(me.owners) if owner == me.worker)
-    digests = (*audited(me), *witnessed(me)) if digest_due(me, entered.kind) else ()
-    me.actions.append(Measure(now.ticket, owned if train else (), digests))
+    digests = (
+        (*find_audited_blocks(me), *find_witnessed_blocks(me)) if is_digest_due(me, entered.kind) else ()
+    )
+    me.actions.append(Measure(now.measure_ticket, owned if train else (), digests))
 
 
-def digest_due(me: MemberState, kind: RoundKind) -> bool:
+def is_digest_due(me: MemberState, kind: RoundKind) -> bool:
     """Votes carry digests of the state before the round; a joiner must know it like all others."""
     every = me.layout.digest_every
     return kind == "settle" or (kind == "train" and every > 0 and me.step > 0 and me.step % every == 0)
 
 
-def vote_with(me: MemberState, measured: Measured) -> None:
+def cast_vote(me: MemberState, measured: Measured) -> None:
     now, generation = me.round, me.generation
-    if not generation or not now.entered or now.voted:
+    if not generation or not now.entered or now.phase is not RoundPhase.MEASURING:
         return
-    now.voted = True
+    now.phase = RoundPhase.VOTED
     me.voted_for = me.committed + 1
-    ready = ready_for(me) if now.entered.kind == "train" else 0
+    ready = find_ready_generation(me) if now.entered.kind == "train" else 0
     vote = messages.Vote(
         generation=generation.number,
         round=me.committed + 1,
@@ -73,7 +75,7 @@ def vote_with(me: MemberState, measured: Measured) -> None:
         digests=measured.digests,
         ready=ready,
         stop=me.stopping,
-        checkpoint=now.entered.checkpoint or me.checkpoint_asked,
+        checkpoint=now.entered.checkpoint or me.checkpoint_requested,
         complete=me.complete,
         kind=now.entered.kind,
         replicated=measured.replicated,
@@ -82,10 +84,10 @@ def vote_with(me: MemberState, measured: Measured) -> None:
     now.votes[me.worker] = vote
     for peer in generation.workers:
         if peer != me.worker:
-            me.tell(peer, vote)
+            me.send(peer, vote)
 
 
-def ready_for(me: MemberState) -> int:
+def find_ready_generation(me: MemberState) -> int:
     """The newest planned generation whose joiners have all been heard: the way to them is open."""
     assert me.generation is not None, "only members of a generation vote"  # noqa: S101
     for number in sorted(me.planned, reverse=True):
@@ -95,37 +97,37 @@ def ready_for(me: MemberState) -> int:
     return 0
 
 
-def commit(me: MemberState) -> None:
+def commit_round(me: MemberState) -> None:
     """All votes are here: from now on the round cannot be undone."""
     now, generation = me.round, me.generation
-    if not (now.voted and generation and now.entered):
+    if now.phase < RoundPhase.VOTED or not (generation and now.entered):
         return
-    compare(me)
-    if me.hopeless or any(worker not in now.votes for worker in generation.workers):
+    compare_votes(me)
+    if me.cannot_commit or any(worker not in now.votes for worker in generation.workers):
         return
     step = me.step + (now.entered.kind == "train")
-    conclude(me, compute_outcome(me.committed + 1, step, now.leaves, now.votes, me.cursors))
+    conclude_round(me, compute_outcome(me.committed + 1, step, now.leaves, now.votes, me.cursors))
 
 
-def conclude(me: MemberState, outcome: messages.RoundOutcome) -> None:
+def conclude_round(me: MemberState, outcome: messages.RoundOutcome) -> None:
     assert me.generation is not None, "only members of a generation commit"  # noqa: S101
     trained = outcome.step > me.step
     if outcome.checkpoint:
-        me.checkpoint_asked, me.kept = False, outcome.step
+        me.checkpoint_requested, me.checkpointed_step = False, outcome.step
     if not trained and me.outcome is not None and me.outcome.checkpoint:
         # Still to be made: an evaluation came in between.
         outcome = msgspec.structs.replace(outcome, checkpoint=True)
     me.committed, me.outcome = outcome.round, outcome
     if trained:
-        me.applied = me.released = me.told_current = False
+        me.applied = me.released = me.current_announced = False
         me.current.clear()
         me.released_at.clear()
         me.committed_in = me.generation.number
-        me.held &= me.should_hold() if me.has_voted_for(outcome.round) else set()
+        me.held &= me.find_units_to_hold() if me.has_voted_for(outcome.round) else set()
         me.behind = set(me.layout.everything) - {me.layout.rest} - me.held
         # An evaluation in between does not change what a training round has agreed on.
         me.next = me.planned.get(outcome.next_generation)
-    me.round = Round()
+    me.round = RoundState()
     healthy = me.generation.number != me.first_generation
     me.actions.append(CommitRound(outcome, frozenset(me.held), healthy))
-    recall_early(me)
+    retry_early_messages(me)

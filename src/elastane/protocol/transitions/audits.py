@@ -4,19 +4,19 @@ from elastane.protocol.ownership import spread_blocks
 from elastane.protocol.transitions.state import MemberState
 
 
-def auditors(me: MemberState) -> tuple[int, ...]:
+def find_auditors(me: MemberState) -> tuple[int, ...]:
     """Per block, who digests its state and copies it for checkpoints."""
     if me.roles is None:
         return ()
-    able = complete(me)
+    able = find_complete_members(me)
     return spread_blocks(me.layout.blocks, able) if able else me.roles.auditors
 
 
-def audited(me: MemberState) -> tuple[int, ...]:
-    return tuple(block for block, auditor in enumerate(auditors(me)) if auditor == me.worker)
+def find_audited_blocks(me: MemberState) -> tuple[int, ...]:
+    return tuple(block for block, auditor in enumerate(find_auditors(me)) if auditor == me.worker)
 
 
-def witnessed(me: MemberState) -> tuple[int, ...]:
+def find_witnessed_blocks(me: MemberState) -> tuple[int, ...]:
     """Blocks of which this copy is digested, too: of each block one more, each time another.
 
     Every worker has the values of every block, also of those whose optimizer state it does not keep.
@@ -25,8 +25,8 @@ def witnessed(me: MemberState) -> tuple[int, ...]:
         return ()
     turn = me.step // max(me.layout.digest_every, 1)
     found = []
-    for block, auditor in enumerate(auditors(me)):
-        copies = complete(me) if me.layout.copies is None else _members(me)
+    for block, auditor in enumerate(find_auditors(me)):
+        copies = find_complete_members(me) if me.layout.copies is None else _members(me)
         others = [worker for worker in copies if worker != auditor]
         if others and others[(block + turn) % len(others)] == me.worker:
             found.append(block)
@@ -37,7 +37,7 @@ def _members(me: MemberState) -> tuple[int, ...]:
     return me.generation.workers if me.generation is not None else ()
 
 
-def complete(me: MemberState) -> tuple[int, ...]:
+def find_complete_members(me: MemberState) -> tuple[int, ...]:
     """Where everyone keeps everything, all members who said with the last round that they do.
 
     Joiners of this generation too, once they have it.

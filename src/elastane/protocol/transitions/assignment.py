@@ -3,26 +3,26 @@
 from elastane.protocol.actions import BeginRound, Compute
 from elastane.protocol.layout import FRESH
 from elastane.protocol.shares import assign_missing, assign_shares
-from elastane.protocol.transitions.state import MemberState
-from elastane.protocol.transitions.summing import pass_on_sums
+from elastane.protocol.transitions.state import MemberState, RoundPhase
+from elastane.protocol.transitions.sums import pass_on_sums
 from elastane.protocol.transitions.transfer import fetch_more
 from elastane.protocol.tree import expand_spans
 
 
-def deal_round(me: MemberState) -> None:
+def assign_round(me: MemberState) -> None:
     """Shares of the round: all anew, or, when some are claimed already, only what is missing."""
     now, generation = me.round, me.generation
-    if not (me.begun and now.entered and generation) or now.dealt:
+    if not (me.begun and now.entered and generation) or now.phase > RoundPhase.WAITING:
         return
     if me.next is not None and now.entered.kind == "train":
         # This step belongs to the generation all have agreed on.
         return
-    if me.hopeless or me.worker not in generation:
+    if me.cannot_commit or me.worker not in generation:
         return
-    now.dealt = True
+    now.phase = RoundPhase.ASSIGNED
     size = now.entered.size
     speeds = {member.worker: member.speed for member in generation.members}
-    if now.begun and (any(me.claims_at.values()) or me.known_at):
+    if now.resumed and (any(me.claims_at.values()) or me.known_at):
         blocks = me.layout.blocks if now.entered.kind == "train" else 0
         rooted = frozenset[int]().union(*me.rooted_at.values())
         # With every sum at hand, what the dead computed need not be computed again.
@@ -38,7 +38,7 @@ def deal_round(me: MemberState) -> None:
         now.to_compute += new
         now.final.clear()
         me.assignment += 1
-    if now.begun:
+    if now.resumed:
         pass_on_sums(me)
     fetch_more(me)
 
@@ -46,10 +46,10 @@ def deal_round(me: MemberState) -> None:
 def start_computing(me: MemberState) -> None:
     """Compute once all values are those of the last committed round."""
     now, generation = me.round, me.generation
-    if not (now.dealt and generation) or me.behind or not me.applied:
+    if now.phase < RoundPhase.ASSIGNED or generation is None or me.behind or not me.applied:
         return
-    if not now.started:
-        now.started = True
+    if now.phase < RoundPhase.COMPUTING:
+        now.phase = RoundPhase.COMPUTING
         workers = len(generation.members)
         begin = BeginRound(me.committed + 1, me.step + 1, generation.number, workers, me.cursors)
         me.actions.append(begin)

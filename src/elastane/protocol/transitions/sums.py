@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from elastane.protocol import messages
 from elastane.protocol.actions import Reduce, TakeSums
-from elastane.protocol.transitions.state import MemberState
+from elastane.protocol.transitions.state import MemberState, RoundPhase
 
 
-def announce(me: MemberState) -> None:
+def announce_sums(me: MemberState) -> None:
     """Tell the owners which of my partial sums are final."""
     now, generation = me.round, me.generation
-    if not (now.dealt and generation):
+    if now.phase < RoundPhase.ASSIGNED or generation is None:
         return
-    old = frozenset[int]().union(*me.rooted_at.values()) if now.begun else frozenset[int]()
+    old = frozenset[int]().union(*me.rooted_at.values()) if now.resumed else frozenset[int]()
     by_owner: dict[int, list[int]] = {}
     for block in sorted(now.final - now.announced):
         now.announced.add(block)
@@ -23,7 +23,7 @@ def announce(me: MemberState) -> None:
             for block in blocks:
                 now.ready.setdefault(block, {})[me.worker] = now.parts
         else:
-            me.tell(
+            me.send(
                 owner,
                 messages.PartialSumsReady(
                     generation=generation.number,
@@ -34,10 +34,10 @@ def announce(me: MemberState) -> None:
             )
 
 
-def reduce(me: MemberState) -> None:
+def reduce_sums(me: MemberState) -> None:
     """Sum the blocks I own once partial sums of all virtual ranks are there."""
     now = me.round
-    if not (now.started and now.entered and now.entered.kind == "train"):
+    if now.phase < RoundPhase.COMPUTING or now.entered is None or now.entered.kind != "train":
         return
     done: list[int] = []
     for block in sorted(now.ready):
@@ -51,41 +51,42 @@ def reduce(me: MemberState) -> None:
         me.actions.append(Reduce((block,), dict(by_worker)))
         done.append(block)
     if done:
-        tell_summed(me, tuple(done))
+        send_sums_ready(me, tuple(done))
 
 
 def take_sums(me: MemberState) -> None:
     """Copy whole sums from their owners; not before mine of the last round have been applied."""
     now = me.round
-    if not now.started:
+    if now.phase < RoundPhase.COMPUTING:
         return
     by_sender: dict[int, list[int]] = {}
-    for block, sender in now.summed.items():
+    for block, sender in now.available_sums.items():
         if block not in now.rooted:
             by_sender.setdefault(sender, []).append(block)
-    now.summed.clear()
+    now.available_sums.clear()
     for sender, blocks in by_sender.items():
         now.rooted.update(blocks)
         me.actions.append(TakeSums(sender, tuple(blocks)))
 
 
-def tell_summed(me: MemberState, blocks: Sequence[int]) -> None:
+def send_sums_ready(me: MemberState, blocks: Sequence[int]) -> None:
     assert me.generation is not None, "only members of a generation sum"  # noqa: S101
     for worker in me.generation.workers:
         theirs = tuple(
             block
             for block in blocks
-            if worker in me.holders[block] and not (me.round.begun and block in me.rooted_at.get(worker, ()))
+            if worker in me.holders[block]
+            and not (me.round.resumed and block in me.rooted_at.get(worker, ()))
         )
         if theirs and worker != me.worker:
             summed = messages.SumsReady(
                 generation=me.generation.number, round=me.committed + 1, blocks=theirs
             )
-            me.tell(worker, summed)
+            me.send(worker, summed)
 
 
 def pass_on_sums(me: MemberState) -> None:
     """Whoever has a whole sum from before the generation gives it to those who lack it."""
     for block in sorted(me.round.rooted):
         if me.owners[block] == me.worker:
-            tell_summed(me, (block,))
+            send_sums_ready(me, (block,))

@@ -3,10 +3,10 @@
 from elastane.protocol import messages
 from elastane.protocol.events import Received
 from elastane.protocol.transitions.state import MemberState
-from elastane.protocol.transitions.transfer import hear_state, take_values
+from elastane.protocol.transitions.transfer import load_state, take_values
 
 
-def receive(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
+def receive_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
     current = me.generation.number if me.generation else 0
     if isinstance(message, messages.Status):
         # A joiner's status tells its peers that the way to it is open, before they are there themselves.
@@ -27,30 +27,32 @@ def receive(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> N
             # It is the state after a round that I may still be applying: that frees what I no longer held.
             early = early or not me.applied
     if early:
-        me.early.append(Received(sender, message))
+        me.early_messages.append(Received(sender, message))
         return
-    hear(me, sender, message)
+    process_message(me, sender, message)
 
 
-def hear(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
+def process_message(me: MemberState, sender: int, message: messages.AnyPeerMessage) -> None:
     """A message of this generation that is not early; it may be late, and then it is void."""
     match message:
         case messages.PartialSumsReady() | messages.SumsReady() | messages.Vote():
             if message.round == me.committed + 1:
-                hear_of_round(me, sender, message)
+                process_round_message(me, sender, message)
         case messages.Published() | messages.Current():
             if message.round == me.committed:
-                hear_of_values(me, sender, message)
+                process_values_message(me, sender, message)
         case messages.Fetch():
             if message.committed == me.committed:
-                me.fetches.append((sender, message))
+                me.open_fetches.append((sender, message))
         case messages.State():
-            hear_state(me, sender, message)
+            load_state(me, sender, message)
         case messages.Status():  # taken in before, whatever its generation
             pass
 
 
-def hear_of_values(me: MemberState, sender: int, message: messages.Published | messages.Current) -> None:
+def process_values_message(
+    me: MemberState, sender: int, message: messages.Published | messages.Current
+) -> None:
     match message:
         case messages.Published(units=units):
             take_values(me, sender, units)
@@ -58,7 +60,7 @@ def hear_of_values(me: MemberState, sender: int, message: messages.Published | m
             me.current.add(sender)
 
 
-def hear_of_round(
+def process_round_message(
     me: MemberState, sender: int, message: messages.PartialSumsReady | messages.SumsReady | messages.Vote
 ) -> None:
     now = me.round
@@ -67,14 +69,14 @@ def hear_of_round(
             for block in blocks:
                 now.ready.setdefault(block, {})[sender] = parts
         case messages.SumsReady(blocks=blocks):
-            now.summed.update(dict.fromkeys(blocks, sender))
+            now.available_sums.update(dict.fromkeys(blocks, sender))
         case messages.Vote(leaves=leaves):
             now.votes[sender] = message
             now.leaves.update((leaf.virtual_rank, leaf) for leaf in leaves)
 
 
-def recall_early(me: MemberState) -> None:
+def retry_early_messages(me: MemberState) -> None:
     """What came too early may be due now."""
-    early, me.early = me.early, []
+    early, me.early_messages = me.early_messages, []
     for event in early:
-        receive(me, event.sender, event.message)
+        receive_message(me, event.sender, event.message)
