@@ -412,7 +412,7 @@ def test_a_job_gets_other_bounds_and_loses_them(elastane, cluster, submitted):
     assert cluster.job("digits").spec.target.by is None
     assert elastane("amend", "digits", "--loss", "none", "--by", "none").exit_code == 0
     assert "belongs to target.loss" in elastane("amend", "digits", "--loss", "none", "--by", "+1h").output
-    assert "--by 'soon' is no moment" in elastane("amend", "digits", "--by", "soon").output
+    assert "invalid time for --by: 'soon'" in elastane("amend", "digits", "--by", "soon").output
     for wrong in ((), ("--budget", "much"), ("--budget", "-1"), ("--deadline", "soon"), ("--loss", "nan")):
         assert elastane("amend", "digits", *wrong).exit_code == 2
     assert cluster.job("digits").spec.budget == 250

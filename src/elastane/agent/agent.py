@@ -35,6 +35,7 @@ from elastane.api.control import (
     WorkerExit,
 )
 from elastane.api.endpoint import Endpoint, read_secret
+from elastane.api.exit_codes import ExitCode
 from elastane.api.foreign import Malformed
 from elastane.api.membership import WorkerId
 from elastane.api.printable import one_line
@@ -43,7 +44,7 @@ from elastane.api.spec import Resumed, RunSpec
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
-FAREWELL_S = {0: 10.0, 1: 3.0, 130: 10.0}
+FAREWELL_S: dict[int, float] = {ExitCode.OK: 10.0, ExitCode.FAILED: 3.0, ExitCode.STOPPED_BY_USER: 10.0}
 GRACE_S = 2.0
 EXIT_CODE_S = 0.5
 LAST_WORDS_S = 0.2
@@ -103,7 +104,7 @@ class Agent:
     def kill(self) -> None:
         """Everything ends now."""
         self._killed.set()
-        self._finish(RunOver(code=130, why="killed by the user"))
+        self._finish(RunOver(code=ExitCode.STOPPED_BY_USER, why="killed by the user"))
 
     async def run(self) -> RunOver:
         """Returns how the run ended; every process it started has ended by then.

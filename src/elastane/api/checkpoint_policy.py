@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, cast
 
+from elastane.api.durations import parse_duration_s
 from elastane.api.jobs import Checkpoints
 from elastane.api.reading import at_least, invalid
 from elastane.api.spec import CheckpointPolicy
 
-INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|sec|seconds?|min|minutes?|h|hours?|steps?)")
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+STEPS = re.compile(r"(\d+)\s*steps?", re.ASCII)
 BEST = re.compile(r"(.+):(min|max)")
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
@@ -38,7 +38,7 @@ def policy_of(wishes: Checkpoints, named: Mapping[str, str] = FIELDS) -> Checkpo
         return None
     at_least(named["keep_last"], wishes.keep_last, 1)
     at_least(named["keep_every"], wishes.keep_every, 1)
-    every_s, every_steps = _interval(named["every"], wishes.every)
+    every_s, every_steps = _parse_interval(named["every"], wishes.every)
     return CheckpointPolicy(
         url=wishes.url,
         every_s=every_s,
@@ -52,19 +52,22 @@ def policy_of(wishes: Checkpoints, named: Mapping[str, str] = FIELDS) -> Checkpo
     )
 
 
-def _interval(name: str, text: str) -> tuple[float | None, int | None]:
+def _parse_interval(name: str, text: str) -> tuple[float | None, int | None]:
+    """Return the seconds and the steps between two checkpoints; at most one of them is given."""
     if text in ("auto", "never"):
         return None, None
-    match = INTERVAL.fullmatch(text.strip())
-    number = float(match[1]) if match else 0.0
-    steps = match is not None and match[2].startswith("step")
-    if match is None or number <= 0 or (steps and number != int(number)):
+    steps = STEPS.fullmatch(text.strip())
+    try:
+        number = int(steps[1]) if steps else parse_duration_s(text)
+    except (ValueError, OverflowError):
+        number = 0
+    if number <= 0:
         raise invalid(
-            name, f"{text!r} is not understood", 'write auto, never, or for example "10 min" or "500 steps"'
+            name,
+            f"{text!r} is neither a duration nor a number of steps",
+            'write auto, never, or for example 10min or "500 steps"',
         )
-    if steps:
-        return None, int(number)
-    return number * SECONDS[match[2][0]], None
+    return (None, int(number)) if steps else (float(number), None)
 
 
 def _best(name: str, text: str) -> tuple[str, Literal["min", "max"]] | None:

@@ -17,6 +17,7 @@ ElastaneError
 from pathlib import Path
 
 from elastane.api.checkpoints import Damage
+from elastane.api.exit_codes import ExitCode
 from elastane.api.printable import folded
 
 LONGEST = 20_000
@@ -26,7 +27,7 @@ LONGEST = 20_000
 class ElastaneError(Exception):
     """What happened, what it means, what to do."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
     def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
         self.what, self.means, self.do = what, means, do
@@ -40,7 +41,7 @@ class ElastaneError(Exception):
 
 
 class BadInput(ElastaneError):
-    exit_code = 2
+    exit_code = ExitCode.BAD_INPUT
 
 
 class BadField(BadInput):
@@ -59,11 +60,11 @@ class BadField(BadInput):
 
 
 class NoSuchRun(ElastaneError):
-    exit_code = 3
+    exit_code = ExitCode.NOT_FOUND
 
 
 class RunFailed(ElastaneError):
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class RunDirectoryLost(RunFailed):
@@ -82,11 +83,11 @@ class RunDirectoryLost(RunFailed):
 
 
 class StateLost(ElastaneError):
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class StorageError(ElastaneError):
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class NoSuchFile(StorageError):

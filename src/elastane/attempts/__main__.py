@@ -20,6 +20,7 @@ from elastane.api.atomic_file import replace_file
 from elastane.api.attempts import RETRYABLE, Attempt, Outcome
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
+from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -28,7 +29,7 @@ from elastane.attempts.display import Log
 from elastane.attempts.results import concluded
 from elastane.attempts.resumption import from_the_beginning, resume
 from elastane.attempts.run_directory import reclaimed
-from elastane.attempts.supervision import STOPPED_BY_USER, lived
+from elastane.attempts.supervision import lived
 from elastane.client.permissions import narrow_umask
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
@@ -120,7 +121,7 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
     except Exception as error:  # noqa: BLE001 - see above
         traceback.print_exc()
         return Outcome(code=RETRYABLE, why=f"{type(error).__name__}: {error}")
-    blameless = over.code not in (0, STOPPED_BY_USER) and (over.lost or not over.traceback)
+    blameless = over.code not in (ExitCode.OK, ExitCode.STOPPED_BY_USER) and (over.lost or not over.traceback)
     return Outcome(code=RETRYABLE if blameless else over.code, why=over.why, traceback=over.traceback)
 
 

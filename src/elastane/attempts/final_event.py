@@ -5,12 +5,13 @@ import time
 import msgspec
 
 from elastane.api.control import RunOver
+from elastane.api.exit_codes import ExitCode
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.observability.facts import OUTCOMES
 from elastane.observability.run_files import decode_event_line, read_lines
 
-KINDS = {0: "run.finished", 130: "run.stopped"}
+KINDS: dict[int, str] = {ExitCode.OK: "run.finished", ExitCode.STOPPED_BY_USER: "run.stopped"}
 
 
 def say_last_word(run_dir: RunDir, over: RunOver) -> None:

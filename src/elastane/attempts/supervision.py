@@ -7,6 +7,7 @@ import msgspec
 
 from elastane.api.control import RunOver
 from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
+from elastane.api.exit_codes import ExitCode
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.attempts.display import Audience, View
@@ -14,7 +15,6 @@ from elastane.attempts.final_event import say_last_word
 from elastane.attempts.resumption import resume
 
 MOST_FUTILE_ATTEMPTS = 3
-STOPPED_BY_USER = 130
 
 
 def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
@@ -93,7 +93,7 @@ async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> tup
         await ended(showing, view, audience)
     # Killed before it could say so itself: the outcome is still the user's wish, not a failure.
     if interrupts > 1 and over.code != 0:
-        over = msgspec.structs.replace(over, code=STOPPED_BY_USER, traceback="")
+        over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target
 
 

@@ -10,12 +10,11 @@ import msgspec
 import typer
 
 from elastane.api.errors import ElastaneError
+from elastane.api.exit_codes import ExitCode
 from elastane.cli.completion import complete_jobs, complete_runs, complete_runs_and_jobs
 from elastane.cli.terminal import Terminal, escape_json
 
 P = ParamSpec("P")
-
-STOPPED_BY_USER = 130
 
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Machine-readable on stdout; everything else goes to stderr.")
@@ -71,7 +70,7 @@ def wrap_command(function: Callable[P, None]) -> Callable[P, None]:
             print(f"error: {told}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
-            raise typer.Exit(STOPPED_BY_USER) from None
+            raise typer.Exit(ExitCode.STOPPED_BY_USER) from None
 
     return shell
 

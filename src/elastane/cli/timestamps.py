@@ -15,6 +15,11 @@ def format_timestamp(at_s: float | None) -> str:
     return "" if at_s is None else f"{datetime.fromtimestamp(at_s).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def format_minute(seconds: float | None) -> str:
+    """Return a time in the terminal's time zone, to the minute; empty for None."""
+    return "" if seconds is None else f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M}"
+
+
 def localize_timestamps(text: str) -> str:
     """A text with its moments, ``2026-11-22 09:00:00 UTC`` or ``2026-11-22T09:00:00.5Z``, in that zone."""
     return MOMENT.sub(

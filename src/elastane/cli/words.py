@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from rich.text import Text
 
+from elastane.api.durations import format_duration
 from elastane.api.printable import folded
 from elastane.api.records import EventLine
 from elastane.cli.runs.progress import Progress
@@ -118,18 +119,9 @@ def step_text(progress: Progress) -> str:
         f"{progress.samples_per_s:,.0f} samples/s",
     ]
     if progress.left_s:
-        words.append(f"{duration_text(progress.left_s)} left")
+        words.append(f"{format_duration(progress.left_s)} left")
     return "  ".join(words)
 
 
 def loss_text(loss: float | None) -> str:
     return "not finite" if loss is None else f"{loss:.4f}"
-
-
-def duration_text(seconds: float) -> str:
-    if seconds < 60:  # noqa: PLR2004 - a minute
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:  # noqa: PLR2004 - an hour
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -23,6 +23,7 @@ import msgspec
 
 from elastane.api.config import Change, Config, Trigger
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import needing
 from elastane.api.foreign import Decoder, Malformed
 from elastane.api.health import Health
@@ -98,7 +99,7 @@ class RequestRefused(BadInput):
 class NotFound(RequestRefused):
     """There is no such thing, or the token may not see it."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOT_FOUND
 
 
 class ControllerUnreachable(ElastaneError):

@@ -3,10 +3,10 @@
 import msgspec
 
 from elastane.api.attempts import RETRYABLE, Outcome
+from elastane.api.exit_codes import ExitCode
 from elastane.api.observations import Observation
 from elastane.controller.course import Course, Ended
 
-FINISHED, STOPPED = 0, 130
 FIRST_RETRY_S = 2.0
 LONGEST_RETRY_S = 300.0
 DOUBLINGS = 8
@@ -54,18 +54,20 @@ def held(course: Course, seen: Observation) -> int:
 
 def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
     """The job after an attempt that ended so."""
-    if outcome.code == FINISHED:
+    if outcome.code == ExitCode.OK:
         return msgspec.structs.replace(course, ended=Ended("finished", outcome.why))
     if course.ending is not None and course.ending.how == "cancelled":
         return course
     if is_permanent(outcome):
         return msgspec.structs.replace(course, ended=Ended("failed", outcome.why, outcome.traceback))
     if course.ending is not None:
-        return course if outcome.code == STOPPED else _unready(course, course.ending, outcome)
+        return (
+            course if outcome.code == ExitCode.STOPPED_BY_USER else _unready(course, course.ending, outcome)
+        )
     if course.granted == 0:
         # However it went, it went because it was to go.
         return msgspec.structs.replace(course, why=outcome.why)
-    if outcome.code == STOPPED:
+    if outcome.code == ExitCode.STOPPED_BY_USER:
         return msgspec.structs.replace(course, why=outcome.why, retry_at_s=now_s + FIRST_RETRY_S)
     crashes, most = course.crashes + 1, course.spec.run_policy.job_max_retry_count
     course = msgspec.structs.replace(course, crashes=crashes, why=outcome.why)

@@ -7,13 +7,14 @@ are killed then.
 
 import msgspec
 
+from elastane.api.exit_codes import ExitCode
 from elastane.api.job_records import State, Wanted
 from elastane.api.observations import Observation
 from elastane.api.orders import Kill, Order
 from elastane.api.printable import paragraphs
 from elastane.api.rest import Job
 from elastane.controller.noting import LONGEST_WHY
-from elastane.controller.observing import FINISHED, WITHOUT_A_WORD, is_permanent
+from elastane.controller.observing import WITHOUT_A_WORD, is_permanent
 
 ENDINGS: dict[Wanted, State] = {"cancel": "cancelled", "finish": "finished", "fail": "failed"}
 """What a job that was to end is, once it is gone."""
@@ -41,7 +42,7 @@ def released(job: Job, seen: Observation) -> Released | None:
     if seen.attempt > job.attempts:
         outcome = seen.outcome or WITHOUT_A_WORD
         why = paragraphs(outcome.why, LONGEST_WHY)
-        if outcome.code == FINISHED:
+        if outcome.code == ExitCode.OK:
             return Released("finished", why)
         if is_permanent(outcome):
             return Released("failed", why)

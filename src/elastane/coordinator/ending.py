@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from elastane.api.control import ModelWritten, RunOver, WriteModel
+from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.api.records import SCRIPT
 from elastane.coordinator.deaths import causes, tell_all
-from elastane.coordinator.history import STOPPED_BY_USER
 from elastane.coordinator.keeping import last_one_is_settled, reopen_the_last_one
 from elastane.coordinator.turn import Turn
 
@@ -21,13 +21,15 @@ def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -
     for first in turn.roster.times.open:
         turn.record_start(first)
     # A run that failed has no model that could be relied on.
-    written = turn.roster.model_files if over.code in (0, STOPPED_BY_USER) else {}
+    written = turn.roster.model_files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
     turn.record(kind, who=who, why=over.why, detail=detail, files=written)
     turn.roster = replace(turn.roster, over=over)
     turn.tell_agent(over)
     for worker in turn.roster.started:
         turn.dismiss(
-            worker, min(over.code, 1) if over.code != STOPPED_BY_USER else 0, over.why or "the run is over"
+            worker,
+            min(over.code, 1) if over.code != ExitCode.STOPPED_BY_USER else 0,
+            over.why or "the run is over",
         )
 
 
@@ -118,4 +120,4 @@ def stop_run(turn: Turn) -> None:
     # What an earlier coordinator was asked, and by whom, the members do not know.
     who, reason = ("", "") if asked is None else (asked.who, asked.why.removesuffix("."))
     why = f"stopped after step {turn.roster.step}" + (f": {reason}" if reason else "")
-    end_run(turn, "run.stopped", RunOver(code=STOPPED_BY_USER, why=why), who=who)
+    end_run(turn, "run.stopped", RunOver(code=ExitCode.STOPPED_BY_USER, why=why), who=who)

@@ -5,13 +5,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elastane.api.control import RunOver
+from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 
 Noted: TypeAlias = frozenset[tuple[str, WorkerId]]
 
-STOPPED_BY_USER = 130
-OUTCOMES = {"run.finished": 0, "run.failed": 1, "run.stopped": STOPPED_BY_USER}
+OUTCOMES = {
+    "run.finished": ExitCode.OK,
+    "run.failed": ExitCode.FAILED,
+    "run.stopped": ExitCode.STOPPED_BY_USER,
+}
 
 
 @dataclass(frozen=True, slots=True)

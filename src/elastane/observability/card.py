@@ -8,6 +8,7 @@ from math import isfinite
 
 import msgspec
 
+from elastane.api.durations import format_duration
 from elastane.api.environment import Environment
 from elastane.api.records import EventLine
 from elastane.observability.attempts import AttemptCost, is_beginning
@@ -22,7 +23,7 @@ from elastane.observability.optimizer_groups import (
     shared_by,
 )
 from elastane.observability.optimizer_groups import value_text as hyperparameter_text
-from elastane.observability.quantities import duration, ms_text, size_text, speed_text
+from elastane.observability.quantities import ms_text, size_text, speed_text
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
 
@@ -141,7 +142,7 @@ def training_rows(
     speed = (
         "" if metrics.samples_per_s is None else f", {metrics.samples_per_s:,.0f} samples/s while stepping"
     )
-    yield "wall time", f"{duration(facts.wall_s)}{speed}"
+    yield "wall time", f"{format_duration(facts.wall_s)}{speed}"
     if metrics.goodput is not None:
         yield "goodput", f"{100 * metrics.goodput:.1f} % of the wall time moved training forward"
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 import msgspec
 
 from elastane.api.atomic_file import replace_file
+from elastane.api.durations import format_duration
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -18,7 +19,7 @@ from elastane.observability.curves import curve_cards, series_of
 from elastane.observability.drawing import number
 from elastane.observability.evaluations import KIND, evaluation_text, means_of
 from elastane.observability.facts import Facts, facts_of
-from elastane.observability.quantities import duration, ms_text
+from elastane.observability.quantities import ms_text
 from elastane.observability.report_attempts import checkpoint_table, kept_tile, render_attempts_table
 from elastane.observability.run_files import Recorded
 from elastane.observability.series import step_of
@@ -169,7 +170,7 @@ def tiles(facts: Facts) -> Iterable[str]:
         kept_tile(facts) or ("events", f"{facts.changes:,}", "changes of the run"),
         ("longest pause", *pause_tile(facts)),
         ("usual step", "-" if facts.usual_step_ms is None else ms_text(facts.usual_step_ms), "median"),
-        ("wall time", duration(facts.wall_s), "first word to last"),
+        ("wall time", format_duration(facts.wall_s), "first word to last"),
     ]
     if facts.digest is None:
         rows.append(("digest", "-", "none was due"))

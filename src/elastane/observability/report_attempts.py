@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from html import escape
 
+from elastane.api.durations import format_duration
 from elastane.observability.attempts import AttemptCost, compute_attempt_costs
 from elastane.observability.facts import Facts
 from elastane.observability.metrics import Checkpoint, checkpoints_of
-from elastane.observability.quantities import duration, ms_text, size_text
+from elastane.observability.quantities import ms_text, size_text
 from elastane.observability.run_files import Recorded
 
 MOST_ROWS = 50
@@ -45,10 +46,10 @@ def render_attempt_cells(number: int, attempt: AttemptCost) -> Iterable[tuple[st
     yield "k", attempt.checkpoint
     yield "w", attempt.why
     yield "n", f"{attempt.lost_steps:,}"
-    yield "n", "" if attempt.away_s is None else duration(attempt.away_s)
+    yield "n", "" if attempt.away_s is None else format_duration(attempt.away_s)
     read = attempt.restored
     yield "n", "" if read is None else f"{size_text(read.bytes)} in {read.seconds:.2f} s"
-    yield "n", "" if attempt.back_s is None else duration(attempt.back_s)
+    yield "n", "" if attempt.back_s is None else format_duration(attempt.back_s)
 
 
 def checkpoint_table(run: Recorded) -> Iterable[str]:

@@ -15,6 +15,7 @@ from elastane.api.control import (
     ToAgent,
     ToWorker,
 )
+from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
@@ -36,7 +37,6 @@ PATIENCE_S = 60.0 + LAST_ONE_S
 
 HUNG_S = 1.0
 MOST_JOINERS_KILLED = 2
-STOPPED_BY_USER = 130
 KILLED = -9
 
 
@@ -275,7 +275,7 @@ class History:
         over = self.agent.over
         self._judge(over.code, over.why)
         self._judge_what_was_told()
-        if over.code in (0, STOPPED_BY_USER):
+        if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
             self._judge_what_was_kept()
         return Verdict(
             steps=self.checker.steps,
@@ -308,7 +308,7 @@ class History:
                 written == self.shape.steps or self.checker.ledger_is_excused(written + 1),
                 f"the ledger has {written} steps",
             )
-        elif code == STOPPED_BY_USER:
+        elif code == ExitCode.STOPPED_BY_USER:
             expect(asked, f"the run was stopped, but nobody asked: {why}")
         else:
             expect(self.checker.orphaned, f"the run failed though its state was alive: {why}")

@@ -135,7 +135,7 @@ def test_discrete_values_are_limits_by_themselves():
             "write 8 or more",
         ),
         (
-            {"training": {"checkpoints": {"every": "10 days"}}},
+            {"training": {"checkpoints": {"every": "10 years"}}},
             "training.checkpoints.every:",
             '"500 steps"',
         ),

@@ -12,7 +12,8 @@ from elastane.api.quotas import Team
 from elastane.cli.documents import read_yaml
 from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
 from elastane.cli.jobs.scale import parse_limits
-from elastane.cli.jobs.submission import Here, Wishes, deadline_of, environment_of, limits_text, notes, wished
+from elastane.cli.jobs.submission import Here, Wishes, environment_of, limits_text, notes, wished
+from elastane.cli.option_values import read_future_time
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "jobs").glob("*.yaml"))
@@ -60,9 +61,9 @@ def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
         (Wishes(env=("NOWHERE",)), "there is no such variable here"),
         (Wishes(copies="some"), "neither 'all' nor a number"),
         (Wishes(copies="0"), r"training\.copies"),
-        (Wishes(checkpoint_every="10 days"), "is not understood"),
+        (Wishes(checkpoint_every="10 years"), "neither a duration nor a number of steps"),
         (Wishes(checkpoint_at="step"), "is not understood"),
-        (Wishes(deadline="tomorrow"), "is no moment"),
+        (Wishes(deadline="tomorrow"), "invalid time for --deadline"),
         (Wishes(virtual_ranks=3), r"training\.virtualRanks: 3 is less than the 4 workers"),
         (Wishes(budget=0.0), "budget: 0 is not more than 0"),
     ],
@@ -83,13 +84,13 @@ def test_what_makes_no_job_is_refused_in_words(wishes, said) -> None:
     ],
 )
 def test_a_deadline_is_a_time_or_a_while_from_now(text, moment) -> None:
-    assert deadline_of(text, NOW) == moment
+    assert read_future_time("--deadline", text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["+99999999999d", f"+{'9' * 400}d"])
 def test_a_deadline_that_no_calendar_reaches_is_refused_in_words(text) -> None:
-    with pytest.raises(BadInput, match=r"--by .* is after the year 9999"):
-        deadline_of(text, NOW, "--by")
+    with pytest.raises(BadInput, match=r"--by: .* is after the year 9999"):
+        read_future_time("--by", text, NOW)
 
 
 def test_a_variable_may_be_empty_or_hold_an_equals_sign() -> None:

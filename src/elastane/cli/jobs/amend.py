@@ -11,7 +11,8 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.rest import Bounds, Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
-from elastane.cli.jobs.submission import deadline_of, late
+from elastane.cli.jobs.submission import late
+from elastane.cli.option_values import read_future_time
 from elastane.client.context import connect
 from elastane.scheduler.explain import cost_text
 
@@ -117,4 +118,4 @@ def _parse_number(text: str) -> float:
 
 
 def _parse_time(option: str) -> Callable[[str], datetime]:
-    return lambda text: deadline_of(text, datetime.now().astimezone(), option)
+    return lambda text: read_future_time(option, text, datetime.now().astimezone())

@@ -74,11 +74,11 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
     """Titles and values; what is not known is left out."""
     from elastane.cli.jobs.words import (  # noqa: PLC0415 - rich
         awaits_next_try,
+        format_age,
         loss_of,
         speed_text,
         state_text,
         step_text,
-        time_text,
         workers_text,
     )
 
@@ -106,7 +106,7 @@ def list_facts(job: Job) -> "Iterator[tuple[str, str | Text]]":
         ("time limit", format_time_limit(job, now_s)),
         ("cost", format_cost(job, now_s)),
         ("was", format_attempts(job)),
-        ("submitted", f"{format_timestamp(job.submitted_s)}, {time_text(now_s - job.submitted_s)} ago"),
+        ("submitted", f"{format_timestamp(job.submitted_s)}, {format_age(now_s - job.submitted_s)} ago"),
         ("started", format_timestamp(job.started_s)),
         ("ended", format_timestamp(job.ended_s)),
         ("run", job.run_dir),
@@ -141,13 +141,13 @@ def format_target(job: Job) -> str:
 
 def format_time_limit(job: Job, now_s: float) -> str:
     """How long it may hold devices, and how long it has."""
-    from elastane.cli.jobs.words import time_text  # noqa: PLC0415 - rich
+    from elastane.cli.jobs.words import format_age  # noqa: PLC0415 - rich
 
     limit_s = job.spec.run_policy.active_deadline_seconds
     if limit_s is None:
         return ""
     since_s = now_s if job.active_since_s is None else job.active_since_s
-    return f"{time_text(limit_s)} of running, {time_text(job.active_s + now_s - since_s)} used"
+    return f"{format_age(limit_s)} of running, {format_age(job.active_s + now_s - since_s)} used"
 
 
 def format_cost(job: Job, now_s: float) -> str:

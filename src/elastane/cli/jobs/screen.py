@@ -12,12 +12,12 @@ from elastane.api.rest import JobSummary
 from elastane.api.usage import Occupancy
 from elastane.cli.jobs.words import (
     RIGHT,
+    format_age,
     health_lines,
     loss_of,
     speed_text,
     state_text,
     step_text,
-    time_text,
     workers_text,
 )
 from elastane.cli.tables import build_table
@@ -101,5 +101,5 @@ def _job_row(job: JobSummary, now_s: float, *, bars: bool) -> list[Text]:
         Text(step_text(job)),
         Text(loss_of(job)),
         Text(speed_text(job)),
-        Text(time_text(now_s - job.submitted_s)),
+        Text(format_age(now_s - job.submitted_s)),
     ]

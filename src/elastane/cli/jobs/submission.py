@@ -1,8 +1,7 @@
 """From a job and what was typed about it to a `JobSpec`, or a sentence that says why not. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, TypeVar
 
 import msgspec
@@ -12,13 +11,11 @@ from elastane.api.job_checks import checked
 from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
 from elastane.api.quotas import Team
 from elastane.cli.checkpoints.policy import moments
+from elastane.cli.option_values import read_future_time
 from elastane.cli.runs.run_spec import parse_worker_range
 from elastane.cli.teams import warn_undeclared_team
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-AHEAD = re.compile(r"\+\s*(\d+(?:\.\d+)?)\s*(min|minutes?|h|hours?|d|days?)")
-SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +67,7 @@ def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
     """
     resources = _with(spec.resources_per_worker, devices=wishes.devices, kinds=wishes.kinds)
     run_policy = _with(spec.run_policy, job_max_retry_count=wishes.retries)
-    deadline = None if wishes.deadline is None else deadline_of(wishes.deadline, here.now)
+    deadline = None if wishes.deadline is None else read_future_time("--deadline", wishes.deadline, here.now)
     return checked(
         _with(
             spec,
@@ -113,33 +110,6 @@ def late(deadline: datetime | None, now: datetime) -> str:
 def limits_text(low: int, high: int) -> str:
     """``1 to 4 workers``."""
     return f"{high} worker{'s' * (high > 1)}" if low == high else f"{low} to {high} workers"
-
-
-def deadline_of(text: str, now: datetime, option: str = "--deadline") -> datetime:
-    """A moment as people write it: ``+8h``, ``+2 days``, ``2026-12-01T18:00``.
-
-    Args:
-        text: a time without a zone is one of ``now``'s zone.
-        now: with its time zone.
-        option: with which it was given.
-
-    Raises:
-        BadInput: it is neither, or no calendar goes so far.
-    """
-    if match := AHEAD.fullmatch(text.strip()):
-        try:
-            return now + timedelta(seconds=float(match[1]) * SECONDS[match[2][0]])
-        except OverflowError:
-            raise BadInput(
-                f"{option} {text!r} is after the year 9999", do="write a nearer one, such as +8h or +30d"
-            ) from None
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise BadInput(
-            f"{option} {text!r} is no moment", do="write +8h, +2d, or for example 2026-12-01T18:00"
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=now.tzinfo)
 
 
 def environment_of(wishes: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:

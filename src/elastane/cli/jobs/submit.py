@@ -12,11 +12,12 @@ import typer
 from typer.core import TyperCommand
 
 from elastane.api.errors import BadInput, ElastaneError
+from elastane.api.exit_codes import ExitCode
 from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Team
 from elastane.api.rest import Job
 from elastane.attempts.script_modules import file_of
-from elastane.cli.command import STOPPED_BY_USER, AsJson, open_console, print_json
+from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
 from elastane.cli.jobs.job_polling import poll_job
 from elastane.cli.jobs.login import find_own_team
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 WHOSE, SIZE, RULES = "Whose it is", "How many workers, and where", "When it ends"
 TRAINING, CHECKPOINTS, AFTER = "Training (the trained bytes depend on these)", "Checkpoints", "After it"
 DEFAULT_TEAM = "default"
+CODES = {"finished": ExitCode.OK, "cancelled": ExitCode.STOPPED_BY_USER}
 
 
 class Submit(TyperCommand):
@@ -363,7 +365,7 @@ def concluded(job: Job, console: "Console") -> int:
         write_paragraphs(indent_quotation(job.traceback), sys.stderr)
     if job.run_dir and job.state == "finished":
         console.print(f"  run  {job.run_dir}", markup=False)
-    return {"finished": 0, "cancelled": STOPPED_BY_USER}.get(job.state, 1)
+    return CODES.get(job.state, ExitCode.FAILED)
 
 
 def _controller_is_here() -> bool:

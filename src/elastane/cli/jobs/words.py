@@ -7,6 +7,7 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
+from elastane.api.durations import format_duration
 from elastane.api.health import HealthProblem
 from elastane.api.history import Event
 from elastane.api.job_records import Explanation, Wanted
@@ -54,7 +55,6 @@ EVENT_COLOURS = {
 RIGHT = frozenset(
     {"step", "loss", "age", "samples/s", "devices", "used", "free", "leaving", "reserved", "price"}
 )
-UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def state_of(job: JobSummary) -> str:
@@ -69,7 +69,7 @@ def awaits_next_try(job: JobSummary, now_s: float) -> bool:
 
 def state_text(job: JobSummary, now_s: float) -> Text:
     if awaits_next_try(job, now_s):
-        return Text(f"next try in {time_text(math.ceil(job.retry_at_s - now_s))}", style="red")
+        return Text(f"next try in {format_age(math.ceil(job.retry_at_s - now_s))}", style="red")
     state = state_of(job)
     return Text(state, style=COLOURS[state])
 
@@ -94,12 +94,9 @@ def speed_text(job: JobSummary) -> str:
     return f"{job.samples_per_s:,.0f}" if job.samples_per_s else ""
 
 
-def time_text(seconds: float) -> str:
-    """A span, in its largest unit: ``45 s``, ``3 min``, ``2 d``."""
-    for length, unit in UNITS:
-        if seconds >= length:
-            return f"{math.floor(seconds / length)} {unit}"
-    return f"{max(0, math.floor(seconds))} s"
+def format_age(seconds: float) -> str:
+    """Return a duration in its largest unit, without tenths of seconds: ``45 s``, ``3 min``, ``2 d``."""
+    return format_duration(math.floor(seconds), parts=1)
 
 
 def event_text(event: Event, *, of_job: bool) -> Text:
@@ -150,7 +147,7 @@ def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
             Text(workers_text(job)),
             Text(step_text(job)),
             Text(loss_of(job)),
-            Text(time_text(now_s - job.submitted_s)),
+            Text(format_age(now_s - job.submitted_s)),
         ]
         for job in found
     ]
@@ -169,7 +166,7 @@ def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
         return [Text(f"{head}. Its log says why.", style="red")]
     lines = [Text(f"{head}:", style="red")]
     for problem in problems:
-        since = f"since {format_timestamp(problem.since_s)}, {time_text(max(0.0, now_s - problem.since_s))}"
+        since = f"since {format_timestamp(problem.since_s)}, {format_age(max(0.0, now_s - problem.since_s))}"
         lines.append(Text(f"  {one_line(problem.what)} ({since})", style="red"))
         lines.append(Text(f"    do: {one_line(problem.do)}"))
     return lines

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from elastane.cli.command import AsJson, print_json
-from elastane.cli.operators.quantities import format_minute
 from elastane.cli.operators.tables import print_table
+from elastane.cli.timestamps import format_minute
 from elastane.client.context import connect
 
 

@@ -9,11 +9,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 import typer
 
+from elastane.api.durations import format_duration
 from elastane.api.errors import BadInput
 from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
-from elastane.cli.operators.quantities import duration_s, duration_text
+from elastane.cli.option_values import read_duration_s
 from elastane.scheduler.calendar import times
 
 SOON_S = 8 * 24 * 3600.0
@@ -93,7 +94,7 @@ def set_reservation(
             devices=known.devices if devices is None else devices,
             announced_ahead_s=known.announced_ahead_s
             if announce is None
-            else duration_s("--announce", announce),
+            else read_duration_s("--announce", announce),
         )
 
     change_document("reservation", Reservation, name, changed, as_json=as_json)
@@ -237,7 +238,7 @@ add_document_commands(
         one.name,
         one.pool,
         str(one.devices),
-        duration_text(one.announced_ahead_s),
+        format_duration(one.announced_ahead_s, parts=4),
         format_next(one, clock.time()),
         format_schedule(one.when),
     ),

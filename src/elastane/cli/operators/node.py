@@ -6,8 +6,8 @@ import typer
 
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.quantities import format_minute
 from elastane.cli.operators.tables import print_table
+from elastane.cli.timestamps import format_minute
 from elastane.client.context import connect
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Its name.", show_default=False)]

@@ -11,8 +11,8 @@ from elastane.api.pools import Pool
 from elastane.api.usage import Occupancy
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import Name, add_show_and_remove, change_document, make_group
-from elastane.cli.operators.quantities import parse_labels
 from elastane.cli.operators.tables import print_table
+from elastane.cli.option_values import read_labels
 from elastane.client.context import connect
 
 
@@ -65,7 +65,7 @@ def set_pool(
             "spot": spot,
             "price": price,
             "site": site,
-            "labels": None if label is None else parse_labels("--label", label),
+            "labels": None if label is None else read_labels("--label", label),
         }
         known = before or Pool(name=name, device=device or "", devices=devices or 0)
         return msgspec.structs.replace(

@@ -10,8 +10,8 @@ from elastane.api.errors import BadInput
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import format_change, make_group
-from elastane.cli.operators.quantities import UNLIMITED, parse_limit
 from elastane.cli.operators.tables import print_table
+from elastane.cli.option_values import UNLIMITED, read_limit
 from elastane.client.context import connect
 
 N = TypeVar("N", Team, Cohort)
@@ -49,8 +49,8 @@ def set_quota(
         return msgspec.structs.replace(
             quota,
             nominal_quota=quota.nominal_quota if nominal is None else nominal,
-            borrowing_limit=quota.borrowing_limit if borrow is None else parse_limit("--borrow", borrow),
-            lending_limit=quota.lending_limit if lend is None else parse_limit("--lend", lend),
+            borrowing_limit=quota.borrowing_limit if borrow is None else read_limit("--borrow", borrow),
+            lending_limit=quota.lending_limit if lend is None else read_limit("--lend", lend),
         )
 
     def amended(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from elastane.api.durations import format_duration
 from elastane.api.reading import finite_fields
 from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.quantities import duration_s, duration_text
+from elastane.cli.option_values import read_duration_s
 from elastane.client.context import connect
 
 Valid = Annotated[str, typer.Option("--for", metavar="DURATION", help="So long it counts.")]
@@ -21,8 +22,8 @@ def capacity(
     as_json: AsJson = False,
 ) -> None:
     """POOL has no more than N devices, for as long as the word counts."""
-    report = Capacity(pool=pool, devices=devices, valid_s=duration_s("--for", valid))
-    words = f"{pool} has at most {devices} devices for {duration_text(report.valid_s)}"
+    report = Capacity(pool=pool, devices=devices, valid_s=read_duration_s("--for", valid))
+    words = f"{pool} has at most {devices} devices for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
 
 
@@ -34,8 +35,10 @@ def notice(
     as_json: AsJson = False,
 ) -> None:
     """NODE will be taken away: jobs leave it before."""
-    report = Notice(node=node, in_s=duration_s("--in", within))
-    _send_report(report, f"{node} goes in {duration_text(report.in_s)}; jobs leave it now", as_json=as_json)
+    report = Notice(node=node, in_s=read_duration_s("--in", within))
+    _send_report(
+        report, f"{node} goes in {format_duration(report.in_s, parts=4)}; jobs leave it now", as_json=as_json
+    )
 
 
 def metric(
@@ -45,8 +48,10 @@ def metric(
     as_json: AsJson = False,
 ) -> None:
     """METRIC is VALUE, for triggers that watch it."""
-    report = Metric(metric=name, value=value, valid_s=duration_s("--for", valid))
-    _send_report(report, f"{name} is {value:g} for {duration_text(report.valid_s)}", as_json=as_json)
+    report = Metric(metric=name, value=value, valid_s=read_duration_s("--for", valid))
+    _send_report(
+        report, f"{name} is {value:g} for {format_duration(report.valid_s, parts=4)}", as_json=as_json
+    )
 
 
 def price(
@@ -56,8 +61,8 @@ def price(
     as_json: AsJson = False,
 ) -> None:
     """An hour of a device of POOL costs PRICE, for as long as the word counts."""
-    report = Price(pool=pool, price=hourly, valid_s=duration_s("--for", valid))
-    words = f"a device of {pool} costs {hourly:g} an hour for {duration_text(report.valid_s)}"
+    report = Price(pool=pool, price=hourly, valid_s=read_duration_s("--for", valid))
+    words = f"a device of {pool} costs {hourly:g} an hour for {format_duration(report.valid_s, parts=4)}"
     _send_report(report, words, as_json=as_json)
 
 

@@ -10,9 +10,10 @@ from elastane.api.rest import NewToken
 from elastane.api.tokens import Role, Token
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group
-from elastane.cli.operators.quantities import duration_s, format_minute
 from elastane.cli.operators.tables import print_table
+from elastane.cli.option_values import read_duration_s
 from elastane.cli.teams import warn_undeclared_team
+from elastane.cli.timestamps import format_minute
 from elastane.client.context import connect
 
 
@@ -39,7 +40,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a token. Its secret is told only now."""
-    valid_s = duration_s("--valid", valid) if valid else None
+    valid_s = read_duration_s("--valid", valid) if valid else None
     with connect() as cluster:
         made = cluster.make_token(NewToken(user=user, role=role, team=team, note=note, valid_s=valid_s))
         strange = warn_undeclared_team(team, cluster.declared(Team))

@@ -10,9 +10,10 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.usage import Usage, UsageRow
 from elastane.cli.command import AsJson, print_json
-from elastane.cli.operators.quantities import format_minute, parse_time
 from elastane.cli.operators.tables import print_table
+from elastane.cli.option_values import read_past_time
 from elastane.cli.terminal import write_csv
+from elastane.cli.timestamps import format_minute
 from elastane.client.context import connect
 
 Column: TypeAlias = Literal["team", "user", "job", "pool"]
@@ -55,8 +56,8 @@ def usage(
         raise BadInput("--csv and --json are two formats", do="choose one")
     now = datetime.now().astimezone()
     columns: tuple[Column, ...] = tuple(dict.fromkeys(COLUMNS[one] for one in by or [By.TEAM]))
-    from_s = parse_time("--from", begin, now).timestamp() if begin else None
-    until_s = parse_time("--until", until, now).timestamp() if until else None
+    from_s = read_past_time("--from", begin, now).timestamp() if begin else None
+    until_s = read_past_time("--until", until, now).timestamp() if until else None
     check_span(from_s, until_s, now.timestamp())
     with connect() as cluster:
         if as_csv:

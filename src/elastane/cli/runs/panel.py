@@ -8,10 +8,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from elastane.api.durations import format_duration
 from elastane.api.records import LedgerLine
 from elastane.api.spec import RunSpec
 from elastane.cli.runs.progress import Progress
-from elastane.cli.words import duration_text, event_text, loss_text
+from elastane.cli.words import event_text, loss_text
 
 CELLS = 48
 MOST_WORKERS = 12
@@ -66,7 +67,7 @@ def render_progress(progress: Progress) -> RenderableType:
     row.add_column(ratio=1)
     row.add_column(justify="right", no_wrap=True)
     left = progress.left_s
-    words = "" if left is None else f"{duration_text(left)} left" if left else "done"
+    words = "" if left is None else f"{format_duration(left)} left" if left else "done"
     row.add_row(
         ProgressBar(total=progress.steps or 1, completed=progress.step, complete_style="bright_blue"),
         Text(words, style="dim"),

@@ -11,7 +11,9 @@ import msgspec
 import typer
 
 from elastane.api.control import RunOver
+from elastane.api.durations import format_duration
 from elastane.api.errors import BadInput
+from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
@@ -19,7 +21,7 @@ from elastane.attempts.resumption import resume as another_attempt
 from elastane.attempts.run_directory import check_name_is_free, claimed, reclaimed
 from elastane.attempts.supervision import lived
 from elastane.cli.checkpoints.policy import CheckpointOptions
-from elastane.cli.command import STOPPED_BY_USER, AsJson, open_console, print_json
+from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
 from elastane.cli.devices import count_devices
 from elastane.cli.explicit_options import list_explicit_options
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 ELASTICITY, TRAINING = "Elasticity", "Training (the trained bytes depend on these)"
 CHECKPOINTS, BACK, OUTPUT = "Checkpoints", "Coming back", "Output"
 DIGEST_EVERY, SHARD_SIZE = 50, "5GB"
+ENDINGS: dict[int, str] = {ExitCode.OK: "finished", ExitCode.STOPPED_BY_USER: "stopped"}
 
 
 def run(
@@ -421,7 +424,7 @@ def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: boo
 
 
 def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Path | None) -> None:
-    from elastane.cli.words import duration_text, loss_text  # noqa: PLC0415 - likewise
+    from elastane.cli.words import loss_text  # noqa: PLC0415 - likewise
     from elastane.observability.facts import facts_of  # noqa: PLC0415
     from elastane.observability.run_files import read_run  # noqa: PLC0415
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
@@ -430,10 +433,10 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
     kept = 0
     if report is not None:
         facts = facts_of(read_run(run_dir))
-        ending = {0: "finished", STOPPED_BY_USER: "stopped"}.get(over.code, "failed")
+        ending = ENDINGS.get(over.code, "failed")
         loss = f": loss {loss_text(facts.loss)}" if facts.steps else ""
         console.print(
-            f"{ending} after {facts.steps} steps in {duration_text(facts.wall_s)}{loss}", markup=False
+            f"{ending} after {facts.steps} steps in {format_duration(facts.wall_s)}{loss}", markup=False
         )
         kept = facts.checkpoints
         if facts.digest:
@@ -441,7 +444,7 @@ def print_summary(run_dir: RunDir, over: RunOver, console: "Console", report: Pa
         rows.append(("report", str(report)))
     if over.why and over.code:
         console.print(over.why, markup=False)
-    onward = "goes back to" if over.lost else "goes on from" if over.code == STOPPED_BY_USER else ""
+    onward = "goes back to" if over.lost else "goes on from" if over.code == ExitCode.STOPPED_BY_USER else ""
     if onward and kept:
         console.print(f"elastane run --resume {run_dir.root} {onward} its newest checkpoint", markup=False)
     model = finished_model(run_dir)

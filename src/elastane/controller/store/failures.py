@@ -15,6 +15,7 @@ import sqlite3
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import ElastaneError
+from elastane.api.exit_codes import ExitCode
 from elastane.api.printable import one_line
 from elastane.controller.store.integrity import is_damage
 
@@ -29,7 +30,7 @@ POSTGRES_BUSY = {"55P03", "40001", "40P01", "53300", "57P03"}
 
 
 class StoreError(ElastaneError):
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
 
 class StoreFull(StoreError):

@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoint
 
 from elastane.api.errors import ElastaneError
+from elastane.api.exit_codes import ExitCode
 from elastane.api.printable import one_line
 from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, PREFIX
 from elastane.runtime.finished.configs import CONFIG
@@ -35,7 +36,7 @@ Checked = tuple[str, ...]
 class NotReadBack(ElastaneError):
     """An export is not what was to be exported."""
 
-    exit_code = 1
+    exit_code = ExitCode.FAILED
 
     def __init__(self, what: str, *, do: str = "check the disk, and export again") -> None:
         super().__init__(
