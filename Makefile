@@ -67,6 +67,7 @@ check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy -p tests.simulator
 	$(BIN)/mypy --allow-untyped-calls benchmarks
 	$(BIN)/mypy examples/demo.py
 	$(BIN)/mypy --allow-untyped-calls examples/lm

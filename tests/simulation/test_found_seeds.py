@@ -2,8 +2,8 @@
 
 import pytest
 
-from elastane.simulator.faults import plan, storm
-from elastane.simulator.history import History
+from tests.simulator.faults import plan, storm
+from tests.simulator.history import History
 
 USUAL = {
     (13, None): "the first member died before its state was passed on; nothing was lost, but the run gave up",

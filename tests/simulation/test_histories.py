@@ -5,9 +5,9 @@ import pytest
 
 from elastane.api import control
 from elastane.protocol.messages import AnyPeerMessage
-from elastane.simulator.__main__ import LAYOUTS, retell
-from elastane.simulator.faults import plan, storm, with_checkpoints
-from elastane.simulator.history import History, go_on
+from tests.simulator.__main__ import LAYOUTS, retell
+from tests.simulator.faults import plan, storm, with_checkpoints
+from tests.simulator.history import History, go_on
 
 SEEDS = 150
 STORMS = 30
@@ -28,7 +28,7 @@ def play(some, then, repeat):
         told = []
         retell(some, then, told.append)
         story = "\n".join([told[0], *told[-LAST_LINES:]])
-        pytest.fail(f"to repeat: python -m elastane.simulator {repeat}\n{story}", pytrace=False)
+        pytest.fail(f"to repeat: python -m tests.simulator {repeat}\n{story}", pytrace=False)
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from elastane.simulator.history import History
-from elastane.simulator.script import parse
+from tests.simulator.history import History
+from tests.simulator.script import parse
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 LINE = "----\n"

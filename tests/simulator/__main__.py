@@ -1,4 +1,4 @@
-"""``python -m elastane.simulator``: play histories by the thousand.
+"""``python -m tests.simulator``: play histories by the thousand.
 
 A history that breaks a promise is printed with its transcript; its seed repeats it exactly.
 """
@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from elastane.simulator.checkers import Violation
-from elastane.simulator.faults import Plan, plan, storm, with_checkpoints
-from elastane.simulator.history import History, go_on
+from tests.simulator.checkers import Violation
+from tests.simulator.faults import Plan, plan, storm, with_checkpoints
+from tests.simulator.history import History, go_on
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 

@@ -5,7 +5,7 @@ from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
 from elastane.protocol import messages
 from elastane.protocol.member_machine import MemberMachine
-from elastane.simulator.world import World
+from tests.simulator.world import World
 
 
 class Reports:

@@ -7,10 +7,10 @@ import msgspec
 from elastane.api.checkpoints import checkpoint_name
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint, WriteAgain
 from elastane.protocol import actions, events
-from elastane.simulator.vault import Record
+from tests.simulator.vault import Record
 
 if TYPE_CHECKING:
-    from elastane.simulator.worker import SimWorker
+    from tests.simulator.worker import SimWorker
 
 RETRY_S = 1.0
 REMEMBERED_PARTS = 8

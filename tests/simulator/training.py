@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from elastane.protocol import actions, events, messages
 from elastane.protocol.events import RoundKind
-from elastane.simulator.symbols import changed_by_script, gradient, leaf_of, rest_after, updated
+from tests.simulator.symbols import changed_by_script, gradient, leaf_of, rest_after, updated
 
 if TYPE_CHECKING:
-    from elastane.simulator.worker import SimWorker
+    from tests.simulator.worker import SimWorker
 
 
 class TrainingThread:
@@ -154,7 +154,7 @@ class TrainingThread:
 
     def _change(self) -> None:
         memory, outcome = self._memory, self._applied
-        assert outcome is not None, "released after a step"  # noqa: S101
+        assert outcome is not None, "released after a step"
         self._world.checker.released(self.worker, outcome.step)
         memory.parameters = changed_by_script(memory.parameters, outcome.step)
         self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(outcome))

@@ -2,7 +2,7 @@
 
 from elastane.protocol.messages import PartialSum
 from elastane.protocol.tree import Span, find_sibling, plan_merges
-from elastane.simulator.symbols import Quiet, added
+from tests.simulator.symbols import Quiet, added
 
 
 class Memory:

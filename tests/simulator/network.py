@@ -12,7 +12,7 @@ import msgspec
 
 from elastane.api.membership import WorkerId
 from elastane.protocol.messages import AnyPeerMessage
-from elastane.simulator.clock import Clock
+from tests.simulator.clock import Clock
 
 Payload: TypeAlias = dict[tuple[int, ...], int]
 """Symbols that travel with a frame, by what they are of."""

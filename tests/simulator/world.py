@@ -8,14 +8,14 @@ import msgspec
 from elastane.api.control import FromWorker
 from elastane.api.membership import WorkerId
 from elastane.api.spec import Pinned
-from elastane.simulator.checkers import Checker
-from elastane.simulator.clock import Clock
-from elastane.simulator.network import Streams
-from elastane.simulator.symbols import Shape
-from elastane.simulator.vault import Kept, Vault
+from tests.simulator.checkers import Checker
+from tests.simulator.clock import Clock
+from tests.simulator.network import Streams
+from tests.simulator.symbols import Shape
+from tests.simulator.vault import Kept, Vault
 
 if TYPE_CHECKING:
-    from elastane.simulator.worker import SimWorker
+    from tests.simulator.worker import SimWorker
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,11 +4,11 @@ from elastane.api.membership import WorkerId
 from elastane.protocol import messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
-from elastane.simulator.checkers import expect
-from elastane.simulator.memory import Memory, summed
-from elastane.simulator.network import Payload
-from elastane.simulator.symbols import quiet
-from elastane.simulator.world import World
+from tests.simulator.checkers import expect
+from tests.simulator.memory import Memory, summed
+from tests.simulator.network import Payload
+from tests.simulator.symbols import quiet
+from tests.simulator.world import World
 
 
 class Exchange:

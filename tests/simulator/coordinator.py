@@ -10,8 +10,8 @@ from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import Asked, Heard, Pin, Record, Reply, Tell, TellAgent
 from elastane.coordinator.decide import heard
 from elastane.coordinator.roster import fresh_roster
-from elastane.simulator.checkers import expect
-from elastane.simulator.clock import Clock
+from tests.simulator.checkers import expect
+from tests.simulator.clock import Clock
 
 BETWEEN_TICKS_S = 0.2
 

@@ -8,10 +8,10 @@ from elastane.api.membership import WorkerId
 from elastane.protocol.events import RoundKind
 from elastane.protocol.messages import RoundOutcome
 from elastane.protocol.tree import expand_spans
-from elastane.simulator.symbols import Shape, quiet
+from tests.simulator.symbols import Shape, quiet
 
 if TYPE_CHECKING:
-    from elastane.simulator.worker import SimWorker
+    from tests.simulator.worker import SimWorker
 
 
 class Violation(AssertionError):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from elastane.api.control import AgentReport, Kill, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
 from elastane.api.membership import WorkerId
-from elastane.simulator.clock import Clock
+from tests.simulator.clock import Clock
 
 BETWEEN_REPORTS_S = 1.0
 FAREWELL_S = 5.0

@@ -6,9 +6,9 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.protocol.layout import Layout
-from elastane.simulator.network import Weather
-from elastane.simulator.symbols import Shape
-from elastane.simulator.world import Pace
+from tests.simulator.network import Weather
+from tests.simulator.symbols import Shape
+from tests.simulator.world import Pace
 
 TRIGGERS = (
     *("Vote", "Vote", "Vote", "CommitRound", "CommitRound"),

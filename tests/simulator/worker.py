@@ -26,15 +26,15 @@ from elastane.api.membership import WorkerId
 from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
-from elastane.simulator.exchange import Exchange
-from elastane.simulator.memory import Memory
-from elastane.simulator.network import Endpoint, Payload
-from elastane.simulator.reports import Reports
-from elastane.simulator.symbols import digest_of, norm_of, quiet
-from elastane.simulator.training import TrainingThread
-from elastane.simulator.vault import Kept
-from elastane.simulator.world import World
-from elastane.simulator.writing import Writing
+from tests.simulator.exchange import Exchange
+from tests.simulator.memory import Memory
+from tests.simulator.network import Endpoint, Payload
+from tests.simulator.reports import Reports
+from tests.simulator.symbols import digest_of, norm_of, quiet
+from tests.simulator.training import TrainingThread
+from tests.simulator.vault import Kept
+from tests.simulator.world import World
+from tests.simulator.writing import Writing
 
 BETWEEN_REPORTS_S = 0.5
 

@@ -13,8 +13,8 @@ Workers are named by their place among the living. ``before`` names an action or
 
 from collections.abc import Callable
 
-from elastane.simulator.faults import Drain, Fault, Kill, KillCoordinator, Plan, Resize, Trigger, layout
-from elastane.simulator.symbols import Shape
+from tests.simulator.faults import Drain, Fault, Kill, KillCoordinator, Plan, Resize, Trigger, layout
+from tests.simulator.symbols import Shape
 
 
 class NotAScript(ValueError):

@@ -22,15 +22,15 @@ from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
 from elastane.coordinator.decide import ENDS
 from elastane.coordinator.keeping import LAST_ONE_S
-from elastane.simulator import faults
-from elastane.simulator.agent import SimAgent
-from elastane.simulator.checkers import Checker, Violation, expect
-from elastane.simulator.clock import Clock
-from elastane.simulator.coordinator import Files, SimCoordinator
-from elastane.simulator.faults import Plan
-from elastane.simulator.network import Endpoint, Post, Streams
-from elastane.simulator.vault import Kept, Vault
-from elastane.simulator.worker import SimWorker
+from tests.simulator import faults
+from tests.simulator.agent import SimAgent
+from tests.simulator.checkers import Checker, Violation, expect
+from tests.simulator.clock import Clock
+from tests.simulator.coordinator import Files, SimCoordinator
+from tests.simulator.faults import Plan
+from tests.simulator.network import Endpoint, Post, Streams
+from tests.simulator.vault import Kept, Vault
+from tests.simulator.worker import SimWorker
 
 PATIENCE_S = 60.0 + LAST_ONE_S
 """A run must end within this time after the last fault, and the time one worker alone would take."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elastane.api.membership import WorkerId
-from elastane.simulator.checkers import expect
-from elastane.simulator.symbols import Shape, quiet
+from tests.simulator.checkers import expect
+from tests.simulator.symbols import Shape, quiet
 
 Record: TypeAlias = Mapping[int, tuple[int, int]]
 """Per unit, its value and its optimizer state."""
