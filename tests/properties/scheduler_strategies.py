@@ -9,7 +9,7 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.rules import Rules
-from elastane.scheduler.goodput import Curve
+from elastane.scheduler.goodput import SpeedCurve
 
 from .scheduler_model import job, quota, replace
 
@@ -95,17 +95,19 @@ def aiming_job(rng: random.Random, number: int, *, price: float) -> JobState:
         price: of a device and hour.
     """
     state = some_job(rng, number)
-    curve = Curve(1.0, rng.choice([0.0, 0.01, 0.1]))
+    curve = SpeedCurve(1.0, rng.choice([0.0, 0.01, 0.1]))
     policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
     wanted = rng.uniform(policy.min_replicas, policy.max_replicas)
-    state = replace(state, speeds=tuple((n, curve.speed(n)) for n in {1, 4, policy.max_replicas}))
+    state = replace(state, speeds=tuple((n, curve.compute_speed(n)) for n in {1, 4, policy.max_replicas}))
     far_s = 360_000.0
     match rng.choice(["throughput", "deadline", "budget"]):
         case "throughput":
-            return replace(state, spec=replace(state.spec, target=Target(throughput=curve.speed(wanted))))
+            return replace(
+                state, spec=replace(state.spec, target=Target(throughput=curve.compute_speed(wanted)))
+            )
         case "deadline":
             spec = replace(state.spec, deadline=datetime.fromtimestamp(far_s, UTC))
-            return replace(state, spec=spec, remaining=far_s * curve.speed(wanted))
+            return replace(state, spec=spec, remaining=far_s * curve.compute_speed(wanted))
         case _:
             budget = far_s * price * devices / 3600 * (curve.a + curve.b * wanted)
             return replace(state, spec=replace(state.spec, budget=budget), remaining=far_s)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from elastane.api import plans
 from elastane.api.reservations import Once, Reservation
-from elastane.scheduler.calendar import times
+from elastane.scheduler.calendar import list_reservation_times
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
@@ -54,7 +54,7 @@ class Truth:
             (
                 one.devices
                 for one in self.before.reservations
-                if one.pool == pool and any(times(one, now_s, now_s + one.announced_ahead_s))
+                if one.pool == pool and any(list_reservation_times(one, now_s, now_s + one.announced_ahead_s))
             ),
             default=0,
         )

@@ -7,24 +7,24 @@ from elastane.api.jobs import JobSpec
 from elastane.api.pools import Pool
 
 
-class Group(NamedTuple):
+class PoolGroup(NamedTuple):
     """Pools of one device kind at one site: workers of one job may be spread over them.
 
     Args:
-        for_minimum: indices of pools; a minimum goes to what cannot be taken away, then to what is cheap.
-        for_growth: a loss of growth costs little, so it goes to spot first.
+        for_minimum: indices of pools, on-demand ones first, then the cheapest: a minimum must not be lost.
+        for_growth: the same pools, spot ones first: a loss of growth costs little.
     """
 
     for_minimum: tuple[int, ...]
     for_growth: tuple[int, ...]
 
 
-def groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[Group, ...]:
-    """Groups that will do, best first: by the job's preference of kinds, then by price, then by name."""
+def find_pool_groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[PoolGroup, ...]:
+    """Return the groups that a job may use, best first: by its preferred kinds, then by price and name."""
     wanted = spec.resources_per_worker
     found: dict[tuple[str, str], list[int]] = {}
     for i, pool in enumerate(pools):
-        if _will_do(spec, pool):
+        if _is_suitable(spec, pool):
             found.setdefault((pool.device, pool.site), []).append(i)
 
     def rank(members: list[int]) -> tuple[int, float, str]:
@@ -39,12 +39,12 @@ def groups(spec: JobSpec, pools: Sequence[Pool]) -> tuple[Group, ...]:
         )
 
     return tuple(
-        Group(order(members, spot_first=False), order(members, spot_first=True))
+        PoolGroup(order(members, spot_first=False), order(members, spot_first=True))
         for members in sorted(found.values(), key=rank)
     )
 
 
-def _will_do(spec: JobSpec, pool: Pool) -> bool:
+def _is_suitable(spec: JobSpec, pool: Pool) -> bool:
     wanted = spec.resources_per_worker
     return (
         (not wanted.kinds or pool.device in wanted.kinds)

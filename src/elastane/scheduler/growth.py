@@ -1,15 +1,14 @@
-"""What is left after the minimums goes to growth, one legal size at a time, in order of right.
+"""Growth: devices that are left after the minimums, handed out one legal size at a time, in order of right.
 
 On the quota of one node the next step is that of
 
 1. the higher priority;
 2. a job that would miss its deadline at the size it has;
-3. what a job that was resized a moment ago already holds;
-4. the cohort, then the team, with the smaller dominant share: without what the job has already, with what it
-   would get, so that large steps do not take turns;
-5. the job to which a device is worth most: by how much it speeds the job up, in proportion. What a job
-   already holds is worth more to it by what a resize would cost, so that a swap must earn that back within
-   the horizon.
+3. a job that was resized a moment ago, for the workers it already holds;
+4. the cohort, then the team, with the smaller dominant share: for workers that the job already has the share
+   without them, for new ones the share with them, so that large steps do not take turns;
+5. the job that a device speeds up most, in proportion. Workers that a job already holds count for more, by
+   what a resize would cost, so that a swap must earn that back within the horizon.
 
 A job stops growing when the next worker is not worth its devices, or when no size in reach earns back a
 resize.
@@ -21,28 +20,30 @@ from typing import NamedTuple, TypeAlias
 
 from elastane.api.plans import NotWorth, ResizeTooDear
 from elastane.api.rules import Rules
-from elastane.scheduler.books import Books
-from elastane.scheduler.claimant import Claimant
-from elastane.scheduler.claims import no_room, shares
-from elastane.scheduler.sizes import following
+from elastane.scheduler.allocation import Allocation
+from elastane.scheduler.minimums import explain_no_room
+from elastane.scheduler.order import compute_shares
+from elastane.scheduler.placement import place_growth
+from elastane.scheduler.planned_job import PlannedJob
+from elastane.scheduler.sizes import find_next_size
 
-STICKY = 1.1
-"""What is held is worth a tenth more, so that noise in measured speeds moves nobody."""
+HELD_WORTH = 1.1
+"""Workers that a job holds are worth a tenth more, so that noise in measured speeds moves no job."""
 
-LAX = 0.5
-"""Of `Rules.worth`: what is held is given up only well below what would be asked for it anew."""
+HELD_EFFICIENCY = 0.5
+"""Part of `Rules.worth` below which workers that a job holds are given up."""
 
 Key: TypeAlias = tuple[int, bool, bool, float, int]
-"""Priority (negative), in time, not settled, worth per device (negative), number of the job."""
+"""Priority (negative), meets its deadline, not settled, worth per device (negative), number of the job."""
 
 
-class Step(NamedTuple):
-    """From one size to the next.
+class GrowthStep(NamedTuple):
+    """From one size of a job to the next.
 
     Args:
-        key: place in the order, shares aside.
+        key: its position in the order, shares aside.
         workers: how many more.
-        held: the job has them already; else it has yet to get them.
+        held: the job has these workers already.
     """
 
     key: Key
@@ -50,133 +51,137 @@ class Step(NamedTuple):
     held: bool
 
 
-def grant_growth(books: Books, node: int, claimants: Iterable[Claimant], rules: Rules) -> None:
-    """Let claimants that have their minimum grow on the quota of ``node``.
+def grant_growth(allocation: Allocation, node: int, jobs: Iterable[PlannedJob], rules: Rules) -> None:
+    """Let jobs that have their minimum grow on the quota of ``node``.
 
     Args:
-        books: who is entitled to what so far.
+        allocation: the grants so far.
         node: whose quota.
-        claimants: below it.
-        rules: for what is worth its devices.
+        jobs: jobs below the node.
+        rules: say which growth is worth its devices.
     """
-    queues = _queues(books, node, claimants, rules)
-    turns = [(_turn(books, node, queue, rules), team) for team, queue in queues.items()]
+    queues = _build_queues(allocation, node, jobs, rules)
+    turns = [(_find_turn(allocation, node, queue, rules), team) for team, queue in queues.items()]
     heapq.heapify(turns)
     while turns:
         turn, team = turns[0]
         queue = queues[team]
-        step, claimant = queue[0]
-        if len(turns) > 1 and claimant.path.index(node) > 1:
-            now = _turn(books, node, queue, rules)
+        step, job = queue[0]
+        if len(turns) > 1 and job.path.index(node) > 1:
+            now = _find_turn(allocation, node, queue, rules)
             if now > turn:
                 # The share of its cohort has grown meanwhile.
                 heapq.heapreplace(turns, (now, team))
                 if turns[0][1] != team:
                     continue
-        following_step = _take(books, node, claimant, step, rules)
-        if following_step is None:
+        next_step = _grant_step(allocation, node, job, step, rules)
+        if next_step is None:
             heapq.heappop(queue)
         else:
-            heapq.heapreplace(queue, (following_step, claimant))
+            heapq.heapreplace(queue, (next_step, job))
         if not queue:
             heapq.heappop(turns)
         elif len(turns) > 1:
-            heapq.heapreplace(turns, (_turn(books, node, queue, rules), team))
+            heapq.heapreplace(turns, (_find_turn(allocation, node, queue, rules), team))
 
 
-def _queues(
-    books: Books, node: int, claimants: Iterable[Claimant], rules: Rules
-) -> dict[int, list[tuple[Step, Claimant]]]:
-    """Of each team a heap of next steps. Numbers are unique, so claimants themselves are never compared."""
-    queues: dict[int, list[tuple[Step, Claimant]]] = {}
+def _build_queues(
+    allocation: Allocation, node: int, jobs: Iterable[PlannedJob], rules: Rules
+) -> dict[int, list[tuple[GrowthStep, PlannedJob]]]:
+    """Return a heap of next steps for each team. Numbers of jobs are unique, so no two jobs are compared."""
+    queues: dict[int, list[tuple[GrowthStep, PlannedJob]]] = {}
     idle: dict[int, bool] = {}
-    for claimant in claimants:
-        path = claimant.path
+    for job in jobs:
+        path = job.path
         if path[0] not in idle:
-            idle[path[0]] = books.accounts.idle(path, path.index(node))
-        if not idle[path[0]] and node != path[claimant.level]:
-            # Nothing is left for its team; why it does not grow is told of the last quota it may use.
+            idle[path[0]] = allocation.ledger.has_idle_device(path, path.index(node))
+        if not idle[path[0]] and node != path[job.level]:
+            # Nothing is left for its team; the reason is given for the last quota that the job may use.
             continue
-        step = next_step(claimant, node, rules)
+        step = _find_next_step(job, node, rules)
         if step is not None:
-            queues.setdefault(claimant.path[0], []).append((step, claimant))
+            queues.setdefault(job.path[0], []).append((step, job))
     for queue in queues.values():
         heapq.heapify(queue)
     return queues
 
 
-def _take(books: Books, node: int, claimant: Claimant, step: Step, rules: Rules) -> Step | None:
-    """Grant the step if it fits, and say which is the next."""
-    level = claimant.path.index(node)
-    parts = books.growth(claimant, step.workers, level, held=step.held)
+def _grant_step(
+    allocation: Allocation, node: int, job: PlannedJob, step: GrowthStep, rules: Rules
+) -> GrowthStep | None:
+    """Grant a step if it fits, and return the job's next one."""
+    level = job.path.index(node)
+    parts = place_growth(allocation, job, step.workers, level, held=step.held)
     if parts is not None:
-        books.grant(claimant, node, parts, growth=True)
-        return next_step(claimant, node, rules, new_only=not step.held)
+        allocation.grant(job, node, parts, growth=True)
+        return _find_next_step(job, node, rules, new_only=not step.held)
     if step.held:
-        # It may have a right to these on a quota further up, and on this one to others on top of them.
-        return next_step(claimant, node, rules, new_only=True)
-    if level == claimant.level:
-        claimant.stop = no_room(books, claimant, step.workers, level)
+        # It may have a right to these workers on a quota further up, and on this one to new ones beside them.
+        return _find_next_step(job, node, rules, new_only=True)
+    if level == job.level:
+        job.stop_reason = explain_no_room(allocation, job, step.workers, level)
     return None
 
 
-def _turn(books: Books, node: int, queue: list[tuple[Step, Claimant]], rules: Rules) -> tuple[object, ...]:
-    """The order between teams, by the first job of each."""
-    step, claimant = queue[0]
-    more = 0 if step.held else step.workers * claimant.devices
-    # It need not be this pool that it grows in, but of those it may grow in this is the one it tries first.
-    pool = claimant.groups[0].for_growth[0]
+def _find_turn(
+    allocation: Allocation, node: int, queue: list[tuple[GrowthStep, PlannedJob]], rules: Rules
+) -> tuple[object, ...]:
+    """Return a team's position in the order, by the first job of its queue."""
+    step, job = queue[0]
+    more = 0 if step.held else step.workers * job.devices
+    # The job may grow in another pool, but this is the one it tries first.
+    pool = job.groups[0].for_growth[0]
     return (
         *step.key[:3],
-        shares(books, claimant, node, rules.fairness_grain, pool=pool, more=more),
+        compute_shares(allocation, job, node, rules.fairness_grain, pool=pool, more=more),
         *step.key[3:],
     )
 
 
-def next_step(claimant: Claimant, node: int, rules: Rules, *, new_only: bool = False) -> Step | None:
-    """The next size; None, with the reason in ``stop``, if there is none.
+def _find_next_step(job: PlannedJob, node: int, rules: Rules, *, new_only: bool = False) -> GrowthStep | None:
+    """Return the step to a job's next size; None, with the reason in ``stop_reason``, if there is none.
 
     Args:
-        claimant: whose.
-        node: on whose quota.
-        rules: for what is worth its devices.
-        new_only: what it has elsewhere cannot stay on this quota.
+        job: the job.
+        node: the node that would pay.
+        rules: say which growth is worth its devices.
+        new_only: workers that the job has elsewhere cannot stay on this quota.
     """
-    policy, curve, limit = claimant.state.spec.elastic_policy, claimant.curve, claimant.limit
-    now = claimant.entitled
-    # Workers it has and that are not granted yet: something new would come on top of them.
-    unplaced = 0 if claimant.lost else claimant.stays - claimant.placed
-    size = following(policy, now)
+    policy, curve, limit = job.state.spec.elastic_policy, job.curve, job.max_workers
+    now = job.entitled
+    # Workers it has and that are not granted yet: new ones would be added to them.
+    unplaced = 0 if job.loses_rest else job.held_workers - job.granted_in_place
+    size = find_next_size(policy, now)
     held = not new_only and size is not None and size - now <= unplaced
-    if not held and node == claimant.path[claimant.level]:
+    if not held and node == job.path[job.level]:
         # The last quota it may use: what is not granted here is lost, and others may take its place.
-        claimant.lost = True
+        job.loses_rest = True
     elif not held:
         now += unplaced
-        size = following(policy, now)
+        size = find_next_size(policy, now)
     if size is None or size > limit:
-        claimant.stop = claimant.limited_by
+        job.stop_reason = job.limit_reason
         return None
-    efficiency = curve.efficiency(now, size)
-    if efficiency < rules.worth * (LAX if held else 1.0) and not (held and claimant.cooling):
-        claimant.stop = NotWorth(workers=size, efficiency=efficiency)
+    efficiency = curve.compute_efficiency(now, size)
+    if efficiency < rules.worth * (HELD_EFFICIENCY if held else 1.0) and not (held and job.cooling_down):
+        job.stop_reason = NotWorth(workers=size, efficiency=efficiency)
         return None
-    if not held and now == claimant.stays == claimant.size:
+    if not held and now == job.held_workers == job.size:
         # The first step beyond what it has pays for the resize.
-        while curve.gain(now, size) < claimant.resize_log:
-            larger = following(policy, size)
+        while curve.compute_gain(now, size) < job.resize_log:
+            larger = find_next_size(policy, size)
             if larger is None or larger > limit:
-                claimant.stop = ResizeTooDear(cost_s=claimant.state.resize_s, horizon_s=rules.horizon_s)
+                job.stop_reason = ResizeTooDear(cost_s=job.state.resize_s, horizon_s=rules.horizon_s)
                 return None
             size = larger
-    worth = curve.gain(now, size) / (size - now)
+    worth = curve.compute_gain(now, size) / (size - now)
     if held:
-        worth = STICKY * worth + claimant.resize_log / (size - now)
+        worth = HELD_WORTH * worth + job.resize_log / (size - now)
     key = (
-        -claimant.priority,
-        now >= claimant.needed,
-        not (held and claimant.cooling),
-        -worth / claimant.devices,
-        claimant.number,
+        -job.priority,
+        now >= job.needed_workers,
+        not (held and job.cooling_down),
+        -worth / job.devices,
+        job.number,
     )
-    return Step(key, size - now, held)
+    return GrowthStep(key, size - now, held)

@@ -1,24 +1,24 @@
-"""Which numbers of workers a job may have."""
+"""The legal sizes of a job, in workers."""
 
 from bisect import bisect_right
 
 from elastane.api.jobs import ElasticPolicy
 
 
-def smallest(policy: ElasticPolicy) -> int:
-    """The job's claim."""
+def find_smallest_size(policy: ElasticPolicy) -> int:
+    """Return the smallest legal size: the minimum that a job asks for."""
     return policy.replica_discrete_values[0] if policy.replica_discrete_values else policy.min_replicas
 
 
-def maximum(policy: ElasticPolicy) -> int:
-    """The largest legal size."""
-    return largest(
+def find_largest_size(policy: ElasticPolicy) -> int:
+    """Return the largest legal size."""
+    return round_down_to_size(
         policy, policy.replica_discrete_values[-1] if policy.replica_discrete_values else policy.max_replicas
     )
 
 
-def largest(policy: ElasticPolicy, at_most: int) -> int:
-    """The largest legal size up to ``at_most``; 0 if there is none."""
+def round_down_to_size(policy: ElasticPolicy, at_most: int) -> int:
+    """Return the largest legal size up to ``at_most``; 0 if there is none."""
     if policy.replica_discrete_values:
         place = bisect_right(policy.replica_discrete_values, at_most)
         return policy.replica_discrete_values[place - 1] if place else 0
@@ -28,8 +28,8 @@ def largest(policy: ElasticPolicy, at_most: int) -> int:
     return at_most - (at_most - policy.min_replicas) % policy.replica_increment_step
 
 
-def following(policy: ElasticPolicy, workers: int) -> int | None:
-    """The next legal size above ``workers``; None if there is none."""
+def find_next_size(policy: ElasticPolicy, workers: int) -> int | None:
+    """Return the next legal size above ``workers``; None if there is none."""
     if policy.replica_discrete_values:
         place = bisect_right(policy.replica_discrete_values, workers)
         values = policy.replica_discrete_values

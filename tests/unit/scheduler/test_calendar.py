@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastane.api.reservations import DAYS, Reservation, Weekly
-from elastane.scheduler.calendar import peak, times
+from elastane.scheduler.calendar import find_reservation_peak, list_reservation_times
 
 DAY_S = 24 * 3600.0
 
@@ -18,7 +18,7 @@ def held(start, end, day, zone="Europe/Berlin", days=1.0):
     from_s = day.timestamp()
     daily = Weekly(start=start, end=end, zone=zone, days=DAYS)
     one = Reservation(name="r", pool="a", devices=1, when=daily)
-    found = times(one, from_s, from_s + days * DAY_S)
+    found = list_reservation_times(one, from_s, from_s + days * DAY_S)
     return [(begins_s, ends_s) for begins_s, ends_s in found if begins_s >= from_s]
 
 
@@ -57,7 +57,7 @@ def test_a_reservation_that_begins_again_before_it_has_ended_holds_its_devices_o
     one = Reservation(name="r", pool="a", devices=3, when=daily, announced_ahead_s=0)
     other = Reservation(name="s", pool="a", devices=2, when=daily, announced_ahead_s=0)
     twice_s = datetime(2026, 3, 29, 1, 10, tzinfo=UTC).timestamp()
-    assert len(list(times(one, twice_s, twice_s))) == 2
+    assert len(list(list_reservation_times(one, twice_s, twice_s))) == 2
     begun_s = datetime(2026, 3, 28, 2, tzinfo=UTC).timestamp()
-    assert peak([one], "a", twice_s) == (3, ((one, begun_s),))
-    assert peak([one, other], "a", twice_s) == (5, ((one, begun_s), (other, begun_s)))
+    assert find_reservation_peak([one], "a", twice_s) == (3, ((one, begun_s),))
+    assert find_reservation_peak([one, other], "a", twice_s) == (5, ((one, begun_s), (other, begun_s)))

@@ -12,7 +12,7 @@ from elastane.api.quotas import Quota, Team
 from elastane.api.rules import Rules
 from elastane.scheduler.explain import explain
 from elastane.scheduler.explain_run import explain_run
-from elastane.scheduler.goodput import comparable
+from elastane.scheduler.goodput import select_comparable_speeds
 from elastane.scheduler.plan import plan
 
 START_S = 1000.0
@@ -204,9 +204,9 @@ def test_a_runs_own_reasons_speak_of_this_machine_and_of_no_cluster(state):
 
 
 def test_a_speed_that_was_measured_briefly_is_not_compared():
-    assert comparable(((1, 100.0), (2, 60.0)), {2}) == ((1, 100.0),)
-    assert comparable(((1, 100.0), (2, 60.0)), ()) == ((1, 100.0), (2, 60.0))
+    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), {2}) == ((1, 100.0),)
+    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), ()) == ((1, 100.0), (2, 60.0))
 
 
 def test_of_speeds_that_are_all_brief_one_counts():
-    assert comparable(((1, 100.0), (2, 60.0)), {1, 2}) == ((2, 60.0),)
+    assert select_comparable_speeds(((1, 100.0), (2, 60.0)), {1, 2}) == ((2, 60.0),)

@@ -15,7 +15,7 @@ from elastane.api.reservations import DAYS, Day, Once, Reservation, Weekly
 from elastane.cli.command import AsJson, wrap_command
 from elastane.cli.operators.declarations import Name, add_document_commands, change_document, make_group
 from elastane.cli.option_values import read_duration_s
-from elastane.scheduler.calendar import times
+from elastane.scheduler.calendar import list_reservation_times
 
 SOON_S = 8 * 24 * 3600.0
 """Whatever happens weekly happens within it."""
@@ -199,7 +199,7 @@ def format_schedule(when: Weekly | Once) -> str:
 def format_next(reservation: Reservation, now_s: float) -> str:
     """Whether it holds, or when it does next, in the terminal's time zone."""
     until_s = now_s + SOON_S if isinstance(reservation.when, Weekly) else float("inf")
-    coming = next(iter(times(reservation, now_s, until_s)), None)
+    coming = next(iter(list_reservation_times(reservation, now_s, until_s)), None)
     if coming is None:
         return "over"
     start_s, end_s = coming

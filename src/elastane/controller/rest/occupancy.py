@@ -10,7 +10,7 @@ from elastane.controller.rest.bodies import reply, response
 from elastane.controller.rest.caller import Asking
 from elastane.controller.rest.description import says
 from elastane.controller.store import documents, jobs, nodes, snapshots
-from elastane.scheduler.calendar import peak
+from elastane.scheduler.calendar import find_reservation_peak
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
@@ -24,5 +24,8 @@ def occupancy(caller: Asking) -> Response:
         pools = snapshots.pools_of(tx, config, caller.now_s)
         uses = jobs.using(tx)
         known = nodes.every(tx)
-    reserved = {pool.name: peak(config.reservations or (), pool.name, caller.now_s)[0] for pool in pools}
+    reserved = {
+        pool.name: find_reservation_peak(config.reservations or (), pool.name, caller.now_s)[0]
+        for pool in pools
+    }
     return response(reply(Page(items=occupied(pools, known, uses.values(), reserved))))

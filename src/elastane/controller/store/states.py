@@ -10,7 +10,7 @@ from elastane.api.usage import Use
 from elastane.controller.observing import retried_at_s
 from elastane.controller.store.records import Record, record_of, uses_of
 from elastane.controller.store.rows import ENDS, cost
-from elastane.scheduler.goodput import comparable
+from elastane.scheduler.goodput import select_comparable_speeds
 
 
 class Seen(NamedTuple):
@@ -121,7 +121,7 @@ def _state_of(row: Row[Any], record: Record, uses: tuple[Use, ...], now_s: float
         faulty_since_s=observed.faulty_since_s,
         successors=successors,
         retry_at_s=float(retried_at_s(plain["retry_at_s"], now_s)),
-        speeds=comparable(observed.speeds, observed.brief),
+        speeds=select_comparable_speeds(observed.speeds, observed.brief),
         resize_s=observed.resize_s,
         unsaved_s=observed.unsaved_s,
         remaining=observed.remaining,

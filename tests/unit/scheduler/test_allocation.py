@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
-from elastane.scheduler.entitlements import settle
+from elastane.scheduler.allocator import allocate
 
 from .test_plan import state
 
@@ -12,14 +12,14 @@ from .test_plan import state
 @pytest.mark.parametrize("taken", [(0, 1), (1, 2), (3, 1), (0, 1, 2, 3)])
 def test_the_grants_of_a_job_stay_in_their_order_whatever_is_taken_back_and_restored(taken):
     pools = (Pool(name="a", device="h100", devices=4),)
-    ground, books = settle(Snapshot(now_s=0.0, pools=pools, jobs=(state(),)))
-    (claimant,) = ground.claimants
-    before = list(claimant.grants)
+    index, allocation = allocate(Snapshot(now_s=0.0, pools=pools, jobs=(state(),)))
+    (job,) = index.jobs
+    before = list(job.grants)
     assert len(before) == 4
     for i in taken:
-        books.take_back(before[i])
-    assert claimant.grants == [one for one in before if not one.taken_back]
+        allocation.take_back(before[i])
+    assert job.grants == [one for one in before if not one.taken_back]
     for i in reversed(taken):
-        books.restore(before[i])
-    assert claimant.grants == before
-    assert (claimant.entitled, books.accounts.free) == (4, [0])
+        allocation.restore(before[i])
+    assert job.grants == before
+    assert (job.entitled, allocation.ledger.free) == (4, [0])

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
-from elastane.scheduler.accounts import kept_promises
 from elastane.scheduler.plan import plan
+from elastane.scheduler.quota_tree import scale_promises
 
 from .test_plan import state
 
@@ -17,7 +17,7 @@ promises = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 1000)), max_size
 
 @given(promises, st.integers(0, 5000))
 def test_promises_shrink_in_proportion_and_all_that_is_there_stays_promised(nominal, there):
-    kept, promised = kept_promises(nominal, there), sum(nominal)
+    kept, promised = scale_promises(nominal, there), sum(nominal)
     assert sum(kept) == min(promised, there)
     part = min(1.0, there / promised) if promised else 0.0
     sizes = set(nominal) - {0}
@@ -34,7 +34,7 @@ def test_promises_shrink_in_proportion_and_all_that_is_there_stays_promised(nomi
 def test_nobody_loses_by_a_device_more(nominal):
     before = [0] * len(nominal)
     for there in range(sum(nominal) + 2):
-        kept = kept_promises(nominal, there)
+        kept = scale_promises(nominal, there)
         assert all(was <= one <= most for was, one, most in zip(before, kept, nominal, strict=True)), there
         before = kept
     assert before == nominal
@@ -54,7 +54,7 @@ def test_nobody_loses_by_a_device_more(nominal):
     ],
 )
 def test_devices_go_one_by_one_to_whose_turn_it_is(nominal, there, kept):
-    assert kept_promises(nominal, there) == kept
+    assert scale_promises(nominal, there) == kept
 
 
 def test_a_repaired_device_stops_nobody():
@@ -64,7 +64,7 @@ def test_a_repaired_device_stops_nobody():
     )
     for there in range(1, 7):
         pools = (Pool(name="a", device="h100", devices=there),)
-        kept = kept_promises([1, 3, 3], there)
+        kept = scale_promises([1, 3, 3], there)
         jobs = tuple(state(i, workers=n, low=n, high=n, team=f"t{i}") for i, n in enumerate(kept) if n)
         repaired = (Pool(name="a", device="h100", devices=there + 1),)
         for now in (pools, repaired):

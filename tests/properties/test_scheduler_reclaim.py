@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from elastane.api.cluster import Snapshot
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Team
-from elastane.scheduler.accounts import Accounts
-from elastane.scheduler.books import Books
-from elastane.scheduler.entitlements import settle
+from elastane.scheduler import growth, placement, reclaim
+from elastane.scheduler.allocation import Allocation
+from elastane.scheduler.allocator import allocate
 from elastane.scheduler.plan import plan
+from elastane.scheduler.quota_ledger import QuotaLedger
 
 from .scheduler_model import Cluster, dice, job, quota, running
 from .scheduler_strategies import PRIORITIES, empty_cluster, some_job
@@ -30,7 +31,7 @@ def crowd(seed, check):
         happen(cluster, rng.choice(EVENTS), number, rng)
 
 
-@pytest.mark.parametrize(("owner", "shortcut"), [(Books, "may_fit"), (Accounts, "idle")])
+@pytest.mark.parametrize(("owner", "shortcut"), [(reclaim, "may_fit"), (QuotaLedger, "has_idle_device")])
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_who_is_refused_without_trying_would_not_have_fitted(owner, shortcut, seed):
@@ -46,11 +47,11 @@ def test_who_is_refused_without_trying_would_not_have_fitted(owner, shortcut, se
 @settings(max_examples=100, deadline=None)
 def test_once_all_is_taken_back_nothing_more_can_be(seed):
     def check(before, _):
-        ground, books = settle(before)
-        for claimant in ground.claimants:
-            for grant in list(claimant.grants):
-                books.take_back(grant)
-        loans = (books.recall.growth, *books.recall.minimums.values())
+        cluster, allocation = allocate(before)
+        for planned in cluster.jobs:
+            for grant in list(planned.grants):
+                allocation.take_back(grant)
+        loans = (allocation.reclaimable.growth, *allocation.reclaimable.minimums.values())
         assert not any(any(pools) for one in loans for nodes in one for pools in nodes)
 
     crowd(seed, check)
@@ -81,27 +82,27 @@ def test_growth_that_lies_elsewhere_is_lost_with_its_minimum():
         priorities=PRIORITIES,
         jobs=(job(1, "t", priority="low"), job(2, "u"), job(3, "u", priority="low")),
     )
-    ground, books = settle(snapshot)
-    borrower, better, equal = ground.claimants
+    cluster, allocation = allocate(snapshot)
+    borrower, better, equal = cluster.jobs
     team, cohort, _ = borrower.path
-    books.grant(borrower, cohort, ((0, 3),), growth=False)
-    books.grant(borrower, team, ((0, 2),), growth=True)
-    assert books.recall.most(better, 2, 0) == [0, 5, 5, 5]
-    assert books.recall.most(equal, 2, 0) == [0, 0, 0, 0]
+    allocation.grant(borrower, cohort, ((0, 3),), growth=False)
+    allocation.grant(borrower, team, ((0, 2),), growth=True)
+    assert allocation.reclaimable.compute_most(better, 2, 0) == [0, 5, 5, 5]
+    assert allocation.reclaimable.compute_most(equal, 2, 0) == [0, 0, 0, 0]
 
 
-def calls(snapshot, method):
-    """How often a plan calls a method of the books, and the plan."""
-    seen = []
+def plan_and_count_calls(snapshot, owner, name):
+    """Return a plan, and how often it called a function."""
+    calls = []
     with pytest.MonkeyPatch.context() as patch:
-        original = getattr(Books, method)
+        original = getattr(owner, name)
 
-        def counted(*args, **options):
-            seen.append(args)
+        def call(*args, **options):
+            calls.append(args)
             return original(*args, **options)
 
-        patch.setattr(Books, method, counted)
-        return plan(snapshot), len(seen)
+        patch.setattr(owner, name, call)
+        return plan(snapshot), len(calls)
 
 
 def test_nobody_tries_to_grow_again_for_each_job_that_is_stopped():
@@ -116,7 +117,7 @@ def test_nobody_tries_to_grow_again_for_each_job_that_is_stopped():
             *(job(100 + i, low=13, high=20, priority="high") for i in range(100)),
         ),
     )
-    made, tried = calls(snapshot, "growth")
+    made, tried = plan_and_count_calls(snapshot, growth, "place_growth")
     assert [one.action for one in made.decisions].count("preempt") == 62
     assert tried <= 5 * len(snapshot.jobs)
 
@@ -136,7 +137,7 @@ def test_nothing_is_taken_back_for_who_is_over_what_the_team_may_borrow(patient)
         priorities=PRIORITIES,
         jobs=(*grown, *more),
     )
-    made, taken = calls(snapshot, "take_back")
+    made, taken = plan_and_count_calls(snapshot, Allocation, "take_back")
     assert [one.action for one in made.decisions] == ["keep"] * 100 + ["wait"] * 100
     assert taken == 0
 
@@ -154,6 +155,6 @@ def test_what_the_refused_give_back_is_handed_out_once():
         cohorts=(Cohort(name="c", quotas=(quota("a", 1005),)),),
         jobs=tuple(running(job(i, "tu"[i % 2], low=10), a=10) for i in range(200)),
     )
-    made, tried = calls(snapshot, "kept")
+    made, tried = plan_and_count_calls(snapshot, placement, "fill_held_places")
     assert [one.action for one in made.decisions] == ["keep"] * 100 + ["preempt"] * 100
     assert tried <= 5 * len(snapshot.jobs)

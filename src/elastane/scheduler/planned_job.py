@@ -1,0 +1,125 @@
+"""One job while a plan is made: what it may have, what it has, and what it has been granted so far."""
+
+from dataclasses import dataclass, field
+
+from elastane.api.cluster import JobState
+from elastane.api.plans import NoRoom, Why
+from elastane.scheduler.eligibility import PoolGroup
+from elastane.scheduler.goodput import SpeedCurve
+from elastane.scheduler.quota_tree import Path
+
+
+@dataclass(slots=True, eq=False)
+class WorkerGrant:
+    """Workers that a job was granted in one go.
+
+    Args:
+        job: the job.
+        node: the node of the quota tree that pays for them.
+        parts: ``(pool, workers)``.
+        growth: the workers are beyond the minimum.
+        rank: position among the grants of the plan; an earlier grant has the better right.
+        taken_back: the grant no longer counts.
+    """
+
+    job: "PlannedJob"
+    node: int
+    parts: tuple[tuple[int, int], ...]
+    growth: bool
+    rank: int
+    taken_back: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class PlannedJob:
+    """A job and what the plan makes of it.
+
+    Args:
+        state: the job as the controller knows it.
+        number: the job's number; decides between equals.
+        path: nodes of the quota tree from its team to the cluster.
+        level: index in ``path`` of the highest node on whose quota the job may run; its team's if the job
+            must not borrow.
+        priority: value of its priority class.
+        groups: groups of pools it may use, best first. A job with workers has only the group they are in. A
+            job without any group cannot run.
+        devices: devices of one worker.
+        curve: how fast the job is at each size.
+        minimum: smallest legal size, in workers.
+        max_workers: most workers it may have, however much is idle; 0: it may not run now.
+        limit_reason: why ``max_workers`` is not larger.
+        written_off: why some of its workers are no longer waited for; None: all still are.
+        held: workers by pool that may stay where they are.
+        draining: workers by pool that were asked to leave and have not left, without those on nodes that
+            leave; under -1 those in pools that were removed.
+        size: workers it has anywhere; 0 while it waits.
+        held_workers: sum of ``held``.
+        live_workers: those of ``held`` that are not known to be dead.
+        cooling_down: it was resized less than its cooldown ago.
+        protected: it was started less than ``minRunTimeS`` ago, so only an owner may stop it.
+        out_of_patience: it has waited for longer than ``patienceS``, and so holds its place.
+        awaits_reservation: it waits, and its minimum does not fit beside what is reserved even in an
+            otherwise empty cluster.
+        needed_workers: workers that meet its deadline, or those it has if these meet it; 0: it has no
+            deadline.
+        resize_log: cost of a resize as a part of the horizon; comparable to `SpeedCurve.gain`.
+        holds_last_quota_only: while it waits, it holds its place only on the last quota it may use: what it
+            held further down was borrowed by others (`allocator._find_futile_holders`).
+        stop_reason: why it is not granted more; a `NoRoom` if devices are missing.
+        wait_reason: why its minimum does not fit.
+        grants: what it is granted, oldest first.
+        granted: the same, in workers by pool.
+        entitled: the same, in workers.
+        granted_in_place: how many of ``held`` are among them.
+        loses_rest: the part of ``held`` that is not granted cannot stay.
+    """
+
+    state: JobState
+    number: int
+    path: Path
+    level: int
+    priority: int
+    groups: tuple[PoolGroup, ...]
+    devices: int
+    curve: SpeedCurve
+    minimum: int
+    max_workers: int
+    limit_reason: Why
+    written_off: Why | None
+    held: dict[int, int]
+    draining: dict[int, int]
+    size: int
+    held_workers: int
+    live_workers: int
+    cooling_down: bool
+    protected: bool
+    out_of_patience: bool
+    awaits_reservation: bool
+    needed_workers: float
+    resize_log: float
+    holds_last_quota_only: bool = False
+    stop_reason: Why | None = None
+    wait_reason: NoRoom | None = None
+    grants: list[WorkerGrant] = field(default_factory=list)
+    granted: dict[int, int] = field(default_factory=dict)
+    entitled: int = 0
+    granted_in_place: int = 0
+    loses_rest: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.size > 0
+
+    @property
+    def is_draining(self) -> bool:
+        """Some of its own workers are still leaving, so it neither starts nor grows."""
+        return bool(self.draining)
+
+    @property
+    def has_minimum(self) -> bool:
+        return self.entitled >= self.minimum
+
+    @property
+    def lost_work(self) -> float:
+        """Work that a preemption would lose, in device-seconds."""
+        return (self.state.unsaved_s + self.state.resize_s) * self.size * self.devices
