@@ -1,0 +1,46 @@
+"""Names and prose in plain English.
+
+The rules are those of `tools/measure_house.py`, which also prints each place:
+`python tools/measure_house.py --list scheduler`. `limits/PACKAGE.json` counts what broke a rule before the
+rule was made. No package may exceed its limits; a rule without a limit may not be broken at all. After a
+clean-up, lower the limits with `python tools/measure_house.py --lower` and commit them. Never raise one.
+A verb that is missing goes into `verbs.txt`, an exception into the rule.
+"""
+
+import pytest
+
+from tools import measure_house
+
+FOUND = measure_house.find_all(measure_house.ROOT)
+LIMITS = measure_house.read_limits()
+PACKAGES = sorted({package for packages in FOUND.values() for package in packages})
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_is_no_further_from_plain_english_than_before(package):
+    worse = []
+    for rule, packages in FOUND.items():
+        places, limit = packages.get(package, []), LIMITS.get(package, {}).get(rule, 0)
+        if len(places) > limit:
+            worse += [f"{rule}: {len(places)}, at most {limit}", *(f"    {place}" for place in places)]
+    assert not worse, "\n".join(worse)
+
+
+def test_the_limits_name_packages_and_rules_that_exist():
+    known = {package.name for package in (measure_house.ROOT / "src/elastane").iterdir()}
+    known |= {"elastane", "tests", "benchmarks", "examples", "tools", "docs"}
+    assert LIMITS.keys() <= known
+
+
+@pytest.mark.parametrize(
+    ("docstring", "good"),
+    [
+        ("Return the newest valid checkpoint.", True),
+        ("Lists every blocker, whatever its owner.", True),
+        ("Tries again.", True),
+        ("The newest valid checkpoint.", False),
+        ("What is kept in vain for whom.", False),
+    ],
+)
+def test_a_docstring_begins_with_a_verb(docstring, good):
+    assert measure_house.begins_with_verb(docstring) is good
