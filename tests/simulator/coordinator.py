@@ -7,9 +7,17 @@ from elastane.api.control import Acknowledge, Answer, Ask, Steps, ToAgent, ToWor
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
-from elastane.coordinator.actions import Asked, Heard, Pin, Record, Reply, Tell, TellAgent
-from elastane.coordinator.decide import heard
-from elastane.coordinator.roster import fresh_roster
+from elastane.coordinator.actions import (
+    CommandRequest,
+    Input,
+    PinScript,
+    SendReply,
+    SendToAgent,
+    SendToWorker,
+    WriteEvent,
+)
+from elastane.coordinator.decide import decide
+from elastane.coordinator.roster import create_roster
 from tests.simulator.checkers import expect
 from tests.simulator.clock import Clock
 
@@ -59,7 +67,7 @@ class SimCoordinator:
         self._early: dict[int, LedgerLine] = {}
         self._tokens = 0
         self.answers: list[Answer] = []
-        self.roster = fresh_roster(
+        self.roster = create_roster(
             files.spec,
             term,
             world.clock.now,
@@ -83,27 +91,27 @@ class SimCoordinator:
 
     def ask(self, ask: Ask) -> None:
         self._tokens += 1
-        self.hear(Asked(self._tokens, ask))
+        self.hear(CommandRequest(self._tokens, ask))
 
-    def hear(self, *events: Heard) -> None:
+    def hear(self, *events: Input) -> None:
         """What has arrived; nothing: only time has passed."""
         if not self.alive:
             return
         for event in events:
             if isinstance(event, Steps):
                 self._write(event)
-        self.roster, actions = heard(self.roster, events, self.world.clock.now)
+        self.roster, actions = decide(self.roster, events, self.world.clock.now)
         for action in actions:
             match action:
-                case Tell(worker, message):
+                case SendToWorker(worker, message):
                     self.world.to_worker(worker, message)
-                case TellAgent(message):
+                case SendToAgent(message):
                     self.world.to_agent(message)
-                case Record(line):
+                case WriteEvent(line):
                     self.world.record(line)
-                case Pin(pinned):
+                case PinScript(pinned):
                     self.world.files.pinned = pinned
-                case Reply(_, answer):
+                case SendReply(_, answer):
                     self.answers.append(answer)
 
     def _write(self, steps: Steps) -> None:

@@ -20,8 +20,8 @@ from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
+from elastane.coordinator.checkpointing import LAST_CHECKPOINT_S
 from elastane.coordinator.decide import ENDS
-from elastane.coordinator.keeping import LAST_ONE_S
 from tests.simulator import faults
 from tests.simulator.agent import SimAgent
 from tests.simulator.checkers import Checker, Violation, expect
@@ -32,7 +32,7 @@ from tests.simulator.network import Endpoint, Post, Streams
 from tests.simulator.vault import Kept, Vault
 from tests.simulator.worker import SimWorker
 
-PATIENCE_S = 60.0 + LAST_ONE_S
+PATIENCE_S = 60.0 + LAST_CHECKPOINT_S
 """A run must end within this time after the last fault, and the time one worker alone would take."""
 
 HUNG_S = 1.0

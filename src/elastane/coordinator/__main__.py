@@ -19,7 +19,9 @@ from elastane.api.rundir import RunDir
 from elastane.coordinator.server import Coordinator
 
 
-async def run(coordinator: Coordinator, listening: socket.socket, lifeline: int | None) -> None:
+async def serve_until_stopped(
+    coordinator: Coordinator, listening: socket.socket, lifeline: int | None
+) -> None:
     """Serves until SIGTERM, or until the agent at the other end of the lifeline is no more."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -47,7 +49,9 @@ def main() -> None:
         return
     os.set_blocking(options.fd, False)
     listening = listen_patiently(socket.socket(fileno=options.fd))
-    asyncio.run(run(Coordinator(RunDir(options.run_dir), int(term)), listening, options.lifeline))
+    asyncio.run(
+        serve_until_stopped(Coordinator(RunDir(options.run_dir), int(term)), listening, options.lifeline)
+    )
 
 
 if __name__ == "__main__":

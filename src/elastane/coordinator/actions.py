@@ -10,8 +10,8 @@ from elastane.api.spec import Pinned
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of the command line; the `Reply` carries the same token."""
+class CommandRequest:
+    """A request of the command line; the `SendReply` carries the same token."""
 
     token: int
     ask: Ask
@@ -24,11 +24,11 @@ class Disconnected:
     worker: WorkerId
 
 
-Heard: TypeAlias = FromWorker | FromAgent | Asked | Disconnected
+Input: TypeAlias = FromWorker | FromAgent | CommandRequest | Disconnected
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendToWorker:
     """Send to a worker, if it is connected; what is lost is said again after its next report."""
 
     worker: WorkerId
@@ -36,28 +36,28 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class TellAgent:
+class SendToAgent:
     message: ToAgent
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class WriteEvent:
     """Append to ``events.jsonl``."""
 
     event: EventLine
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class PinScript:
     """Write what the script turned out to be into ``run.json``."""
 
     pinned: Pinned
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendReply:
     token: int
     answer: Answer
 
 
-Action: TypeAlias = Tell | TellAgent | Record | Pin | Reply
+Action: TypeAlias = SendToWorker | SendToAgent | WriteEvent | PinScript | SendReply

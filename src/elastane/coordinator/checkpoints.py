@@ -19,7 +19,7 @@ LARGEST_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class CheckpointState:
     """What the coordinator knows of checkpoints, besides the workers' reports. Times in seconds.
 
     Args:
@@ -49,7 +49,9 @@ class Keeping:
     again: tuple[int, tuple[WorkerId, ...], float] | None = None
 
 
-def interval_s(policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int) -> float:
+def compute_interval_s(
+    policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, interruptions: int
+) -> float:
     """Seconds from one checkpoint to the next.
 
     Automatic: the optimum of first order, ``sqrt(2 C M)`` (Young, CACM 1974), with ``C`` what a checkpoint
@@ -71,12 +73,12 @@ def interval_s(policy: CheckpointPolicy, cost_s: float, undisturbed_s: float, in
     return max(math.sqrt(2 * cost_s * between_s), cost_s / LARGEST_SHARE)
 
 
-def first_due(policy: CheckpointPolicy | None, now: float) -> float:
-    return math.inf if policy is None else now + interval_s(policy, 0.0, 0.0, 0)
+def compute_first_due(policy: CheckpointPolicy | None, now: float) -> float:
+    return math.inf if policy is None else now + compute_interval_s(policy, 0.0, 0.0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class CheckpointInProgress:
     """A checkpoint of which any worker has reported a part.
 
     Args:
@@ -129,9 +131,9 @@ class InFlight:
         return max(part.copy_s + part.cpu_s for part in self.parts.values())
 
 
-def in_flight(
+def group_by_checkpoint(
     reported: Mapping[WorkerId, Iterable[CheckpointPart]], gone: frozenset[WorkerId]
-) -> tuple[InFlight, ...]:
+) -> tuple[CheckpointInProgress, ...]:
     """The checkpoints that anybody has begun, oldest first.
 
     Args:
@@ -147,7 +149,7 @@ def in_flight(
     return tuple(_in_flight(begun[step], gone) for step in sorted(begun))
 
 
-def _in_flight(begun: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]) -> InFlight:
+def _in_flight(begun: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerId]) -> CheckpointInProgress:
     attempt = max(part.attempt for part in begun.values())
     mine = {worker: part for worker, part in begun.items() if part.attempt == attempt}
     some = next(iter(mine.values()))
@@ -156,4 +158,4 @@ def _in_flight(begun: Mapping[WorkerId, CheckpointPart], gone: frozenset[WorkerI
         for worker in some.writers
         if worker in gone and (worker not in mine or mine[worker].state != "written")
     )
-    return InFlight(some.name, some.step, some.writers, mine, lost, attempt)
+    return CheckpointInProgress(some.name, some.step, some.writers, mine, lost, attempt)

@@ -1,6 +1,6 @@
 """Proven connections to the coordinator: one JSON message per frame, never in the way.
 
-`elastane.coordinator.entrance` has the connections before they have presented the run's secret.
+`elastane.coordinator.authentication` has the connections before they have presented the run's secret.
 
 Sending only puts a message in the connection's outbox, so that a peer which does not read holds up nobody.
 """
@@ -25,7 +25,7 @@ from elastane.api.control import (
 )
 from elastane.api.foreign import Malformed
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import Asked, Disconnected, Heard
+from elastane.coordinator.actions import CommandRequest, Disconnected, Input
 
 MOST_UNREAD = 1024
 FIRST_MESSAGE_S = 60.0
@@ -63,7 +63,7 @@ class Connections:
     """Who is connected now, and the one inbox for what all of them say."""
 
     def __init__(self) -> None:
-        self.inbox: asyncio.Queue[Heard] = asyncio.Queue()
+        self.inbox: asyncio.Queue[Input] = asyncio.Queue()
         self.workers: dict[WorkerId, Outbox] = {}
         self.agent: Outbox | None = None
         self.asking: dict[int, Outbox] = {}
@@ -107,7 +107,7 @@ class Connections:
         if isinstance(message, AskResize | AskDrain | AskEvict | AskStatus | AskStop | AskCheckpoint):
             self._asked += 1
             self.asking[self._asked] = outbox
-            self.inbox.put_nowait(Asked(self._asked, message))
+            self.inbox.put_nowait(CommandRequest(self._asked, message))
             return
         if isinstance(message, AgentReport):
             self.agent = outbox

@@ -14,7 +14,7 @@ import msgspec
 from elastane.api.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, Kill, WorkerExit
 from elastane.api.membership import WorkerId
 from elastane.api.resources import RESOURCES
-from elastane.coordinator.actions import Record
+from elastane.coordinator.actions import WriteEvent
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
@@ -24,7 +24,7 @@ LAST_WORD_S = 1.0
 DEATHS = ("worker.died", "worker.hung")
 
 
-def exclude(turn: Turn, worker: WorkerId, why: str) -> None:
+def exclude_worker(turn: Turn, worker: WorkerId, why: str) -> None:
     """Leaves a worker out because a peer lost it, and has it ended: it must not go on by itself."""
     roster = turn.roster
     if not any((kind, worker) in roster.noted for kind in DEATHS):
@@ -34,13 +34,13 @@ def exclude(turn: Turn, worker: WorkerId, why: str) -> None:
     turn.tell_agent(Kill(worker=worker))
 
 
-def tell(turn: Turn, ended: WorkerExit, how: str) -> None:
+def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:
     """The line of a death whose end is known, unless it has been written."""
-    hear_how(turn, ended, how)
+    draft_death(turn, ended, how)
     _write(turn, ended.worker)
 
 
-def hear_how(turn: Turn, ended: WorkerExit, how: str) -> None:
+def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
     """How a process ended is known; the line may still wait for something better to be told."""
     roster, worker = turn.roster, ended.worker
     if any((kind, worker) in roster.noted for kind in DEATHS):
@@ -51,20 +51,20 @@ def hear_how(turn: Turn, ended: WorkerExit, how: str) -> None:
     turn.roster = replace(roster, untold={**roster.untold, worker: draft})
 
 
-def forget(turn: Turn, worker: WorkerId) -> None:
+def drop_draft(turn: Turn, worker: WorkerId) -> None:
     """Another event tells what became of it."""
     untold = {other: draft for other, draft in turn.roster.untold.items() if other != worker}
     turn.roster = replace(turn.roster, untold=untold)
 
 
-def tell_overdue(turn: Turn) -> None:
+def record_overdue_deaths(turn: Turn) -> None:
     """The lines that have waited long enough. Whose script has ended is judged elsewhere."""
     for worker, draft in turn.roster.untold.items():
         if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.suspects:
             _write(turn, worker)
 
 
-def tell_all(turn: Turn) -> None:
+def record_all_deaths(turn: Turn) -> None:
     """At the end of a run nobody will know better."""
     for worker in turn.roster.untold:
         _write(turn, worker)
@@ -74,12 +74,12 @@ def _write(turn: Turn, worker: WorkerId) -> None:
     draft = turn.roster.untold.get(worker)
     if draft is None:
         return
-    forget(turn, worker)
-    turn.actions.append(Record(draft))
+    drop_draft(turn, worker)
+    turn.actions.append(WriteEvent(draft))
     turn.roster = replace(turn.roster, noted=turn.roster.noted | {(draft.kind, worker)})
 
 
-def how_it_ended(ended: WorkerExit) -> str:
+def describe_exit(ended: WorkerExit) -> str:
     """In words, as: killed by SIGKILL; exit code 3; hung: no heartbeat for 2.1 s."""
     if ended.why:
         return ended.why
@@ -95,16 +95,16 @@ def how_it_ended(ended: WorkerExit) -> str:
         return f"killed by signal {-ended.code}"
 
 
-def causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
+def describe_causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
     """How they ended, as far as the agent has said, in brackets to follow a clause; empty: nobody knows."""
     ended: dict[str, list[WorkerId]] = {}
     for worker in sorted(workers):
         if worker in roster.exits:
-            ended.setdefault(how_it_ended(roster.exits[worker]), []).append(worker)
-    return f" ({'; '.join(f'{names(dead)}: {how}' for how, dead in ended.items())})" if ended else ""
+            ended.setdefault(describe_exit(roster.exits[worker]), []).append(worker)
+    return f" ({'; '.join(f'{format_workers(dead)}: {how}' for how, dead in ended.items())})" if ended else ""
 
 
-def names(workers: Iterable[WorkerId]) -> str:
+def format_workers(workers: Iterable[WorkerId]) -> str:
     """As in: worker 2; workers 2, 3 and 5."""
     listed = [str(worker) for worker in workers]
     if len(listed) == 1:
@@ -112,6 +112,6 @@ def names(workers: Iterable[WorkerId]) -> str:
     return f"workers {', '.join(listed[:-1])} and {listed[-1]}"
 
 
-def by_itself(ended: WorkerExit) -> bool:
+def is_script_exit(ended: WorkerExit) -> bool:
     """Its script, or what the script runs, has ended the process."""
     return not ended.hung and 0 <= ended.code <= LARGEST_SCRIPT_CODE

@@ -1,6 +1,6 @@
 """The coordinator's judgement: what was heard in, what is to be done out.
 
-The shell calls `heard` for everything that arrives and carries out the actions; the simulator does the same
+The shell calls `decide` for everything that arrives and carries out the actions; the simulator does the same
 with messages that are lost, late, doubled and out of order. Whatever is said is therefore said again after
 the next report that shows it has not been heard, and everything may be heard twice.
 """
@@ -28,27 +28,27 @@ from elastane.api.control import (
     WorkerReport,
 )
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import Action, Asked, Disconnected, Heard, Record
-from elastane.coordinator.asks import answer, request_stop
+from elastane.coordinator.actions import Action, CommandRequest, Disconnected, Input, WriteEvent
+from elastane.coordinator.admission import admit, count_failed_join, dismiss_leavers, dismiss_surplus
+from elastane.coordinator.checkpointing import advance_checkpoints, receive_checkpoint_kept
 from elastane.coordinator.deaths import (
     DEATHS,
-    by_itself,
-    exclude,
-    forget,
-    hear_how,
-    how_it_ended,
-    tell,
-    tell_overdue,
+    describe_exit,
+    draft_death,
+    drop_draft,
+    exclude_worker,
+    is_script_exit,
+    record_death,
+    record_overdue_deaths,
 )
-from elastane.coordinator.ending import end_when_done, fail_run, hear_model_written
 from elastane.coordinator.exhaustion import count_exhausted
-from elastane.coordinator.joining import admit, count_failed_join, dismiss_leavers, dismiss_surplus
-from elastane.coordinator.keeping import hear_kept, keep_state
-from elastane.coordinator.pauses import complete, observed
+from elastane.coordinator.generations import begin_first_generation, plan_generation, replace_dead_workers
+from elastane.coordinator.join_warning import warn_of_unjoined
+from elastane.coordinator.requests import answer_request, request_stop
 from elastane.coordinator.roster import Roster
-from elastane.coordinator.succession import begin, plan, replace_the_dead
+from elastane.coordinator.run_end import end_when_done, fail_run, receive_model_written
+from elastane.coordinator.step_times import add_step_report, take_complete
 from elastane.coordinator.turn import Turn
-from elastane.coordinator.unjoined import warn_of_unjoined
 
 LISTEN_S = 1.0
 LAST_WORD_S = 0.5
@@ -56,7 +56,7 @@ ENDS = (*DEATHS, "worker.left", "worker.refused", "worker.failed")
 STATES = ("starting", "ready", "member", "leaving", "finished")
 
 
-def heard(roster: Roster, events: Iterable[Heard], now: float) -> tuple[Roster, tuple[Action, ...]]:
+def decide(roster: Roster, events: Iterable[Input], now: float) -> tuple[Roster, tuple[Action, ...]]:
     """The roster after some events, and what is to be done, in order.
 
     Args:
@@ -68,7 +68,7 @@ def heard(roster: Roster, events: Iterable[Heard], now: float) -> tuple[Roster, 
     for event in events:
         if turn.roster.over is not None:
             _say_it_is_over(turn, event)
-        elif turn.roster.listening and isinstance(event, Asked | PeerLost | WorkerFailed):
+        elif turn.roster.listening and isinstance(event, CommandRequest | PeerLost | WorkerFailed):
             # Judged once it is known who takes part.
             turn.roster = replace(turn.roster, waiting=(*turn.roster.waiting, event))
         else:
@@ -80,7 +80,7 @@ def heard(roster: Roster, events: Iterable[Heard], now: float) -> tuple[Roster, 
     return turn.roster, tuple(turn.actions)
 
 
-def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of message
+def _hear(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind of message
     match event:
         case WorkerReport():
             _hear_worker(turn, event)
@@ -95,11 +95,11 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
         case Happened():
             _hear_happening(turn, event)
         case ModelWritten():
-            hear_model_written(turn, event)
+            receive_model_written(turn, event)
         case CheckpointKept():
-            hear_kept(turn, event)
-        case Asked():
-            answer(turn, event)
+            receive_checkpoint_kept(turn, event)
+        case CommandRequest():
+            answer_request(turn, event)
         case Disconnected(worker):
             turn.roster = replace(turn.roster, connected=turn.roster.connected - {worker})
         case _:
@@ -108,14 +108,14 @@ def _hear(turn: Turn, event: Heard) -> None:  # noqa: C901 - one row per kind of
 
 def _advance(turn: Turn) -> None:
     """What follows from the roster as it is now, whatever was heard last."""
-    tell_overdue(turn)
+    record_overdue_deaths(turn)
     for rule in (
         _judge_suspects,
-        keep_state,
+        advance_checkpoints,
         end_when_done,
-        replace_the_dead,
-        begin,
-        plan,
+        replace_dead_workers,
+        begin_first_generation,
+        plan_generation,
         dismiss_leavers,
         dismiss_surplus,
         warn_of_unjoined,
@@ -129,7 +129,7 @@ def _advance(turn: Turn) -> None:
         rule(turn)
 
 
-def _say_it_is_over(turn: Turn, event: Heard) -> None:
+def _say_it_is_over(turn: Turn, event: Input) -> None:
     roster = turn.roster
     if roster.over is None:
         return
@@ -139,8 +139,8 @@ def _say_it_is_over(turn: Turn, event: Heard) -> None:
     elif isinstance(event, WorkerReport):
         farewell = Dismiss(code=1 if roster.over.code == 1 else 0, why=roster.over.why)
         turn.tell(event.worker, roster.dismissed.get(event.worker, farewell))
-    elif isinstance(event, Asked):
-        answer(turn, event)
+    elif isinstance(event, CommandRequest):
+        answer_request(turn, event)
 
 
 # -- a new coordinator listens first -----------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _stop_listening(turn: Turn) -> None:
 def _hear_worker(turn: Turn, report: WorkerReport) -> None:
     worker = report.worker
     known = turn.roster.reports.get(worker)
-    if known is not None and outdated(known, report):
+    if known is not None and is_outdated(known, report):
         return
     _remember(turn, report)
     roster = turn.roster
@@ -185,7 +185,7 @@ def _hear_worker(turn: Turn, report: WorkerReport) -> None:
         _repeat_the_unheard(turn, report)
 
 
-def outdated(known: WorkerReport, report: WorkerReport) -> bool:
+def is_outdated(known: WorkerReport, report: WorkerReport) -> bool:
     """A report that was overtaken by a later one of the same worker; all of these only grow."""
     return _age(report) < _age(known)
 
@@ -254,7 +254,7 @@ def _hear_steps(turn: Turn, steps: Steps) -> None:
     roster = turn.roster
     recorded, early, loss, times = roster.recorded, set(roster.early), roster.loss, roster.times
     for report in steps.reports:
-        times = observed(times, report)
+        times = add_step_report(times, report)
         if report.line.step > max(early, default=recorded):
             loss = report.line.loss
         if report.line.step > recorded:
@@ -270,7 +270,7 @@ def _hear_steps(turn: Turn, steps: Steps) -> None:
 
 def _record_starts(turn: Turn) -> None:
     roster = turn.roster
-    done, times = complete(roster.times, roster.living(roster.needed))
+    done, times = take_complete(roster.times, roster.living(roster.needed))
     turn.roster = replace(roster, times=times)
     for first in done:
         turn.record_start(first)
@@ -281,7 +281,7 @@ def _hear_peer_lost(turn: Turn, lost: PeerLost) -> None:
     involved = roster.living(roster.needed)
     known = lost.worker in involved and lost.peer in involved and lost.worker != lost.peer
     if known and lost.generation >= roster.oldest_at_work and roster.finishing is None:
-        exclude(turn, lost.peer, f"worker {lost.worker} lost its connection to it")
+        exclude_worker(turn, lost.peer, f"worker {lost.worker} lost its connection to it")
 
 
 def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
@@ -289,8 +289,8 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     if worker in roster.failed or worker in roster.dismissed:
         return
     turn.roster = replace(roster, failed={**roster.failed, worker: failure})
-    forget(turn, worker)
-    last_line = gist(failure.traceback)
+    drop_draft(turn, worker)
+    last_line = find_error_line(failure.traceback)
     why = f"worker {worker} failed: {last_line}"
     others = roster.newest is not None and any(
         other in roster.joined for other in roster.living(roster.newest.workers) if other != worker
@@ -304,7 +304,7 @@ def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     turn.dismiss(worker, 1, why)
 
 
-def gist(traceback: str) -> str:
+def find_error_line(traceback: str) -> str:
     """The line that says what happened: the last of a traceback, the first of an error of ours."""
     lines = [line for line in traceback.strip().splitlines() if not line.startswith("  ")]
     return lines[-1] if lines else "no reason given"
@@ -318,7 +318,7 @@ def _hear_happening(turn: Turn, happened: Happened) -> None:
     # Nobody will say what belongs to earlier steps any more.
     kept = {known: of for known, of in roster.keys.items() if of is None or of >= said}
     turn.roster = replace(roster, keys={**kept, key: step})
-    turn.actions.append(Record(msgspec.structs.replace(happened.event, key=key)))
+    turn.actions.append(WriteEvent(msgspec.structs.replace(happened.event, key=key)))
 
 
 # -- the agent ---------------------------------------------------------------------------------------------
@@ -366,24 +366,24 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
     )
     if _ended_before(roster, worker):
         return
-    how = how_it_ended(ended)
+    how = describe_exit(ended)
     told = roster.dismissed.get(worker)
     if told is not None and told.code == 0:
-        forget(turn, worker)
+        drop_draft(turn, worker)
         turn.note("worker.left", worker, told.why)
     elif worker not in roster.joined:
         if told is None and worker not in roster.failed:
-            tell(turn, ended, f"{how} before it joined")
+            record_death(turn, ended, f"{how} before it joined")
         count_failed_join(turn, worker, how)
     elif ended.code == 0 and not needed and worker not in roster.excluded:
         # Sent home by an earlier coordinator.
         turn.note("worker.left", worker)
     elif worker not in roster.failed and told is None:
-        if by_itself(ended) and roster.finishing is None:
-            hear_how(turn, ended, how)
+        if is_script_exit(ended) and roster.finishing is None:
+            draft_death(turn, ended, how)
             turn.roster = replace(turn.roster, suspects={**roster.suspects, worker: turn.now})
         else:
-            tell(turn, ended, how)
+            record_death(turn, ended, how)
     if worker in roster.joined:
         count_exhausted(turn, ended)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from elastane.api.control import WorkerExit
 from elastane.api.resources import RESOURCES
-from elastane.coordinator.ending import fail_run
+from elastane.coordinator.run_end import fail_run
 from elastane.coordinator.turn import Turn
 
 MOST_DEATHS = 5

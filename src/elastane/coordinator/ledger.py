@@ -8,7 +8,7 @@ import msgspec
 
 from elastane.api.control import StepReport
 from elastane.api.records import LedgerLine
-from elastane.coordinator.appendfile import AppendFile, OpenFile, open_to_append
+from elastane.coordinator.append_file import AppendFile, OpenFile, open_to_append
 from elastane.observability.run_files import decode_ledger_line
 
 
@@ -17,7 +17,7 @@ class Ledger:
 
     Args:
         path: of the file; goes on after the last whole line in it.
-        open_file: see `elastane.coordinator.appendfile.AppendFile`.
+        open_file: see `elastane.coordinator.append_file.AppendFile`.
         write: likewise.
     """
 

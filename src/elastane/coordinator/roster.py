@@ -20,16 +20,16 @@ from elastane.api.control import (
 from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
-from elastane.coordinator.actions import Heard
-from elastane.coordinator.checkpoints import Keeping, first_due
-from elastane.coordinator.history import Noted, history_of
-from elastane.coordinator.pauses import StepTimes
-from elastane.coordinator.rebalance import Balance
+from elastane.coordinator.actions import Input
+from elastane.coordinator.balance import Balance
+from elastane.coordinator.checkpoints import CheckpointState, compute_first_due
+from elastane.coordinator.event_summary import RecordedEvents, summarize_events
+from elastane.coordinator.step_times import StepTimes
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The coordinator's state. Times are in seconds, on the clock of `elastane.coordinator.decide.heard`.
+    """The coordinator's state. Times are in seconds, on the clock of `elastane.coordinator.decide.decide`.
 
     Args:
         spec: of the run.
@@ -86,7 +86,7 @@ class Roster:
     began: float
     first_term: int = 1
     listening: bool = False
-    waiting: tuple[Heard, ...] = ()
+    waiting: tuple[Input, ...] = ()
     pid: int = 0
     pinned: Pinned | None = None
     newest: Generation | None = None
@@ -125,8 +125,8 @@ class Roster:
     model_written: bool = False
     model_files: Mapping[str, Written] = field(default_factory=dict)
     over: RunOver | None = None
-    keeping: Keeping = field(default_factory=Keeping)
-    noted: Noted = frozenset()
+    keeping: CheckpointState = field(default_factory=CheckpointState)
+    noted: RecordedEvents = frozenset()
     keys: Mapping[str, int | None] = field(default_factory=dict)
 
     def gone(self, worker: WorkerId) -> bool:
@@ -301,7 +301,7 @@ class Roster:
         )
 
 
-def fresh_roster(
+def create_roster(
     spec: RunSpec,
     term: int,
     now: float,
@@ -326,7 +326,7 @@ def fresh_roster(
         origin: step of the checkpoint this attempt of the run began with; 0: it began anew.
         first_term: of this attempt's first coordinator; a later one listens before it decides.
     """
-    past = history_of(events)
+    past = summarize_events(events)
     step = origin if last is None else last.step
     number = 0 if last is None else last.generation
     return Roster(
@@ -345,8 +345,8 @@ def fresh_roster(
         loss=None if last is None else last.loss,
         times=StepTimes(newest=past.generation_started),
         over=past.over,
-        keeping=Keeping(
-            due=first_due(spec.checkpoints, now), kept=past.kept, step=max(origin, past.kept_step)
+        keeping=CheckpointState(
+            due=compute_first_due(spec.checkpoints, now), kept=past.kept, step=max(origin, past.kept_step)
         ),
         noted=past.noted,
         keys=past.keys,

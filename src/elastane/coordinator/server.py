@@ -17,14 +17,22 @@ from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
-from elastane.coordinator.actions import Action, Heard, Pin, Record, Reply, Tell, TellAgent
-from elastane.coordinator.appendfile import AppendFile
+from elastane.coordinator.actions import (
+    Action,
+    Input,
+    PinScript,
+    SendReply,
+    SendToAgent,
+    SendToWorker,
+    WriteEvent,
+)
+from elastane.coordinator.append_file import AppendFile
+from elastane.coordinator.authentication import DEADLINE_S, Authenticator, is_about_proven
 from elastane.coordinator.connections import Connections
-from elastane.coordinator.decide import heard
-from elastane.coordinator.entrance import DEADLINE_S, Entrance, about_proven
+from elastane.coordinator.decide import decide
 from elastane.coordinator.ledger import Ledger
 from elastane.coordinator.past import changes
-from elastane.coordinator.roster import Roster, fresh_roster
+from elastane.coordinator.roster import Roster, create_roster
 from elastane.observability.run_files import read_record
 
 QUIET_S = 0.1
@@ -49,7 +57,7 @@ class Coordinator:
         self._stalled = False
         self._ledger = Ledger(run_dir.ledger)
         self._events = AppendFile(run_dir.events)
-        self._entrance = Entrance(read_secret(run_dir))
+        self._entrance = Authenticator(read_secret(run_dir))
         self._connections = Connections()
         self._roster = self._begin(term)
 
@@ -64,7 +72,7 @@ class Coordinator:
         elif term > first:
             self._note("coordinator.died", now, why=f"term {term - 1}")
         self._note("coordinator.started", now, why=f"term {term}", detail={"term": term, "pid": pid})
-        return fresh_roster(
+        return create_roster(
             self._record.spec,
             term,
             now,
@@ -79,7 +87,7 @@ class Coordinator:
     async def serve(self, listening: socket.socket) -> None:
         """Serves for ever; ends by cancellation."""
         websockets_logger = logging.getLogger("websockets.server")
-        websockets_logger.addFilter(about_proven)
+        websockets_logger.addFilter(is_about_proven)
         async with serve(
             self._connections.serve,
             sock=listening,
@@ -96,7 +104,7 @@ class Coordinator:
                 self._hear(await self._next())
                 self._write()
 
-    async def _next(self) -> list[Heard]:
+    async def _next(self) -> list[Input]:
         """All that has arrived meanwhile; after a quiet moment, nothing."""
         inbox = self._connections.inbox
         try:
@@ -111,24 +119,24 @@ class Coordinator:
         self._take(steps)
         return arrived
 
-    def _hear(self, events: Iterable[Heard]) -> None:
-        self._roster, actions = heard(self._roster, events, time.time())
+    def _hear(self, events: Iterable[Input]) -> None:
+        self._roster, actions = decide(self._roster, events, time.time())
         self._do(actions)
 
     def _do(self, actions: Iterable[Action]) -> None:
         for action in actions:
             match action:
-                case Tell(worker, message):
+                case SendToWorker(worker, message):
                     self._tell(worker, message)
-                case TellAgent(message):
+                case SendToAgent(message):
                     if self._connections.agent is not None:
                         self._connections.agent.put(message)
-                case Record(event):
+                case WriteEvent(event):
                     self._events.append(msgspec.json.encode(event))
-                case Pin(pinned):
+                case PinScript(pinned):
                     self._record = msgspec.structs.replace(self._record, pinned=pinned)
                     self._pinned_on_disk = False
-                case Reply(token, answer):
+                case SendReply(token, answer):
                     if (asking := self._connections.asking.pop(token, None)) is not None:
                         asking.put(answer)
                 case _:

@@ -5,7 +5,7 @@ from elastane.api.membership import WorkerId
 from elastane.coordinator.roster import Roster
 
 
-def status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
+def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
     at_work = roster.at_work
     return Answer(
         ok=ok,
@@ -17,13 +17,13 @@ def status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
         loss=roster.loss,
         target=roster.target or 0,
         by_hand=roster.by_hand,
-        state=state_of(roster),
-        processes=processes(roster),
+        state=describe_run_state(roster),
+        processes=list_processes(roster),
         spec=roster.spec,
     )
 
 
-def state_of(roster: Roster) -> str:
+def describe_run_state(roster: Roster) -> str:
     """One word for the whole run."""
     if roster.over is not None:
         return "over"
@@ -36,7 +36,7 @@ def state_of(roster: Roster) -> str:
     return "training" if roster.settled else "changing"
 
 
-def processes(roster: Roster) -> tuple[ProcessInfo, ...]:
+def list_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     """Agent, coordinator, the one that stands by, fork servers and workers that live, as last heard."""
     agent = roster.agent
     pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}

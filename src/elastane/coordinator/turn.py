@@ -10,16 +10,16 @@ from elastane.api.control import Answer, Dismiss, Propose, SetTarget, ToAgent, T
 from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine
 from elastane.api.spec import Pinned
-from elastane.coordinator.actions import Action, Pin, Record, Reply, Tell, TellAgent
-from elastane.coordinator.pauses import First, pauses
+from elastane.coordinator.actions import Action, PinScript, SendReply, SendToAgent, SendToWorker, WriteEvent
 from elastane.coordinator.roster import Roster
+from elastane.coordinator.step_times import FirstStep, compute_pauses
 
 REMEMBERED_GENERATIONS = 32
 
 
 @dataclass(slots=True)
 class Turn:
-    """Lives for one call of `elastane.coordinator.decide.heard`.
+    """Lives for one call of `elastane.coordinator.decide.decide`.
 
     Args:
         roster: as it is by now.
@@ -32,17 +32,17 @@ class Turn:
     actions: list[Action] = field(default_factory=list)
 
     def tell(self, worker: WorkerId, message: ToWorker) -> None:
-        self.actions.append(Tell(worker, message))
+        self.actions.append(SendToWorker(worker, message))
 
     def tell_agent(self, message: ToAgent) -> None:
-        self.actions.append(TellAgent(message))
+        self.actions.append(SendToAgent(message))
 
     def reply(self, token: int, answer: Answer) -> None:
-        self.actions.append(Reply(token, answer))
+        self.actions.append(SendReply(token, answer))
 
     def pin(self, pinned: Pinned) -> None:
         self.roster = replace(self.roster, pinned=pinned)
-        self.actions.append(Pin(pinned))
+        self.actions.append(PinScript(pinned))
 
     def record(
         self,
@@ -56,7 +56,7 @@ class Turn:
     ) -> None:
         """Write down an event of this moment: at the last committed step, in the generation at work."""
         event = self._event(kind, who, why, workers, detail or {})
-        self.actions.append(Record(msgspec.structs.replace(event, files=files or {})))
+        self.actions.append(WriteEvent(msgspec.structs.replace(event, files=files or {})))
 
     def about(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> EventLine:
         """An event of this moment about one worker, not written yet."""
@@ -88,13 +88,13 @@ class Turn:
         """A ``worker.*`` event, written once per kind and worker in an attempt."""
         if (kind, worker) in self.roster.noted:
             return
-        self.actions.append(Record(self.about(kind, worker, why, pid=pid)))
+        self.actions.append(WriteEvent(self.about(kind, worker, why, pid=pid)))
         self.roster = replace(self.roster, noted=self.roster.noted | {(kind, worker)})
 
-    def record_start(self, first: First) -> None:
+    def record_start(self, first: FirstStep) -> None:
         """``generation.started``, with the pauses its first step cost."""
         generation = self.roster.generations.get(first.generation)
-        found = pauses(first, self.roster.times.usual)
+        found = compute_pauses(first, self.roster.times.usual)
         event = EventLine(
             time=self.now,
             kind="generation.started",
@@ -106,7 +106,7 @@ class Turn:
             pause_ms={worker: pause.ms for worker, pause in found.items()},
             pause_steps={worker: pause.steps for worker, pause in found.items()},
         )
-        self.actions.append(Record(event))
+        self.actions.append(WriteEvent(event))
 
     def propose(
         self, members: tuple[Member, ...], *, planned: bool, why: str, leaving: tuple[Member, ...] = ()

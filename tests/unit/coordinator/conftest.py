@@ -21,9 +21,17 @@ from elastane.api.control import (
 from elastane.api.membership import Generation
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
-from elastane.coordinator.actions import Action, Asked, Heard, Record, Reply, Tell, TellAgent
-from elastane.coordinator.decide import heard
-from elastane.coordinator.roster import Roster, fresh_roster
+from elastane.coordinator.actions import (
+    Action,
+    CommandRequest,
+    Input,
+    SendReply,
+    SendToAgent,
+    SendToWorker,
+    WriteEvent,
+)
+from elastane.coordinator.decide import decide
+from elastane.coordinator.roster import Roster, create_roster
 
 PINNED = Pinned(
     script_digest="abc",
@@ -77,10 +85,10 @@ class Stage:
 
     # -- what others do ----------------------------------------------------------------------------------
 
-    def hear(self, *events: Heard) -> list[Action]:
-        self.roster, actions = heard(self.roster, events, self.now)
+    def hear(self, *events: Input) -> list[Action]:
+        self.roster, actions = decide(self.roster, events, self.now)
         self.actions += actions
-        self.written += [action.event for action in actions if isinstance(action, Record)]
+        self.written += [action.event for action in actions if isinstance(action, WriteEvent)]
         return list(actions)
 
     def wait(self, seconds: float) -> None:
@@ -136,8 +144,8 @@ class Stage:
 
     def ask(self, question: Ask) -> Answer:
         self.asked += 1
-        self.hear(Asked(self.asked, question))
-        return next(a.answer for a in self.actions if isinstance(a, Reply) and a.token == self.asked)
+        self.hear(CommandRequest(self.asked, question))
+        return next(a.answer for a in self.actions if isinstance(a, SendReply) and a.token == self.asked)
 
     # -- what became of it -------------------------------------------------------------------------------
 
@@ -157,9 +165,9 @@ class Stage:
         return [
             action.message
             for action in self.actions
-            if isinstance(action, Tell | TellAgent)
+            if isinstance(action, SendToWorker | SendToAgent)
             and isinstance(action.message, kind)
-            and (worker is None or (isinstance(action, Tell) and action.worker == worker))
+            and (worker is None or (isinstance(action, SendToWorker) and action.worker == worker))
         ]
 
     def dismissed(self) -> dict[int, int]:
@@ -167,19 +175,19 @@ class Stage:
         return {
             a.worker: a.message.code
             for a in self.actions
-            if isinstance(a, Tell) and isinstance(a.message, Dismiss)
+            if isinstance(a, SendToWorker) and isinstance(a.message, Dismiss)
         }
 
     @property
     def events(self) -> list[EventLine]:
-        return [action.event for action in self.actions if isinstance(action, Record)]
+        return [action.event for action in self.actions if isinstance(action, WriteEvent)]
 
     def kinds(self, *kinds: str) -> list[str]:
         return [event.kind for event in self.events if not kinds or event.kind in kinds]
 
     def successor(self, *, wait: bool = True, agent: bool = True, draining: tuple[int, ...] = ()) -> "Stage":
         """The next coordinator, after this one's death: it has the files, and hears from everybody again."""
-        roster = fresh_roster(
+        roster = create_roster(
             self.roster.spec,
             self.roster.term + 1,
             self.now,
@@ -215,7 +223,7 @@ def open_stage():
             copies=copies,
             checkpoints=checkpoints,
         )
-        return Stage(fresh_roster(spec, 1, 1000.0), target=start)
+        return Stage(create_roster(spec, 1, 1000.0), target=start)
 
     return opened
 

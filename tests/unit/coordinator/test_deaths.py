@@ -3,7 +3,7 @@
 import pytest
 
 from elastane.api.control import CANNOT_GO_ON, Kill, PeerLost, RunOver, WorkerExit, WorkerFailed
-from elastane.coordinator.deaths import LAST_WORD_S, how_it_ended
+from elastane.coordinator.deaths import LAST_WORD_S, describe_exit
 from elastane.coordinator.decide import LISTEN_S
 
 
@@ -138,4 +138,4 @@ def test_a_thread_of_ours_that_dies_ends_its_worker_and_not_the_run(training) ->
     ],
 )
 def test_an_end_has_a_name(code, how) -> None:
-    assert how_it_ended(WorkerExit(worker=0, pid=1, code=code)) == how
+    assert describe_exit(WorkerExit(worker=0, pid=1, code=code)) == how

@@ -5,8 +5,8 @@ import pytest
 
 from elastane.api.records import EventLine
 from elastane.coordinator import past
-from elastane.coordinator.appendfile import AppendFile
-from elastane.coordinator.history import history_of
+from elastane.coordinator.append_file import AppendFile
+from elastane.coordinator.event_summary import summarize_events
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> Non
     assert DIED in read
     assert len(read) < 12_000
     assert read[-5:] == events[-5:]
-    assert history_of(read).noted == {("worker.died", 3)}
+    assert summarize_events(read).noted == {("worker.died", 3)}
 
 
 def test_a_short_file_is_read_as_a_whole(write) -> None:

@@ -37,18 +37,18 @@ class Balance:
     last_s: float = float("-inf")
 
 
-def notch(speed: float) -> int:
+def compute_notch(speed: float) -> int:
     """The nearest notch of a relative speed > 0."""
     return max(SLOWEST_NOTCH, min(FASTEST_NOTCH, round(NOTCHES_PER_DOUBLING * log2(speed))))
 
 
-def measured(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
+def measure_notches(compute_s: Mapping[WorkerId, float]) -> dict[WorkerId, int]:
     """Notch of every worker: the median of all seconds per virtual rank over its own."""
     usual_s = median(compute_s.values())
-    return {worker: notch(usual_s / own_s) for worker, own_s in compute_s.items()}
+    return {worker: compute_notch(usual_s / own_s) for worker, own_s in compute_s.items()}
 
 
-def weigh(
+def evaluate_balance(
     balance: Balance, generation: Generation, compute_s: Mapping[WorkerId, float], now: float
 ) -> tuple[Balance, tuple[Member, ...] | None]:
     """One evaluation; returns the members with new speeds when it is time to deal by them.
@@ -65,9 +65,10 @@ def weigh(
     known = {worker: compute_s.get(worker, 0.0) for worker in generation.workers}
     if now - balance.last_s < APART_S or len(known) == 1 or min(known.values()) <= 0:
         return balance, None
-    found = measured(known)
+    found = measure_notches(known)
     unfit = any(
-        abs(found[member.worker] - notch(member.speed)) > TOLERATED_NOTCHES for member in generation.members
+        abs(found[member.worker] - compute_notch(member.speed)) > TOLERATED_NOTCHES
+        for member in generation.members
     )
     streak = balance.streak + 1 if unfit else 0
     if streak < EVALUATIONS:

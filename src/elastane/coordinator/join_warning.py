@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from elastane.api.records import EventLine
-from elastane.coordinator.actions import Record
+from elastane.coordinator.actions import WriteEvent
 from elastane.coordinator.turn import Turn
 
 PATIENCE_S = 10.0
@@ -31,4 +31,4 @@ def warn_of_unjoined(turn: Turn) -> None:
         "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...)"
     )
     turn.roster = replace(roster, keys={**roster.keys, KEY: None})
-    turn.actions.append(Record(EventLine(time=turn.now, kind="warning", who="script", why=why, key=KEY)))
+    turn.actions.append(WriteEvent(EventLine(time=turn.now, kind="warning", who="script", why=why, key=KEY)))

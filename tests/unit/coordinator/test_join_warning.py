@@ -2,10 +2,10 @@
 
 from elastane.api.control import AgentReport, ProcessInfo, WorkerReport
 from elastane.api.spec import RunSpec
-from elastane.coordinator.actions import Record
-from elastane.coordinator.decide import heard
-from elastane.coordinator.roster import fresh_roster
-from elastane.coordinator.unjoined import PATIENCE_S
+from elastane.coordinator.actions import WriteEvent
+from elastane.coordinator.decide import decide
+from elastane.coordinator.join_warning import PATIENCE_S
+from elastane.coordinator.roster import create_roster
 
 AGENT = AgentReport(
     pid=1,
@@ -18,11 +18,11 @@ JOINED = WorkerReport(worker=0, pid=10, host="127.0.0.1", port=1, state="startin
 
 def warnings_of(*moments):
     """The warnings after ``(time, events)``, one after the other."""
-    roster = fresh_roster(RunSpec(name="run", script="/home/me/train.py"), 1, 0.0)
+    roster = create_roster(RunSpec(name="run", script="/home/me/train.py"), 1, 0.0)
     found = []
     for now, events in moments:
-        roster, actions = heard(roster, events, now)
-        found += [a.event for a in actions if isinstance(a, Record) and a.event.kind == "warning"]
+        roster, actions = decide(roster, events, now)
+        found += [a.event for a in actions if isinstance(a, WriteEvent) and a.event.kind == "warning"]
     return found
 
 
@@ -44,7 +44,7 @@ def test_nothing_is_said_of_a_script_that_has_joined():
 def test_a_later_coordinator_does_not_repeat_it():
     (warning,) = warnings_of((0.0, [AGENT]), (PATIENCE_S + 1, []))
     spec = RunSpec(name="run", script="train.py")
-    roster = fresh_roster(spec, 2, 0.0, events=(warning,))
+    roster = create_roster(spec, 2, 0.0, events=(warning,))
     for now in (0.0, 2.0, 50.0):
-        roster, actions = heard(roster, [AGENT], now)
-        assert not [a for a in actions if isinstance(a, Record) and a.event.kind == "warning"]
+        roster, actions = decide(roster, [AGENT], now)
+        assert not [a for a in actions if isinstance(a, WriteEvent) and a.event.kind == "warning"]

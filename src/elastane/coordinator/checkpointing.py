@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from elastane.api.control import CheckpointKept, PublishCheckpoint, TakeCheckpoint, WriteAgain
 from elastane.api.membership import WorkerId
-from elastane.coordinator.checkpoints import InFlight, in_flight, interval_s
-from elastane.coordinator.deaths import names
-from elastane.coordinator.never_best import warn_if_never_best
+from elastane.coordinator.checkpoints import CheckpointInProgress, compute_interval_s, group_by_checkpoint
+from elastane.coordinator.deaths import format_workers
+from elastane.coordinator.metric_warning import warn_of_missing_metric
 from elastane.coordinator.roster import Roster
 from elastane.coordinator.turn import Turn
 
@@ -17,15 +17,15 @@ PUBLISH_AGAIN_S = 5.0
 PATIENCE_S = 3.0
 """How long storage may refuse a part before another worker is to write it."""
 
-LAST_ONE_S = 60.0
+LAST_CHECKPOINT_S = 60.0
 """How long the end of a run waits for its last checkpoint."""
 
 
-def keep_state(turn: Turn) -> None:
+def advance_checkpoints(turn: Turn) -> None:
     """All that follows from the reports about checkpoints, and from the time."""
     if turn.roster.spec.checkpoints is None:
         return
-    for checkpoint in all_in_flight(turn.roster):
+    for checkpoint in list_in_progress(turn.roster):
         if not is_settled(turn.roster, checkpoint):
             _say_what_hinders(turn, checkpoint)
     if turn.roster.finishing is not None:
@@ -34,18 +34,18 @@ def keep_state(turn: Turn) -> None:
     _ask_when_due(turn)
 
 
-def all_in_flight(roster: Roster) -> tuple[InFlight, ...]:
+def list_in_progress(roster: Roster) -> tuple[CheckpointInProgress, ...]:
     reported = {worker: report.checkpoints for worker, report in roster.reports.items()}
     # Also those that died before they could report to this coordinator.
     gone = frozenset({*roster.exits, *roster.excluded, *roster.failed})
-    return in_flight(reported, gone)
+    return group_by_checkpoint(reported, gone)
 
 
-def newest_of(roster: Roster) -> InFlight | None:
-    return next(reversed(all_in_flight(roster)), None)
+def find_newest_checkpoint(roster: Roster) -> CheckpointInProgress | None:
+    return next(reversed(list_in_progress(roster)), None)
 
 
-def is_settled(roster: Roster, checkpoint: InFlight) -> bool:
+def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
     """It exists, or was given up and everybody told, or a later one exists."""
     keeping = roster.keeping
     return (
@@ -55,42 +55,42 @@ def is_settled(roster: Roster, checkpoint: InFlight) -> bool:
     )
 
 
-def reopen_the_last_one(turn: Turn) -> None:
+def reopen_last_checkpoint(turn: Turn) -> None:
     """Forget that the last checkpoint was given up: now that nothing changes, others may write it."""
     roster, keeping = turn.roster, turn.roster.keeping
-    newest = newest_of(roster)
+    newest = find_newest_checkpoint(roster)
     if newest is not None and newest.step >= roster.step:
         told = keeping.told - {("checkpoint.abandoned", newest.name)}
         turn.roster = replace(roster, keeping=replace(keeping, told=told))
 
 
-def last_one_is_settled(turn: Turn, since: float) -> bool:
+def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
     """The checkpoint of a run's end exists or never will; nobody need wait for it any more."""
     roster = turn.roster
     if roster.spec.checkpoints is None:
         return True
-    newest = newest_of(roster)
+    newest = find_newest_checkpoint(roster)
     if newest is not None and newest.step >= roster.step and is_settled(roster, newest):
         return True
-    if turn.now - since < LAST_ONE_S:
+    if turn.now - since < LAST_CHECKPOINT_S:
         return False
     name = "the last checkpoint" if newest is None else newest.name
     refused = newest.refused if newest is not None else ""
-    _tell_once(turn, "checkpoint.abandoned", name, refused or f"not written after {LAST_ONE_S:.0f} s")
+    _tell_once(turn, "checkpoint.abandoned", name, refused or f"not written after {LAST_CHECKPOINT_S:.0f} s")
     return True
 
 
-def ask_now(turn: Turn) -> None:
+def make_checkpoint_due(turn: Turn) -> None:
     turn.roster = replace(turn.roster, keeping=replace(turn.roster.keeping, due=turn.now))
 
 
-def want_one(turn: Turn) -> None:
+def request_checkpoint(turn: Turn) -> None:
     """A user wants the state as it is now, or a little later; one already under way may be too early."""
     keeping = turn.roster.keeping
     turn.roster = replace(turn.roster, keeping=replace(keeping, wanted=turn.roster.step, due=turn.now))
 
 
-def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
+def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     """A checkpoint exists, or its publisher could not make it so and will be asked again."""
     keeping = turn.roster.keeping
     if kept.name in keeping.kept:
@@ -98,7 +98,7 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
     if kept.error:
         _tell_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; it is tried again")
         return
-    mine = next((some for some in all_in_flight(turn.roster) if some.name == kept.name), None)
+    mine = next((some for some in list_in_progress(turn.roster) if some.name == kept.name), None)
     cost_s = mine.cost_s if mine is not None else keeping.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
@@ -108,7 +108,7 @@ def hear_kept(turn: Turn, kept: CheckpointKept) -> None:
         detail |= {"copy_s": round(copy_s, 6), "seconds": round(write_s, 6), "writers": len(mine.writers)}
         why += f", copied in {1000 * copy_s:.1f} ms, written in {write_s:.2f} s"
     turn.record("checkpoint.saved", who=f"worker {kept.worker}", why=why, detail=detail)
-    warn_if_never_best(turn, kept)
+    warn_of_missing_metric(turn, kept)
     turn.roster = replace(
         turn.roster,
         keeping=replace(
@@ -130,10 +130,10 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
     if policy is None:
         return math.inf
     deaths = sum(kind in {"worker.died", "worker.hung"} for kind, _ in roster.noted)
-    return interval_s(policy, cost_s, turn.now - roster.began, deaths)
+    return compute_interval_s(policy, cost_s, turn.now - roster.began, deaths)
 
 
-def _say_what_hinders(turn: Turn, checkpoint: InFlight) -> None:
+def _say_what_hinders(turn: Turn, checkpoint: CheckpointInProgress) -> None:
     """Have others write what one cannot, or ask for another one in place of one that will never be whole."""
     finishing = turn.roster.finishing is not None
     _note_refusals(turn, checkpoint)
@@ -142,18 +142,19 @@ def _say_what_hinders(turn: Turn, checkpoint: InFlight) -> None:
     if checkpoint.hopeless:
         _tell_once(turn, "checkpoint.abandoned", checkpoint.name, checkpoint.hopeless)
         if not finishing:
-            ask_now(turn)
+            make_checkpoint_due(turn)
     elif checkpoint.refused:
         why = f"{checkpoint.refused}; training goes on, and it is tried again"
         _tell_once(turn, "checkpoint.failing", checkpoint.name, why)
         if not finishing and _is_overdue(turn, checkpoint) and _able(turn):
             # Who was refused says so with its votes; the next one is copied by the others.
-            why = f"{names(sorted(checkpoint.unable))} cannot write it; other workers write the next one"
+            unable = format_workers(sorted(checkpoint.unable))
+            why = f"{unable} cannot write it; other workers write the next one"
             _tell_once(turn, "checkpoint.abandoned", checkpoint.name, why)
-            ask_now(turn)
+            make_checkpoint_due(turn)
 
 
-def _note_refusals(turn: Turn, checkpoint: InFlight) -> None:
+def _note_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
     """Remember who cannot write: refused for a while, or at the end dead or out of tries."""
     roster, keeping, name = turn.roster, turn.roster.keeping, checkpoint.name
     failing = {other: since for other, since in keeping.failing.items() if other != name}
@@ -168,7 +169,7 @@ def _note_refusals(turn: Turn, checkpoint: InFlight) -> None:
     turn.roster = replace(roster, keeping=replace(keeping, failing=failing, refusing=refusing))
 
 
-def _is_overdue(turn: Turn, checkpoint: InFlight) -> bool:
+def _is_overdue(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     return turn.now - turn.roster.keeping.failing.get(checkpoint.name, turn.now) >= PATIENCE_S
 
 
@@ -179,7 +180,7 @@ def _able(turn: Turn) -> tuple[WorkerId, ...]:
     return tuple(worker for worker in members if worker not in roster.keeping.refusing)
 
 
-def _is_written_again(turn: Turn, checkpoint: InFlight) -> bool:
+def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     """Have those who can write the last state once more, as nothing changes it; False: nobody need or can."""
     roster, keeping = turn.roster, turn.roster.keeping
     asked = keeping.again
@@ -199,8 +200,8 @@ def _is_written_again(turn: Turn, checkpoint: InFlight) -> bool:
             _tell_to_write(turn, able, asked[0], able)
         return True
     attempt = 1 + max(checkpoint.attempt, 0 if asked is None else asked[0])
-    why = f"{checkpoint.name}: {names(sorted(checkpoint.unable))} cannot write the last state, so "
-    why += f"{names(able)} write" + ("s it" if len(able) == 1 else " it")
+    why = f"{checkpoint.name}: {format_workers(sorted(checkpoint.unable))} cannot write the last state, so "
+    why += f"{format_workers(able)} write" + ("s it" if len(able) == 1 else " it")
     turn.record("checkpoint.failing", who="coordinator", why=why, detail={"name": checkpoint.name})
     _tell_to_write(turn, able, attempt, able)
     return True
@@ -209,7 +210,7 @@ def _is_written_again(turn: Turn, checkpoint: InFlight) -> bool:
 def _have_the_last_one_begun(turn: Turn) -> None:
     """Have the last state written if all who were to write it died before they could say so."""
     roster, asked, able = turn.roster, turn.roster.keeping.again, _able(turn)
-    newest = newest_of(roster)
+    newest = find_newest_checkpoint(roster)
     if (newest is not None and newest.step >= roster.step) or not able or roster.spec.copies == 1:
         return
     if asked is None or asked[1] != able:
@@ -233,7 +234,7 @@ def _publish_the_next(turn: Turn) -> None:
     roster = turn.roster
     written = [
         some
-        for some in all_in_flight(roster)
+        for some in list_in_progress(roster)
         if some.written and not is_settled(roster, some) and roster.recorded >= some.step
     ]
     if written:
@@ -241,7 +242,7 @@ def _publish_the_next(turn: Turn) -> None:
         _publish(turn, next((some for some in written if some.name not in refused), written[-1]))
 
 
-def _publish(turn: Turn, whole: InFlight) -> None:
+def _publish(turn: Turn, whole: CheckpointInProgress) -> None:
     roster, keeping = turn.roster, turn.roster.keeping
     asked = keeping.publishing
     if asked is not None and asked[0] == whole.name:
@@ -276,7 +277,7 @@ def _ask_when_due(turn: Turn) -> None:
     at_work = roster.at_work
     if roster.finishing is not None or roster.stopping is not None or at_work is None or roster.step == 0:
         return
-    newest = newest_of(roster)
+    newest = find_newest_checkpoint(roster)
     step = keeping.step if newest is None else max(keeping.step, newest.step)
     if keeping.asked is not None:
         after, asked_at = keeping.asked

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 from elastane.api.membership import Member, WorkerId
-from elastane.coordinator.deaths import causes, names
-from elastane.coordinator.ending import fail_run, stop_run
-from elastane.coordinator.rebalance import weigh
+from elastane.coordinator.balance import evaluate_balance
+from elastane.coordinator.deaths import describe_causes, format_workers
 from elastane.coordinator.roster import Roster
+from elastane.coordinator.run_end import fail_run, stop_run
 from elastane.coordinator.turn import Turn
 
 LAST_WORD_S = 1.0
 
 
-def begin(turn: Turn) -> None:
+def begin_first_generation(turn: Turn) -> None:
     """The first generation, of the ready workers, once as many as asked for are ready.
 
     Where a start has been given up (see `elastane.coordinator.decide`), the target is that of the ready ones.
@@ -32,10 +32,12 @@ def begin(turn: Turn) -> None:
     ready = roster.ready[: roster.target]
     if len(ready) >= min(roster.spec.start, roster.target):
         members = tuple(roster.member(worker) for worker in ready)
-        turn.propose(members, planned=False, why=f"{names(ready)} begin" + ("" if len(ready) > 1 else "s"))
+        turn.propose(
+            members, planned=False, why=f"{format_workers(ready)} begin" + ("" if len(ready) > 1 else "s")
+        )
 
 
-def replace_the_dead(turn: Turn) -> None:
+def replace_dead_workers(turn: Turn) -> None:
     """A new generation of the survivors, at once, when somebody needed is gone.
 
     Also when this coordinator took over in the middle of a change, or met a generation it does not know:
@@ -60,7 +62,7 @@ def replace_the_dead(turn: Turn) -> None:
     if dead and _without_state(turn, tuple(member.worker for member in survivors + leaving)):
         return
     if dead and survivors:
-        turn.propose(survivors, planned=False, why=f"{names(dead)} died", leaving=leaving)
+        turn.propose(survivors, planned=False, why=f"{format_workers(dead)} died", leaving=leaving)
     elif dead:
         # Nothing was trained yet, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
@@ -69,7 +71,9 @@ def replace_the_dead(turn: Turn) -> None:
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
     elif survivors and (left := roster.left.intersection(newest.workers)):
         # They had gone with an earlier generation before the news of the newest reached them.
-        turn.propose(survivors, planned=False, why=f"{names(sorted(left))} had left", leaving=leaving)
+        turn.propose(
+            survivors, planned=False, why=f"{format_workers(sorted(left))} had left", leaving=leaving
+        )
 
 
 def _left_half_done(roster: Roster) -> bool:
@@ -101,10 +105,10 @@ def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
 def _lost(roster: Roster) -> str:
     # What follows is for those to say who keep the run alive: `elastane run`, or the controller of its job.
     why = f"no living worker holds the state after step {roster.step}: every copy died"
-    return why + causes(roster, roster.needed)
+    return why + describe_causes(roster, roster.needed)
 
 
-def plan(turn: Turn) -> None:
+def plan_generation(turn: Turn) -> None:
     """A planned generation, from a settled one: joins, leaves and, when there are none, new shares.
 
     Beside a death that is not dealt with yet nothing is planned: the new generation would not name who died.
@@ -131,10 +135,10 @@ def plan(turn: Turn) -> None:
     joining = roster.ready[: max(0, min(wanted, most - len(staying)))]
     if joining or leaving:
         joiners = tuple(roster.member(worker) for worker in joining)
-        parts = [f"{names(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
+        parts = [f"{format_workers(joining)} join" + ("s" if len(joining) == 1 else "")] if joining else []
         if leaving:
             gone = [member.worker for member in leaving]
-            parts.append(f"{names(gone)} leave" + ("s" if len(gone) == 1 else ""))
+            parts.append(f"{format_workers(gone)} leave" + ("s" if len(gone) == 1 else ""))
         turn.propose(staying + joiners, planned=True, why=", ".join(parts), leaving=leaving)
     elif roster.whole:
         _deal_by_speed(turn)
@@ -164,7 +168,7 @@ def _parted(
     )
 
 
-def overstaying(roster: Roster) -> tuple[WorkerId, ...]:
+def find_overstaying(roster: Roster) -> tuple[WorkerId, ...]:
     """Living workers that are on their way out, by number: told to go, leaving, or about to be asked to."""
     if roster.newest is None or roster.target is None:
         return tuple(worker for worker in roster.started if worker in roster.dismissed)
@@ -180,7 +184,7 @@ def _deal_by_speed(turn: Turn) -> None:
     if newest is None:
         return
     compute_s = {worker: roster.reports[worker].compute_s for worker in newest.workers}
-    balance, members = weigh(roster.balance, newest, compute_s, turn.now)
+    balance, members = evaluate_balance(roster.balance, newest, compute_s, turn.now)
     turn.roster = replace(roster, balance=balance)
     if members is not None:
         speeds = ", ".join(f"worker {member.worker} {member.speed:.2f}" for member in members)

@@ -15,23 +15,23 @@ from elastane.api.control import (
     Stop,
 )
 from elastane.api.membership import WorkerId
-from elastane.coordinator.actions import Asked
-from elastane.coordinator.keeping import want_one
+from elastane.coordinator.actions import CommandRequest
+from elastane.coordinator.checkpointing import request_checkpoint
+from elastane.coordinator.generations import find_overstaying
 from elastane.coordinator.roster import Roster
-from elastane.coordinator.status import status
-from elastane.coordinator.succession import overstaying
+from elastane.coordinator.status import build_status
 from elastane.coordinator.turn import Turn
 
 
-def answer(turn: Turn, asked: Asked) -> None:
+def answer_request(turn: Turn, asked: CommandRequest) -> None:
     """Does what is asked, or says in a sentence why not; nothing is changed then."""
-    refusal = refused(turn.roster, asked.ask)
+    refusal = find_refusal(turn.roster, asked.ask)
     if not refusal:
         _do(turn, asked.ask)
-    turn.reply(asked.token, status(turn.roster, ok=not refusal, why=refusal))
+    turn.reply(asked.token, build_status(turn.roster, ok=not refusal, why=refusal))
 
 
-def refused(roster: Roster, ask: Ask) -> str:
+def find_refusal(roster: Roster, ask: Ask) -> str:
     """Why a request cannot be met; empty when it can."""
     if isinstance(ask, AskStatus | AskEvict):
         return ""
@@ -84,7 +84,7 @@ def _do(turn: Turn, ask: Ask) -> None:
         case AskStop():
             request_stop(turn, ask)
         case AskCheckpoint():
-            want_one(turn)
+            request_checkpoint(turn)
         case _:
             assert_never(ask)
 
@@ -111,7 +111,7 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
 
 def _evict(turn: Turn) -> None:
     """What follows from their deaths is decided when the agent has seen them."""
-    for worker in overstaying(turn.roster):
+    for worker in find_overstaying(turn.roster):
         turn.tell_agent(Kill(worker=worker, why="it was to leave, and had not left in time"))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from elastane.api.membership import Generation, Member
-from elastane.coordinator.rebalance import Balance, measured, notch, weigh
+from elastane.coordinator.balance import Balance, compute_notch, evaluate_balance, measure_notches
 from elastane.protocol.shares import assign_shares, count_share_sizes
 
 
@@ -15,7 +15,7 @@ def generation(number: int = 1, **speeds: float) -> Generation:
 def weighed(evaluations: int, seconds: dict[int, float], gen: Generation, apart_s: float = 2.0):
     balance, members = Balance(), None
     for index in range(evaluations):
-        balance, members = weigh(balance, gen, seconds, 100.0 + apart_s * index)
+        balance, members = evaluate_balance(balance, gen, seconds, 100.0 + apart_s * index)
     return members
 
 
@@ -23,11 +23,11 @@ def weighed(evaluations: int, seconds: dict[int, float], gen: Generation, apart_
     ("speed", "expected"), [(1.0, 0), (0.5, -2), (2.0, 2), (1.19, 1), (1.18, 0), (100, 4), (0.001, -8)]
 )
 def test_speeds_are_rounded_to_notches(speed, expected) -> None:
-    assert notch(speed) == expected
+    assert compute_notch(speed) == expected
 
 
 def test_speed_is_relative_to_the_median() -> None:
-    assert measured({0: 1.0, 1: 1.0, 2: 2.0}) == {0: 0, 1: 0, 2: -2}
+    assert measure_notches({0: 1.0, 1: 1.0, 2: 2.0}) == {0: 0, 1: 0, 2: -2}
 
 
 def test_a_worker_half_as_fast_gets_half_as_much_after_three_evaluations() -> None:
@@ -55,7 +55,7 @@ def test_a_spike_is_forgotten() -> None:
     gen, balance = generation(w0=1.0, w1=1.0, w2=1.0), Balance()
     now = 100.0
     for slow in (0.1, 0.3, 0.3, 0.1, 0.3, 0.3, 0.1):
-        balance, members = weigh(balance, gen, {0: 0.1, 1: 0.1, 2: slow}, now)
+        balance, members = evaluate_balance(balance, gen, {0: 0.1, 1: 0.1, 2: slow}, now)
         assert members is None
         now += 2.0
 
@@ -67,7 +67,7 @@ def test_unknown_speeds_change_nothing() -> None:
 def test_a_new_generation_is_measured_anew() -> None:
     seconds = {0: 0.1, 1: 0.1, 2: 0.2}
     balance = Balance(1, 2, 0.0)
-    balance, members = weigh(balance, generation(2, w0=1.0, w1=1.0, w2=1.0), seconds, 100.0)
+    balance, members = evaluate_balance(balance, generation(2, w0=1.0, w1=1.0, w2=1.0), seconds, 100.0)
     assert (balance.streak, members) == (0, None)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from elastane.api.control import StepReport
-from elastane.coordinator.pauses import StepTimes, complete, observed, pauses
+from elastane.coordinator.step_times import StepTimes, add_step_report, compute_pauses, take_complete
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def told(line):
             step_s=seconds,
             healthy=healthy,
         )
-        return observed(times, report)
+        return add_step_report(times, report)
 
     return tell
 
@@ -26,7 +26,7 @@ def begun(told, steps=10, seconds=0.2):
     for step in range(1, steps + 1):
         for worker in (0, 1):
             times = told(times, worker, step, seconds, healthy=step > 1)
-    done, times = complete(times, {0, 1})
+    done, times = take_complete(times, {0, 1})
     assert [first.step for first in done] == [1]
     return times
 
@@ -35,16 +35,16 @@ def test_a_pause_is_counted_beyond_the_median_of_the_usual_steps(told) -> None:
     times = begun(told)
     times = told(times, 0, 11, 0.3, generation=2)
     times = told(times, 1, 11, 0.15, generation=2)
-    (first,), times = complete(times, {0, 1})
-    found = pauses(first, times.usual)
+    (first,), times = take_complete(times, {0, 1})
+    found = compute_pauses(first, times.usual)
     assert {worker: pause.ms for worker, pause in found.items()} == pytest.approx({0: 100.0, 1: 0.0})
     assert found[0].steps == pytest.approx(0.5)
 
 
 def test_fewer_workers_legitimately_take_longer(told) -> None:
     times = told(begun(told), 0, 11, 0.45, generation=2, shares={0: 8})
-    (first,), times = complete(times, {0})
-    assert pauses(first, times.usual)[0].ms == pytest.approx(50.0)
+    (first,), times = take_complete(times, {0})
+    assert compute_pauses(first, times.usual)[0].ms == pytest.approx(50.0)
 
 
 def test_a_joiner_has_no_usual_step_and_so_no_pause(told) -> None:
@@ -52,14 +52,14 @@ def test_a_joiner_has_no_usual_step_and_so_no_pause(told) -> None:
     times = begun(told)
     for worker in (0, 1, 2):
         times = told(times, worker, 11, 0.9, generation=2, shares=shares, healthy=worker != 2)
-    (first,), times = complete(times, {0, 1, 2})
-    assert set(pauses(first, times.usual)) == {0, 1}
+    (first,), times = take_complete(times, {0, 1, 2})
+    assert set(compute_pauses(first, times.usual)) == {0, 1}
 
 
 def test_the_dead_are_not_waited_for(told) -> None:
     times = told(begun(told), 0, 11, 0.3, generation=2)
-    assert complete(times, {0, 1})[0] == ()
-    assert [first.generation for first in complete(times, {0})[0]] == [2]
+    assert take_complete(times, {0, 1})[0] == ()
+    assert [first.generation for first in take_complete(times, {0})[0]] == [2]
 
 
 def test_repeated_reports_count_once(told) -> None:
@@ -71,9 +71,9 @@ def test_a_generation_that_committed_nothing_costs_the_next_one_nothing(told) ->
     times = begun(told)
     for worker in (0, 1):
         times = told(times, worker, 11, 0.25, generation=4)
-    (first,), times = complete(times, {0, 1})
+    (first,), times = take_complete(times, {0, 1})
     assert first.generation == 4
-    assert pauses(first, times.usual)[1].ms == pytest.approx(50.0)
+    assert compute_pauses(first, times.usual)[1].ms == pytest.approx(50.0)
 
 
 def test_only_the_last_twenty_usual_steps_count(told) -> None:
@@ -81,5 +81,5 @@ def test_only_the_last_twenty_usual_steps_count(told) -> None:
     for step in range(11, 40):
         times = told(times, 0, step, 0.2)
     times = told(times, 0, 40, 0.3, generation=2)
-    (first,), times = complete(times, {0})
-    assert pauses(first, times.usual)[0].ms == pytest.approx(100.0)
+    (first,), times = take_complete(times, {0})
+    assert compute_pauses(first, times.usual)[0].ms == pytest.approx(100.0)

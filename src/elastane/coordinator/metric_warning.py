@@ -6,14 +6,14 @@ from dataclasses import replace
 from elastane.api.control import CheckpointKept
 from elastane.api.records import EventLine
 from elastane.checkpointing.retention import figure
-from elastane.coordinator.actions import Record
+from elastane.coordinator.actions import WriteEvent
 from elastane.coordinator.turn import Turn
 
 KEY = "never best"
 """Of the event, which is written once per attempt of the run."""
 
 
-def warn_if_never_best(turn: Turn, kept: CheckpointKept) -> None:
+def warn_of_missing_metric(turn: Turn, kept: CheckpointKept) -> None:
     """Warn once if a checkpoint lacks the figure by which the best one is chosen."""
     policy = turn.roster.spec.checkpoints
     if policy is None or policy.keep_best is None or KEY in turn.roster.keys:
@@ -28,4 +28,4 @@ def warn_if_never_best(turn: Turn, kept: CheckpointKept) -> None:
     )
     turn.roster = replace(turn.roster, keys={**turn.roster.keys, KEY: None})
     event = EventLine(time=turn.now, kind="warning", who="coordinator", why=why, step=kept.step, key=KEY)
-    turn.actions.append(Record(event))
+    turn.actions.append(WriteEvent(event))

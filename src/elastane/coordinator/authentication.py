@@ -25,7 +25,7 @@ PATH = "/"
 logger = logging.getLogger(__name__)
 
 
-class Entrance:
+class Authenticator:
     """All connections that have not presented the secret.
 
     Args:
@@ -33,27 +33,27 @@ class Entrance:
     """
 
     def __init__(self, secret: str) -> None:
-        self._unproven: Unproven[Guest] = Unproven(rules_of_this_process())
+        self._unproven: Unproven[GuardedConnection] = Unproven(rules_of_this_process())
         self._refusals = Refusals()
         self._authorization = bearer(secret)["Authorization"].encode()
 
-    def connection(self, *args: Any, **options: Any) -> "Guest":  # noqa: ANN401 - as `websockets` calls it
+    def connection(self, *args: Any, **options: Any) -> "GuardedConnection":  # noqa: ANN401 - as `websockets` calls it
         """Make a connection of this entrance; for ``create_connection`` of `websockets`."""
-        return Guest(self, *args, **options)
+        return GuardedConnection(self, *args, **options)
 
-    def arrived(self, guest: "Guest") -> None:
+    def arrived(self, guest: "GuardedConnection") -> None:
         self._unproven.rules = rules_of_this_process()
         descriptor = guest.transport.get_extra_info("socket").fileno()
         displaced = self._unproven.add(guest, time.monotonic(), descriptor)
         if displaced is not None:
             self.refuse(displaced, "there were too many")
 
-    def refuse(self, guest: "Guest", reason: str) -> None:
+    def refuse(self, guest: "GuardedConnection", reason: str) -> None:
         """Close an unproven connection."""
         self.count(guest, reason)
         guest.transport.abort()
 
-    def count(self, guest: "Guest", reason: str) -> None:
+    def count(self, guest: "GuardedConnection", reason: str) -> None:
         """Take note of an unproven connection that is about to be closed, or is."""
         if guest.proven or guest.counted:
             return
@@ -67,7 +67,7 @@ class Entrance:
 
         The comparison takes the same time wherever the texts differ.
         """
-        assert isinstance(connection, Guest), "made by `connection`"  # noqa: S101
+        assert isinstance(connection, GuardedConnection), "made by `connection`"  # noqa: S101
         presented = request.headers.get_all("Authorization")
         # A header may contain any byte: `websockets` has turned those beyond ASCII into surrogates.
         if len(presented) != 1 or not hmac.compare_digest(
@@ -83,15 +83,15 @@ class Entrance:
         return None
 
 
-class Guest(ServerConnection):
+class GuardedConnection(ServerConnection):
     """A connection.
 
     Attributes:
-        proven: `Entrance.authorise` has let it pass.
+        proven: `Authenticator.authorise` has let it pass.
         counted: it was not proven, and its end has been taken note of.
     """
 
-    def __init__(self, entrance: Entrance, *args: Any, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, entrance: Authenticator, *args: Any, **options: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **options)
         self.proven = self.counted = False
         self._entrance = entrance
@@ -114,10 +114,10 @@ class Guest(ServerConnection):
         super().connection_lost(exc)
 
 
-def about_proven(record: logging.LogRecord) -> bool:
+def is_about_proven(record: logging.LogRecord) -> bool:
     """Filter for the logger of `websockets`: leave out what it says about unproven connections.
 
-    `Entrance` counts these. A traceback for each of them would let strangers fill the disk.
+    `Authenticator` counts these. A traceback for each of them would let strangers fill the disk.
     """
     try:
         return bool(getattr(getattr(record, "websocket", None), "proven", True))

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from elastane.api.control import AskStatus, decode_answer, encode
 from elastane.api.endpoint import bearer
-from elastane.coordinator import connections, entrance
+from elastane.coordinator import authentication, connections
 
 from .test_server import SECRET, WAIT_S, Served, served
 
@@ -175,7 +175,7 @@ def test_half_handshakes_that_take_all_descriptors_keep_nobody_out(served, capfd
 def test_a_request_that_never_ends_is_given_up(served):
     with raw(served) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\n")
-        slow.settimeout(entrance.DEADLINE_S + WAIT_S)
+        slow.settimeout(authentication.DEADLINE_S + WAIT_S)
         with contextlib.suppress(ConnectionError):
             assert slow.recv(100) == b""
 
@@ -191,7 +191,7 @@ def test_a_connection_with_the_secret_that_never_says_anything_is_closed(monkeyp
     monkeypatch.setattr(connections, "FIRST_MESSAGE_S", 0.2)
 
     async def story() -> None:
-        door, inside = entrance.Entrance(SECRET), connections.Connections()
+        door, inside = authentication.Authenticator(SECRET), connections.Connections()
         serving = serve(
             inside.serve,
             "127.0.0.1",

@@ -19,8 +19,15 @@ from elastane.api.control import (
     WriteModel,
 )
 from elastane.api.spec import CheckpointPolicy
-from elastane.coordinator.checkpoints import FIRST_S, LARGEST_SHARE, PRIOR_S, first_due, in_flight, interval_s
-from elastane.coordinator.keeping import ASK_AGAIN_S, LAST_ONE_S, PATIENCE_S, PUBLISH_AGAIN_S
+from elastane.coordinator.checkpointing import ASK_AGAIN_S, LAST_CHECKPOINT_S, PATIENCE_S, PUBLISH_AGAIN_S
+from elastane.coordinator.checkpoints import (
+    FIRST_S,
+    LARGEST_SHARE,
+    PRIOR_S,
+    compute_first_due,
+    compute_interval_s,
+    group_by_checkpoint,
+)
 
 AUTO = CheckpointPolicy(auto=True)
 EVERY_MINUTE = CheckpointPolicy(every_s=60.0)
@@ -50,45 +57,47 @@ def part(step: int, state: str = "written", *, writers: tuple[int, ...] = (0, 1)
 def test_the_interval_follows_from_the_policy_the_cost_and_the_deaths(
     policy, cost_s, undisturbed_s, interruptions, expected_s
 ):
-    assert interval_s(policy, cost_s, undisturbed_s, interruptions) == pytest.approx(expected_s)
+    assert compute_interval_s(policy, cost_s, undisturbed_s, interruptions) == pytest.approx(expected_s)
 
 
 def test_the_first_one_is_due_after_the_first_interval():
-    assert first_due(None, 100.0) == math.inf
-    assert first_due(EVERY_STEPS, 100.0) == math.inf
-    assert first_due(EVERY_MINUTE, 100.0) == 160.0
-    assert first_due(AUTO, 100.0) == 100.0 + FIRST_S
+    assert compute_first_due(None, 100.0) == math.inf
+    assert compute_first_due(EVERY_STEPS, 100.0) == math.inf
+    assert compute_first_due(EVERY_MINUTE, 100.0) == 160.0
+    assert compute_first_due(AUTO, 100.0) == 100.0 + FIRST_S
 
 
 def test_what_is_in_flight_is_told_oldest_first():
-    flying = in_flight({0: (part(5), part(10, "writing")), 1: (part(5, "writing"),)}, frozenset())
+    flying = group_by_checkpoint({0: (part(5), part(10, "writing")), 1: (part(5, "writing"),)}, frozenset())
     assert [(some.step, some.written) for some in flying] == [(5, False), (10, False)]
     assert flying[0].parts.keys() == {0, 1}
     assert flying[1].parts.keys() == {0}
 
 
 def test_a_copy_that_may_still_be_void_is_not_in_flight():
-    assert in_flight({0: (part(5, "copied"),), 1: ()}, frozenset()) == ()
+    assert group_by_checkpoint({0: (part(5, "copied"),), 1: ()}, frozenset()) == ()
 
 
 def test_a_writer_that_died_first_makes_it_hopeless_and_one_that_died_after_its_work_does_not():
-    (flying,) = in_flight({0: (part(5),), 1: (part(5, "writing"),)}, frozenset({1}))
+    (flying,) = group_by_checkpoint({0: (part(5),), 1: (part(5, "writing"),)}, frozenset({1}))
     assert (flying.lost, flying.hopeless) == ((1,), "its writers died: worker 1")
-    (flying,) = in_flight({0: (part(5, "writing"),), 1: (part(5),)}, frozenset({1}))
+    (flying,) = group_by_checkpoint({0: (part(5, "writing"),), 1: (part(5),)}, frozenset({1}))
     assert (flying.lost, flying.hopeless, flying.written) == ((), "", False)
-    (flying,) = in_flight({0: (part(5),)}, frozenset({1}))
+    (flying,) = group_by_checkpoint({0: (part(5),)}, frozenset({1}))
     assert flying.lost == (1,)
 
 
 def test_what_hinders_it_is_said_in_the_words_of_who_is_hindered():
-    (refused,) = in_flight({0: (part(5),), 1: (part(5, "failing", error="no room"),)}, frozenset())
+    (refused,) = group_by_checkpoint({0: (part(5),), 1: (part(5, "failing", error="no room"),)}, frozenset())
     assert (refused.refused, refused.hopeless) == ("no room", "")
-    (given_up,) = in_flight({0: (part(5),), 1: (part(5, "abandoned", error="too late"),)}, frozenset())
+    (given_up,) = group_by_checkpoint(
+        {0: (part(5),), 1: (part(5, "abandoned", error="too late"),)}, frozenset()
+    )
     assert given_up.hopeless == "too late"
 
 
 def test_it_costs_what_its_slowest_part_did():
-    (flying,) = in_flight(
+    (flying,) = group_by_checkpoint(
         {0: (part(5, copy_s=0.5, cpu_s=0.1),), 1: (part(5, copy_s=0.2, cpu_s=0.7),)}, frozenset()
     )
     assert flying.cost_s == pytest.approx(0.9)
@@ -316,7 +325,7 @@ def test_the_model_is_written_once_the_last_checkpoint_exists(training):
 
 def test_the_end_does_not_wait_for_ever_for_storage(training):
     stage = ending(training, checkpoints=(part(100, "failing", error="no room"),))
-    stage.wait(LAST_ONE_S - 1)
+    stage.wait(LAST_CHECKPOINT_S - 1)
     assert stage.told(WriteModel) == []
     stage.wait(1)
     assert len(stage.told(WriteModel)) == 1
@@ -422,7 +431,7 @@ def test_each_is_tried_once_and_then_the_end_comes_as_it_does_without_storage(tr
     say(stage, 0, part(100, writers=(0,), attempt=1, **NO_ROOM))
     stage.wait(PATIENCE_S)
     assert len(written_again(stage, 0, 1)) == 1
-    stage.wait(LAST_ONE_S)
+    stage.wait(LAST_CHECKPOINT_S)
     assert len(stage.told(WriteModel)) == 1
     assert len(stage.kinds("checkpoint.abandoned")) == 1
 

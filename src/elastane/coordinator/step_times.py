@@ -13,7 +13,7 @@ REMEMBERED_STEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class OrdinaryStep:
     """An ordinary step of one worker.
 
     Args:
@@ -28,7 +28,7 @@ class Usual:
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstStep:
     """The first step of a generation, as far as reported.
 
     Args:
@@ -47,14 +47,14 @@ class First:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class GenerationPause:
     """What a worker's step took beyond its usual one: in milliseconds, and in usual steps."""
 
     ms: float
     steps: float
 
 
-History: TypeAlias = Mapping[WorkerId, tuple[Usual, ...]]
+OrdinarySteps: TypeAlias = Mapping[WorkerId, tuple[OrdinaryStep, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,40 +70,40 @@ class StepTimes:
 
     newest: int = 0
     reported: Mapping[WorkerId, int] = field(default_factory=dict)
-    usual: History = field(default_factory=dict)
-    open: tuple[First, ...] = ()
+    usual: OrdinarySteps = field(default_factory=dict)
+    open: tuple[FirstStep, ...] = ()
 
 
-def largest_share(line: LedgerLine) -> int:
+def find_largest_share(line: LedgerLine) -> int:
     """The most virtual ranks that one worker computed in this step, at least 1."""
     return (
         max((sum(stop - start for start, stop in spans) for spans in line.workers.values()), default=1) or 1
     )
 
 
-def observed(times: StepTimes, report: StepReport) -> StepTimes:
+def add_step_report(times: StepTimes, report: StepReport) -> StepTimes:
     """The durations with one more report. Reports of a worker count once and in order of steps."""
     line, worker = report.line, report.worker
     if line.step <= times.reported.get(worker, 0):
         return times
     times = replace(times, reported={**times.reported, worker: line.step})
     if line.generation > times.newest:
-        first = First(line.step, line.generation, largest_share(line), tuple(sorted(line.workers)))
+        first = FirstStep(line.step, line.generation, find_largest_share(line), tuple(sorted(line.workers)))
         times = replace(times, newest=line.generation, open=(*times.open, first))
     if any(first.step == line.step for first in times.open):
         return replace(times, open=tuple(_with(first, report) for first in times.open))
-    usual = Usual(line.generation, largest_share(line), report.step_s)
+    usual = OrdinaryStep(line.generation, find_largest_share(line), report.step_s)
     kept = (*times.usual.get(worker, ()), usual)[-2 * REMEMBERED_STEPS :]
     return replace(times, usual={**times.usual, worker: kept})
 
 
-def _with(first: First, report: StepReport) -> First:
+def _with(first: FirstStep, report: StepReport) -> FirstStep:
     if first.step != report.line.step or not report.healthy:
         return first
     return replace(first, step_s={**first.step_s, report.worker: report.step_s})
 
 
-def complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple[First, ...], StepTimes]:
+def take_complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple[FirstStep, ...], StepTimes]:
     """Takes out the first steps which every worker that is still living and took part has reported.
 
     A worker that has reported a later step will not report this one any more.
@@ -116,7 +116,7 @@ def complete(times: StepTimes, living: Collection[WorkerId]) -> tuple[tuple[Firs
     return done, replace(times, open=tuple(first for first in times.open if first not in done))
 
 
-def pauses(first: First, usual: History) -> dict[WorkerId, Pause]:
+def compute_pauses(first: FirstStep, usual: OrdinarySteps) -> dict[WorkerId, GenerationPause]:
     """Pause of each healthy worker in the first step of a generation, save those without a usual step.
 
     The usual step is the median of the worker's last up to 20 ordinary steps in the newest earlier
@@ -133,5 +133,5 @@ def pauses(first: First, usual: History) -> dict[WorkerId, Pause]:
         usual_s = median(scaled[-REMEMBERED_STEPS:])
         pause_s = max(0.0, step_s - usual_s)
         share = round(pause_s / usual_s, 4) if usual_s > 0 else 0.0
-        found[worker] = Pause(ms=round(1000 * pause_s, 3), steps=share)
+        found[worker] = GenerationPause(ms=round(1000 * pause_s, 3), steps=share)
     return found

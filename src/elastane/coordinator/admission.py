@@ -7,7 +7,7 @@ import msgspec
 from elastane.api.control import WorkerReport
 from elastane.api.membership import WorkerId
 from elastane.api.spec import Pinned
-from elastane.coordinator.ending import fail_run
+from elastane.coordinator.run_end import fail_run
 from elastane.coordinator.turn import Turn
 
 TRIES = 3
@@ -19,7 +19,7 @@ MEANS = {
 """What a difference means, where its name does not say it."""
 
 
-def differences(pinned: Pinned, other: Pinned) -> str:
+def describe_differences(pinned: Pinned, other: Pinned) -> str:
     """The fields that differ, with both values and what that means; empty when none does."""
     before, after = msgspec.structs.asdict(pinned), msgspec.structs.asdict(other)
     return "; ".join(
@@ -34,7 +34,7 @@ def admit(turn: Turn, worker: WorkerId, pinned: Pinned) -> bool:
     if turn.roster.pinned is None:
         turn.pin(pinned)
         return True
-    differing = differences(turn.roster.pinned, pinned)
+    differing = describe_differences(turn.roster.pinned, pinned)
     if not differing:
         return True
     why = f"worker {worker} does not fit this run: {differing}"

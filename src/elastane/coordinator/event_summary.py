@@ -9,7 +9,7 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
 
-Noted: TypeAlias = frozenset[tuple[str, WorkerId]]
+RecordedEvents: TypeAlias = frozenset[tuple[str, WorkerId]]
 
 OUTCOMES = {
     "run.finished": ExitCode.OK,
@@ -19,7 +19,7 @@ OUTCOMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class EventSummary:
     """A summary of ``events.jsonl``.
 
     Args:
@@ -32,7 +32,7 @@ class History:
         kept_step: of the newest of them that the present attempt of the run has written.
     """
 
-    noted: Noted = frozenset()
+    noted: RecordedEvents = frozenset()
     keys: Mapping[str, int | None] = field(default_factory=dict)
     generation: int = 0
     generation_started: int = 0
@@ -41,7 +41,7 @@ class History:
     kept_step: int = 0
 
 
-def history_of(events: Iterable[EventLine]) -> History:
+def summarize_events(events: Iterable[EventLine]) -> EventSummary:
     noted: set[tuple[str, WorkerId]] = set()
     keys: dict[str, int | None] = {}
     generation = started = 0
@@ -67,4 +67,4 @@ def history_of(events: Iterable[EventLine]) -> History:
             over = RunOver(
                 code=OUTCOMES[event.kind], why=event.why, traceback=str(event.detail.get("traceback", ""))
             )
-    return History(frozenset(noted), keys, generation, started, over, frozenset(kept), kept_step)
+    return EventSummary(frozenset(noted), keys, generation, started, over, frozenset(kept), kept_step)

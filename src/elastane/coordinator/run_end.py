@@ -6,8 +6,8 @@ from elastane.api.control import ModelWritten, RunOver, WriteModel
 from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
 from elastane.api.records import SCRIPT
-from elastane.coordinator.deaths import causes, tell_all
-from elastane.coordinator.keeping import last_one_is_settled, reopen_the_last_one
+from elastane.coordinator.checkpointing import is_last_checkpoint_settled, reopen_last_checkpoint
+from elastane.coordinator.deaths import describe_causes, record_all_deaths
 from elastane.coordinator.turn import Turn
 
 ASK_AGAIN_S = 2.0
@@ -17,7 +17,7 @@ LATE_REPORTS_S = 30.0
 def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -> None:
     """Writes the outcome and sends everybody home: the agent first, so that it replaces nobody who goes."""
     detail: dict[str, float | int | str] = {"traceback": over.traceback} if over.traceback else {}
-    tell_all(turn)
+    record_all_deaths(turn)
     for first in turn.roster.times.open:
         turn.record_start(first)
     # A run that failed has no model that could be relied on.
@@ -51,14 +51,14 @@ def end_when_done(turn: Turn) -> None:
         if not living or any(report is None or report.state != "finished" for report in reports):
             return
         turn.roster = replace(roster, finishing=turn.now)
-        reopen_the_last_one(turn)
+        reopen_last_checkpoint(turn)
         roster = turn.roster
     finishing = turn.now if roster.finishing is None else roster.finishing
     if not living and not roster.model_written:
         fail_run(
             turn,
             f"every worker died after the last step, {roster.step}, before the model was written"
-            + causes(roster, at_work.workers),
+            + describe_causes(roster, at_work.workers),
             lost=True,
         )
         return
@@ -71,7 +71,7 @@ def end_when_done(turn: Turn) -> None:
                 "be written; look for ledger.stalled among the events",
             )
         return
-    if not last_one_is_settled(turn, finishing):
+    if not is_last_checkpoint_settled(turn, finishing):
         return
     if turn.roster.model_written:
         finish_run(turn)
@@ -91,7 +91,7 @@ def _have_model_written(turn: Turn, living: tuple[WorkerId, ...]) -> None:
         turn.tell(able[0], WriteModel())
 
 
-def hear_model_written(turn: Turn, written: ModelWritten) -> None:
+def receive_model_written(turn: Turn, written: ModelWritten) -> None:
     """The model is there, or another worker must write it."""
     roster, worker = turn.roster, written.worker
     if not written.error:
