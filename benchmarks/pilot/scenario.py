@@ -11,6 +11,7 @@ from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import read
 from elastane.api.reservations import Once, Reservation
+from elastane.cli.documents import read_yaml
 
 History: TypeAlias = tuple[tuple[float, int], ...]
 """Of one number: ``(from this second on, so many)``, ascending."""
@@ -141,8 +142,8 @@ def read_scenario(path: Path) -> Scenario:
         BadInput: it is none, and why.
     """
     try:
-        document = msgspec.yaml.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+        document = read_yaml(path.read_bytes())
+    except (OSError, BadInput) as error:
         raise BadInput(
             f"{path} cannot be read ({error})", do="name a file like benchmarks/pilot/shared.yaml"
         ) from error

@@ -15,7 +15,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "s3": ("s3fs",),
     "text": ("pyarrow", "tokenizers"),
     "streams": ("torchdata",),
-    "client": ("httpx", "yaml"),
+    "client": ("httpx", "ruamel"),
     "controller": ("alembic", "fastapi", "h11", "sqlalchemy", "uvicorn"),
     "postgres": ("psycopg",),
 }

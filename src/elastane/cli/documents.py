@@ -1,76 +1,221 @@
-"""YAML and JSON that somebody has written by hand: parsed only if every key is there once.
+"""YAML and JSON that people write by hand: jobs, configurations, and every document that a command prints.
 
-Usual readers take the last of two values and say nothing of the first, which somebody meant as well.
+YAML is read as version 1.2 with its core schema, in which ``no``, ``18:00`` and ``2026-12-01`` are texts and
+``010`` is 10. A key that stands twice in one place is refused: usual readers silently take the last value.
 """
 
 import json
+import re
+from functools import lru_cache
+from io import StringIO
 from typing import Any
 
 import msgspec
 
 from elastane.api.errors import BadInput
 from elastane.api.extras import needing
+from elastane.api.foreign import DEEPEST
+
+LARGEST_BYTES = 8 << 20
+MOST_VALUES = 1_000_000
+"""In one document, with every alias written out: a few lines of aliases can describe billions."""
+
+_TAG = "tag:yaml.org,2002:"
+_DIGITS = "0123456789"
+_CORE = {
+    f"{_TAG}null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    f"{_TAG}bool": (r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    f"{_TAG}int": (r"[-+]?\d+", list("-+" + _DIGITS)),
+    f"{_TAG}float": (r"[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?", list("-+." + _DIGITS)),
+    f"{_TAG}merge": (r"<<", ["<"]),
+}
+"""What a plain word is besides a text, by its first characters."""
+_YAML_1_1 = {
+    f"{_TAG}bool": (r"yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|y|Y|n|N", list("yYnNoO")),
+    f"{_TAG}int": (
+        r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|\d[\d_]*(?::[0-5]?\d)*)",
+        list("-+" + _DIGITS),
+    ),
+    f"{_TAG}float": (
+        r"[-+]?(?:\d[\d_]*(?::[0-5]?\d)*\.?[\d_]*(?:[eE][-+]?\d+)?|\.[\d_]+(?:[eE][-+]?\d+)?|\.(?i:inf))|\.(?i:nan)",
+        list("-+." + _DIGITS),
+    ),
+    f"{_TAG}timestamp": (r"\d{4}-\d\d?-\d\d?.*", list(_DIGITS)),
+    f"{_TAG}value": (r"=", ["="]),
+}
+"""What readers of YAML 1.1 would take for something else than a text: written in quotes."""
 
 
-def pyyaml(what: str = "") -> Any:  # noqa: ANN401 - a library without types
-    """The library that reads and writes YAML.
-
-    Args:
-        what: needs it; empty: a file, with which somebody else begins the sentence.
+def read_yaml(text: str | bytes) -> object:
+    """Return the value that YAML describes.
 
     Raises:
-        BadInput: it is not there.
+        BadInput: the text is not YAML, has a key twice, or is too large or too deep. The message is the rest
+            of a sentence that begins with the file.
     """
-    with needing("client", f"{what} needs pyyaml".lstrip()):
-        import yaml  # noqa: PLC0415 - few verbs need it
-    return yaml
-
-
-def read_yaml(text: str | bytes, loader: Any = None) -> object:  # noqa: ANN401
-    """What YAML describes.
-
-    Args:
-        text: of a file.
-        loader: a class of pyyaml's, which knows what a plain word is; None: its safe one, of YAML 1.1.
-
-    Raises:
-        BadInput: it is not YAML, or a key is there twice; a sentence that begins with the file.
-    """
-    yaml = pyyaml()
-    base = yaml.SafeLoader if loader is None else loader
-
-    def compose_mapping_node(self: Any, anchor: object) -> Any:  # noqa: ANN401
-        node = base.compose_mapping_node(self, anchor)
-        lines = dict[tuple[str, str], int]()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                line, name = key.start_mark.line + 1, (key.tag, key.value)
-                if name in lines:
-                    first = lines[name]
-                    where = f"line {line}" if first == line else f"lines {first} and {line}"
-                    raise _duplicate_key(key.value, f": on {where}")
-                lines[name] = line
-        return node
-
+    _check_size(text)
+    library = _import_library()
     try:
-        return yaml.load(text, Loader=type("Loader", (base,), {"compose_mapping_node": compose_mapping_node}))
-    # A date that no calendar has, such as 2026-13-45, is a ValueError of Python's own.
-    except (yaml.YAMLError, ValueError) as error:
+        document = library.load(text)
+    except _classes().duplicate as error:
+        raise BadInput(*error.args, means=_LOST, do="write it once") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    except (_classes().error, ValueError) as error:
         raise BadInput("is not YAML: " + " ".join(str(error).split()), do="correct it") from error
+    _check_values(document)
+    return document
 
 
 def read_json(text: bytes) -> object:
-    """What JSON describes.
+    """Return the value that JSON describes.
 
     Raises:
-        BadInput: it is not JSON, or a key is there twice; a sentence that begins with the file.
+        BadInput: the text is not JSON, has a key twice, or is too large or too deep. The message is the rest
+            of a sentence that begins with the file.
     """
+    _check_size(text)
     try:
         found = msgspec.json.decode(text)
+        # Read again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
+        json.loads(text, object_pairs_hook=_check_unique, parse_int=str, parse_float=str)
+    except RecursionError as error:
+        raise _too_deep() from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadInput("is not JSON: " + " ".join(str(error).split()), do="correct it") from error
-    # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
-    json.loads(text, object_pairs_hook=_check_unique, parse_int=str, parse_float=str)
+    _check_values(found)
+    return found
+
+
+def format_yaml(value: object) -> str:
+    """Return YAML of mappings, lists, texts and numbers; a list of words stands on one line.
+
+    Readers of YAML 1.1 and 1.2 find the same values in it.
+
+    Raises:
+        BadInput: the library is not installed.
+    """
+    text = _dump(value, allow_unicode=True)
+    # Escapes in place of characters that a terminal would obey; the values are the same.
+    return text if text.replace("\n", "").isprintable() else _dump(value, allow_unicode=False)
+
+
+_LOST = "only one of the two would count, and the other would be lost"
+
+
+def _import_library() -> Any:  # noqa: ANN401 - the library has no types for its extension points
+    library = _classes().yaml(typ="safe", pure=True)
+    library.Resolver, library.Composer = _classes().reader, _classes().composer
+    library.Constructor = _classes().constructor
+    return library
+
+
+def _dump(value: object, *, allow_unicode: bool) -> str:
+    library = _classes().yaml(typ="safe", pure=True)
+    library.Resolver, library.Representer = _classes().writer, _classes().representer
+    library.allow_unicode, library.width, library.default_flow_style = allow_unicode, 100, False
+    library.sort_base_mapping_type_on_output = False
+    text = StringIO()
+    library.dump(value, text)
+    return text.getvalue()
+
+
+class _Classes(msgspec.Struct, frozen=True):
+    """Classes of ruamel.yaml and our subclasses of them, which exist only once the library is imported."""
+
+    yaml: Any
+    error: type[Exception]
+    duplicate: type[Exception]
+    reader: Any
+    writer: Any
+    composer: Any
+    constructor: Any
+    representer: Any
+
+
+@lru_cache
+def _classes() -> _Classes:
+    with needing("client", "YAML needs ruamel.yaml"):
+        from ruamel.yaml import YAML  # noqa: PLC0415 - few commands need it
+        from ruamel.yaml.composer import Composer  # noqa: PLC0415
+        from ruamel.yaml.constructor import SafeConstructor  # noqa: PLC0415
+        from ruamel.yaml.error import YAMLError  # noqa: PLC0415
+        from ruamel.yaml.nodes import ScalarNode  # noqa: PLC0415
+        from ruamel.yaml.representer import SafeRepresenter  # noqa: PLC0415
+        from ruamel.yaml.resolver import VersionedResolver  # noqa: PLC0415
+
+    class DuplicateKey(Exception):
+        pass
+
+    class Reader(VersionedResolver):
+        """Resolves plain words by the core schema, whatever version a document names."""
+
+        versioned_resolver = _index_patterns(_CORE)
+
+    class Writer(VersionedResolver):
+        """Resolves as YAML 1.1 and 1.2 do, so that a text which either takes for something else is quoted."""
+
+        versioned_resolver = _index_patterns(_CORE, _YAML_1_1)
+
+    class DocumentComposer(Composer):
+        """Refuses a key that stands twice, and documents that are too deep."""
+
+        depth = 0
+
+        def compose_node(self, parent: object, index: object) -> Any:  # noqa: ANN401
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise RecursionError
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def compose_mapping_node(self, anchor: object) -> Any:  # noqa: ANN401
+            node = super().compose_mapping_node(anchor)
+            lines = dict[tuple[str, str], int]()
+            for key, _ in node.value:
+                if isinstance(key, ScalarNode):
+                    line, name = key.start_mark.line + 1, (str(key.tag), key.value)
+                    if name in lines:
+                        first = lines[name]
+                        where = f"line {line}" if first == line else f"lines {first} and {line}"
+                        raise DuplicateKey(f"has {key.value} twice: on {where}")
+                    lines[name] = line
+            return node
+
+    class Constructor(SafeConstructor):
+        """Builds numbers in base ten."""
+
+    class Representer(SafeRepresenter):
+        """Writes lists of words on one line, and never an alias."""
+
+        def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - of the library
+            return True
+
+    def represent_list(representer: Any, value: list[Any]) -> Any:  # noqa: ANN401
+        words = all(isinstance(one, str | int | float) for one in value)
+        return representer.represent_sequence(f"{_TAG}seq", value, flow_style=words)
+
+    def represent_str(representer: Any, value: str) -> Any:  # noqa: ANN401
+        # Line breaks that only YAML 1.1 knows are folded into spaces unless they are escaped.
+        style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
+        return representer.represent_scalar(f"{_TAG}str", value, style=style)
+
+    Constructor.add_constructor(f"{_TAG}int", lambda _, node: int(node.value))
+    Representer.add_representer(list, represent_list)
+    Representer.add_representer(str, represent_str)
+    return _Classes(YAML, YAMLError, DuplicateKey, Reader, Writer, DocumentComposer, Constructor, Representer)
+
+
+def _index_patterns(
+    *tables: dict[str, tuple[str, list[str]]],
+) -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    """Return the tags and patterns of plain words by their first character."""
+    found: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for table in tables:
+        for tag, (pattern, first) in table.items():
+            for character in first:
+                found.setdefault(character, []).append((tag, re.compile(f"(?:{pattern})$", re.ASCII)))
     return found
 
 
@@ -78,13 +223,35 @@ def _check_unique(pairs: list[tuple[str, object]]) -> None:
     seen = set[str]()
     for key, _ in pairs:
         if key in seen:
-            raise _duplicate_key(key, " in one place")
+            raise BadInput(f"has {key} twice in one place", means=_LOST, do="write it once")
         seen.add(key)
 
 
-def _duplicate_key(key: str, where: str) -> BadInput:
-    return BadInput(
-        f"has {key} twice{where}",
-        means="only one of the two would count, and the other would be lost",
-        do="write it once",
-    )
+def _check_size(text: str | bytes) -> None:
+    if len(text) > LARGEST_BYTES:
+        raise BadInput(
+            f"has {len(text)} characters, more than {LARGEST_BYTES}", do="name a job or a configuration"
+        )
+
+
+def _check_values(document: object) -> None:
+    """Raise `BadInput` for a document that is too deep, or too large once its aliases are written out."""
+    count, level = 0, [document]
+    for _ in range(DEEPEST + 1):
+        count += len(level)
+        if count > MOST_VALUES:
+            raise BadInput(f"describes more than {MOST_VALUES} values", do="write fewer, without aliases")
+        level = [inner for value in level for inner in _list_inner(value)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _list_inner(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _too_deep() -> BadInput:
+    return BadInput(f"is nested more than {DEEPEST} levels deep", do="write it with fewer levels")

@@ -15,7 +15,7 @@ from elastane.api.extras import MODULES, MissingExtra, extra_of, needing, requir
 
 SOURCES = Path(elastane.__file__).parents[1]
 PROJECT = SOURCES.parent / "pyproject.toml"
-IMPORTED_AS = {"pyyaml": "yaml", "psycopg[binary]": "psycopg"}
+IMPORTED_AS = {"ruamel.yaml": "ruamel", "psycopg[binary]": "psycopg"}
 
 JOB = "name: j\nteam: t\nscript: /train.py\n"
 WITHOUT = [
@@ -38,8 +38,8 @@ WITHOUT = [
     ("httpx", ("usage",), "client"),
     ("httpx", ("audit",), "client"),
     ("httpx", ("login", "http://127.0.0.1:1", "--token-stdin"), "client"),
-    ("yaml", ("submit", "job.yaml", "--dry-run"), "client"),
-    ("yaml", ("config", "apply", "cluster.yaml"), "client"),
+    ("ruamel", ("submit", "job.yaml", "--dry-run"), "client"),
+    ("ruamel", ("config", "apply", "cluster.yaml"), "client"),
     ("s3fs", ("run", "--checkpoint-dir", "s3://bucket/path", "train.py"), "s3"),
 ]
 IMPORTS = [
@@ -59,7 +59,7 @@ IMPORTS = [
     (
         "pyarrow",
         (
-            "from pathlib import Path; from elastane.datasets.documents import documents_of as read; "
+            "from pathlib import Path; from elastane.datasets.documents import read_documents as read; "
             "Path('t.parquet').touch(); list(read(Path('t.parquet'), 'text'))"
         ),
         "text",

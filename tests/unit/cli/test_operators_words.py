@@ -16,6 +16,7 @@ from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 from elastane.api.rules import Rules
+from elastane.cli.documents import read_yaml
 from elastane.cli.main import app
 from elastane.cli.operators.calendar import (
     ReservationTimes,
@@ -25,7 +26,7 @@ from elastane.cli.operators.calendar import (
     format_schedule,
     parse_days,
 )
-from elastane.cli.operators.config_file import format_config, parse_config, parse_yaml, read_config
+from elastane.cli.operators.config_file import format_config, parse_config, read_config
 from elastane.cli.operators.differences import format_changes
 from elastane.cli.option_values import read_duration_s, read_limit, read_past_time
 from elastane.client.context import StartedController, save_running
@@ -188,7 +189,7 @@ reservations:
 
 
 def test_plain_words_are_what_they_look_like():
-    assert parse_yaml("{a: no, b: on, c: 12:30, d: 012, e: 1.5, f: true, g: ~, h: 2026-01-01}") == {
+    assert read_yaml("{a: no, b: on, c: 12:30, d: 012, e: 1.5, f: true, g: ~, h: 2026-01-01}") == {
         "a": "no",
         "b": "on",
         "c": "12:30",

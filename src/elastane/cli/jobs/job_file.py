@@ -9,7 +9,7 @@ from elastane.api.errors import BadField, BadInput
 from elastane.api.job_checks import document_of, job_spec
 from elastane.api.jobs import JobSpec
 from elastane.api.reading import called
-from elastane.cli.documents import read_json, read_yaml
+from elastane.cli.documents import format_yaml, read_json, read_yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -58,7 +58,7 @@ def anchored(spec: JobSpec, folder: Path) -> JobSpec:
 
 def yaml_of(spec: JobSpec) -> str:
     """What `read_job` reads the same job from."""
-    return msgspec.yaml.encode(document_of(spec)).decode()
+    return format_yaml(document_of(spec))
 
 
 def _below(folder: Path, path: str) -> str:

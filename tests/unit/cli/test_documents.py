@@ -1,0 +1,83 @@
+"""YAML and JSON that people write: one dialect, and bounds for hostile texts."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elastane.api.errors import BadInput
+from elastane.cli.documents import LARGEST_BYTES, format_yaml, read_json, read_yaml
+from elastane.cli.jobs.job_file import read_job
+
+PLAIN = st.none() | st.booleans() | st.integers(-(10**6), 10**6) | st.text()
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
+
+
+@given(VALUES)
+def test_a_value_is_read_back_as_it_was_written(value):
+    assert read_yaml(format_yaml(value)) == value
+
+
+def test_the_yaml_of_older_readers_has_the_same_values():
+    words = ["no", "on", "y", "18:00", "010", "0x10", "1_000", "2026-12-01", "<<", "=", "~", ".inf", "1e3"]
+    assert format_yaml(words).count("'") == 2 * len(words)
+
+
+def test_plain_words_of_a_job_file_are_what_they_look_like(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "script: /train.py\nenv: {A: no, B: 18:00, C: 2026-12-01}\n"
+        "training: {seed: 010}\ndeadline: 2026-12-01T18:00:00Z\n"
+    )
+    spec = read_job(path, name="j", team="t")
+    assert spec.env == {"A": "no", "B": "18:00", "C": "2026-12-01"}
+    assert spec.training.seed == 10
+    assert spec.deadline is not None
+    assert spec.deadline.isoformat() == "2026-12-01T18:00:00+00:00"
+
+
+def test_a_version_that_a_document_names_does_not_change_its_words():
+    assert read_yaml("%YAML 1.1\n---\n{a: no, b: 010}") == {"a": "no", "b": 10}
+
+
+def describe_billions() -> str:
+    """Return nine lines whose aliases, written out, are a billion values."""
+    lines = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    return "\n".join(["a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *lines])
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (describe_billions(), "more than 1000000 values"),
+        ("a: &a [*a]", "more than 64 levels deep"),
+        ("[" * 70 + "]" * 70, "more than 64 levels deep"),
+        ("- " * 1000, "more than 64 levels deep"),
+        (" " * (LARGEST_BYTES + 1), f"more than {LARGEST_BYTES}"),
+        ("a: !!python/object/apply:os.system [ls]", "is not YAML"),
+        ("a: !!timestamp 2026-13-45", "is not YAML"),
+        ("a: \x1b", "is not YAML"),
+        ("a: 1\n---\nb: 2", "is not YAML"),
+        ("a: " + "9" * 5000, "is not YAML"),
+    ],
+)
+def test_hostile_yaml_is_refused_in_words(text, what):
+    with pytest.raises(BadInput, match=what):
+        read_yaml(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b"[" * 100_000, "deep|is not JSON"),
+        (b"[" * 70 + b"]" * 70, "more than 64 levels deep"),
+        (b" " * (LARGEST_BYTES + 1), f"more than {LARGEST_BYTES}"),
+        (json.dumps({"a": 1})[:-1].encode() + b', "a": 2}', "has a twice"),
+    ],
+)
+def test_hostile_json_is_refused_in_words(text, what):
+    with pytest.raises(BadInput, match=what):
+        read_json(text)
