@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
-from elastane.runtime.checkpoints.encoding import Encoded, raw_view
-from elastane.runtime.checkpoints.entry import Entry
-from elastane.runtime.checkpoints.publishing import publish
-from elastane.runtime.checkpoints.reader import Reader, Want
-from elastane.runtime.checkpoints.staging import Staging
+from elastane.runtime.checkpoints.part_encoding import EncodedPart, view_bytes
+from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
+from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -42,9 +42,9 @@ def layers(size_bytes: int) -> dict[str, torch.Tensor]:
     return {f"layer{number:04}": torch.randn(LAYER) for number in range(count)}
 
 
-def entries(state: dict[str, torch.Tensor]) -> list[Entry]:
+def entries(state: dict[str, torch.Tensor]) -> list[TensorSlice]:
     return [
-        Entry(
+        TensorSlice(
             f"model.{key}", LAYER, (LAYER[1], 1), start, start + BLOCK, tensor.view(-1)[start : start + BLOCK]
         )
         for key, tensor in state.items()
@@ -56,7 +56,7 @@ def raw_write(path: Path, state: dict[str, torch.Tensor]) -> None:
     """The same bytes, as fast as this disk takes them."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for tensor in state.values():
-        view = raw_view(tensor.view(-1))
+        view = view_bytes(tensor.view(-1))
         while view:
             view = view[os.write(fd, view[:RAW_PIECE]) :]
     os.fsync(fd)
@@ -66,20 +66,20 @@ def raw_write(path: Path, state: dict[str, torch.Tensor]) -> None:
 def raw_read(path: Path, into: dict[str, torch.Tensor]) -> None:
     with path.open("rb", buffering=0) as file:
         for tensor in into.values():
-            file.readinto(raw_view(tensor.view(-1)))
+            file.readinto(view_bytes(tensor.view(-1)))
 
 
-def our_write(catalog: Catalog, encoded: Encoded) -> Manifest:
+def our_write(catalog: Catalog, encoded: EncodedPart) -> Manifest:
     """What happens behind the training: the copy has been made under a step."""
     name = checkpoint_name(1)
     part = encoded.part(catalog.write(name, encoded.name, encoded))
-    return publish(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
+    return publish_checkpoint(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
 
 
 def our_read(catalog: Catalog, into: dict[str, torch.Tensor]) -> None:
-    manifest = catalog.load(checkpoint_name(1))
-    with Reader(catalog.place, manifest) as reader:
-        reader.restore(Want(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
+    manifest = catalog.load_manifest(checkpoint_name(1))
+    with CheckpointReader(catalog.storage, manifest) as reader:
+        reader.restore(ReadRequest(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
 
 
 def dcp_write(path: Path, state: dict[str, torch.Tensor]) -> None:
@@ -116,14 +116,14 @@ def one_round(
     where: Path,
     state: dict[str, torch.Tensor],
     into: dict[str, torch.Tensor],
-    staging: Staging,
+    staging: StagingBuffer,
     *,
     turn: int,
     cold: bool,
 ) -> dict[str, float]:
     """Seconds of each, in one pass."""
-    catalog = Catalog(LocalPlace(where / "ours"))
-    copied = Encoded(part_name(0), entries(state))
+    catalog = Catalog(LocalStorage(where / "ours"))
+    copied = EncodedPart(part_name(0), entries(state))
     staging.take(copied)
     writes: dict[str, Callable[[], object]] = {
         "raw write + fsync": lambda: raw_write(where / "raw", state),
@@ -172,7 +172,7 @@ def measured(
     """
     state = layers(size_bytes)
     into = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
-    staging = Staging()
+    staging = StagingBuffer()
     found: dict[str, list[float]] = {}
     with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=directory) as where:
         warnings.simplefilter("ignore")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 from chaos import commit, compared
 from elastane_run import ElastaneRun
@@ -194,7 +194,7 @@ def wait_for(run: ElastaneRun, death: Death, resumes: int) -> None:
 def killed(run: ElastaneRun, dice: random.Random, warm_pid: int) -> str:
     """Kill everything but that process; in words, what that met."""
     count = run.kill_everything(dice, warm_pid)
-    found = Catalog(open_place(str(run.run_dir.checkpoints))).found()
+    found = Catalog(open_storage(str(run.run_dir.checkpoints))).list_summaries()
     newest = max(summary.age for summary in found if summary.state == "complete")
     half = [summary.name for summary in found if summary.state != "complete" and summary.age > newest]
     met = f", {' and '.join(half)} half written" if half else ""

@@ -17,7 +17,7 @@ from elastane.api.rundir import RunDir
 from elastane.client.channel import ask
 from elastane.observability.run_files import decode_event_line, read_lines, read_run
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 from .stage import SCRIPTS, WAIT_S, Ended, Stage, eventually
 
@@ -184,11 +184,11 @@ class Attempts:
 
     @property
     def catalog(self) -> Catalog:
-        return Catalog(open_place(str(self.run_dir.checkpoints)))
+        return Catalog(open_storage(str(self.run_dir.checkpoints)))
 
     def found(self) -> dict[str, Summary]:
         """Checkpoints by name, oldest first."""
-        return {summary.name: summary for summary in self.catalog.found()}
+        return {summary.name: summary for summary in self.catalog.list_summaries()}
 
     def complete(self) -> list[str]:
         """Names of the finished checkpoints, oldest first."""

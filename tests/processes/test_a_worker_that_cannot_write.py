@@ -4,7 +4,7 @@ import pytest
 
 from elastane.api.spec import CheckpointPolicy
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 pytestmark = pytest.mark.processes
 
@@ -17,11 +17,11 @@ def play(stage, whom, *, policy, **wishes):
 
 def kept(ended):
     """Steps of the checkpoints of which every byte is as it was written, and whose parts they have."""
-    catalog = Catalog(LocalPlace(ended.run.run_dir.checkpoints))
+    catalog = Catalog(LocalStorage(ended.run.run_dir.checkpoints))
     found = {}
-    for name in catalog.names():
+    for name in catalog.list_names():
         assert catalog.verify(name) == (), (name, ended.story())
-        found[catalog.load(name).step] = {part.name for part in catalog.load(name).parts}
+        found[catalog.load_manifest(name).step] = {part.name for part in catalog.load_manifest(name).parts}
     return found
 
 

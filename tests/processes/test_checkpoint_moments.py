@@ -11,7 +11,7 @@ from moto.server import ThreadedMotoServer
 from elastane.api.checkpoints import checkpoint_name
 from elastane.api.control import AskCheckpoint, AskDrain, AskResize, AskStop
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 from .stage import member_states, state_of
 from .test_surviving_everything import EVERY_FOUR
@@ -215,7 +215,7 @@ def outlives(attempts, assert_as_if_nothing_happened, *, go, come, place, refusa
     failing = ended.events("checkpoint.failing")[0]
     assert "training goes on, and it is tried again" in failing.why
     assert refusal in failing.why
-    catalog = Catalog(open_place(place))
+    catalog = Catalog(open_storage(place))
     assert ended.events("checkpoint.saved")[-1].detail["name"] == checkpoint_name(30)
     assert catalog.verify(checkpoint_name(30)) == ()
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.checkpoints import Item, Manifest, PartFile, TensorFacts, part_name
-from elastane.checkpointing.coverage import missing
+from elastane.checkpointing.coverage import find_gaps
 
 
 def manifest(stretches, *, elements=12, **more):
@@ -32,9 +32,9 @@ def test_tiles_are_whole_in_any_order_and_without_any_one_of_them_not(inner, shu
     cuts = sorted({0, 12, *inner})
     tiles = list(pairwise(cuts))
     shuffled.shuffle(tiles)
-    assert missing(manifest(tiles)) == ()
+    assert find_gaps(manifest(tiles)) == ()
     for left_out in range(len(tiles)):
-        holes = missing(manifest(tiles[:left_out] + tiles[left_out + 1 :], elements=12))
+        holes = find_gaps(manifest(tiles[:left_out] + tiles[left_out + 1 :], elements=12))
         if len(tiles) > 1:
             assert [damage.file for damage in holes] == ["model.w"]
 
@@ -46,14 +46,14 @@ def test_the_verdict_is_that_of_counting(stretches):
         for position in range(start, stop):
             counts[position] += 1
     whole = all(count == 1 for count in counts)
-    assert (missing(manifest([s for s in stretches if s[0] < s[1]] or [(0, 0)])) == ()) == whole
+    assert (find_gaps(manifest([s for s in stretches if s[0] < s[1]] or [(0, 0)])) == ()) == whole
 
 
 def test_the_words_say_which_elements():
-    assert str(missing(manifest([(0, 4), (6, 13)]))[0]) == "model.w: elements 4 to 6 are missing"
-    assert str(missing(manifest([(0, 4), (3, 12)]))[0]) == "model.w: elements 3 to 4 are stored twice"
+    assert str(find_gaps(manifest([(0, 4), (6, 13)]))[0]) == "model.w: elements 4 to 6 are missing"
+    assert str(find_gaps(manifest([(0, 4), (3, 12)]))[0]) == "model.w: elements 3 to 4 are stored twice"
 
 
 def test_a_second_name_of_nothing_is_damage():
-    (damage,) = missing(manifest([(0, 12)], aliases={"model.v": "model.u"}))
+    (damage,) = find_gaps(manifest([(0, 12)], aliases={"model.v": "model.u"}))
     assert damage.file == "model.v"

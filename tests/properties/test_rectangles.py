@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.checkpointing.rectangles import dense_stride, memory_order, rectangles
+from elastane.checkpointing.rectangles import compute_dense_stride, cut_rectangles, sort_dims
 
 
 @st.composite
 def stretches(draw):
     shape = tuple(draw(st.lists(st.integers(1, 5), max_size=5)))
-    stride = dense_stride(shape, draw(st.permutations(range(len(shape)))))
+    stride = compute_dense_stride(shape, draw(st.permutations(range(len(shape)))))
     elements = math.prod(shape)
     start = draw(st.integers(0, elements))
     return shape, stride, start, draw(st.integers(start, elements))
@@ -32,9 +32,9 @@ def positions(shape, stride):
 def test_rectangles_tile_the_stretch_in_memory_order(stretch):
     shape, stride, start, stop = stretch
     grid = positions(shape, stride)
-    order = memory_order(shape, stride)
+    order = sort_dims(shape, stride)
     position = start
-    for rectangle in rectangles(shape, stride, start, stop):
+    for rectangle in cut_rectangles(shape, stride, start, stop):
         assert rectangle.start == position
         corner = zip(rectangle.offsets, rectangle.sizes, strict=True)
         inside = grid[tuple(slice(offset, offset + size) for offset, size in corner)]
@@ -48,16 +48,16 @@ def test_rectangles_tile_the_stretch_in_memory_order(stretch):
 @given(stretches())
 def test_there_are_at_most_two_per_dim_less_one(stretch):
     shape, stride, start, stop = stretch
-    assert len(rectangles(shape, stride, start, stop)) <= max(2 * len(shape) - 1, 1)
+    assert len(cut_rectangles(shape, stride, start, stop)) <= max(2 * len(shape) - 1, 1)
 
 
 @given(stretches())
 def test_a_whole_tensor_is_one_rectangle(stretch):
     shape, stride, _, _ = stretch
-    (only,) = rectangles(shape, stride, 0, math.prod(shape))
+    (only,) = cut_rectangles(shape, stride, 0, math.prod(shape))
     assert (only.offsets, only.sizes) == ((0,) * len(shape), shape)
 
 
 def test_a_tensor_without_elements_is_stored_too():
-    (only,) = rectangles((3, 0, 2), (2, 2, 1), 0, 0)
+    (only,) = cut_rectangles((3, 0, 2), (2, 2, 1), 0, 0)
     assert only.sizes == (3, 0, 2)

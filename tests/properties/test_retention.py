@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastane.api.checkpoints import Retention, Summary, age_of, checkpoint_name
-from elastane.checkpointing.retention import best_of, deletions
+from elastane.checkpointing.retention import choose_deletions, find_best
 
 
 def summary(step, state="complete", resumed=0, **metrics):
@@ -38,7 +38,7 @@ rules = st.builds(
 
 @given(some, rules)
 def test_what_the_rules_name_is_kept(found, wanted):
-    gone = {deletion.name for deletion in deletions(found, wanted)}
+    gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     complete = sorted((s for s in found if s.state == "complete"), key=lambda s: s.age)
     kept = [s for s in complete if s.name not in gone]
     assert kept[-(wanted.last or 1) :] == complete[-(wanted.last or 1) :]
@@ -54,7 +54,7 @@ def test_what_the_rules_name_is_kept(found, wanted):
 
 @given(some, rules)
 def test_nothing_newer_than_the_newest_complete_one_goes(found, wanted):
-    gone = {deletion.name for deletion in deletions(found, wanted)}
+    gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     newest = max((s.age for s in found if s.state == "complete"), default=None)
     if newest is None:
         assert not gone
@@ -64,7 +64,7 @@ def test_nothing_newer_than_the_newest_complete_one_goes(found, wanted):
 
 @given(some, rules)
 def test_whatever_else_is_old_goes(found, wanted):
-    gone = {deletion.name for deletion in deletions(found, wanted)}
+    gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     newest = max((s.age for s in found if s.state == "complete"), default=(-1, -1))
     for s in found:
         if s.state in ("unfinished", "damaged") and s.age < newest:
@@ -75,13 +75,13 @@ def test_whatever_else_is_old_goes(found, wanted):
 
 @given(some, rules)
 def test_pruning_twice_is_pruning_once(found, wanted):
-    gone = {deletion.name for deletion in deletions(found, wanted)}
-    assert deletions([s for s in found if s.name not in gone], wanted) == ()
+    gone = {deletion.name for deletion in choose_deletions(found, wanted)}
+    assert choose_deletions([s for s in found if s.name not in gone], wanted) == ()
 
 
 def test_every_deletion_has_its_reason():
     found = [summary(100), summary(150, "unfinished"), summary(200), summary(300)]
-    chosen = deletions(found, Retention(last=1, every=200))
+    chosen = choose_deletions(found, Retention(last=1, every=200))
     assert [(deletion.name, deletion.why) for deletion in chosen] == [
         ("step-00000100", "not among the last 1, nor at a multiple of 200 steps"),
         ("step-00000150", "was never finished, and step-00000300 is newer"),
@@ -91,7 +91,7 @@ def test_every_deletion_has_its_reason():
 @pytest.mark.parametrize("wrong", [Retention(last=0), Retention(every=0), Retention(last=-1)])
 def test_a_rule_that_keeps_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="at least"):
-        deletions([summary(1)], wrong)
+        choose_deletions([summary(1)], wrong)
 
 
 @given(st.integers(0, 10**10), st.integers(0, 20))
@@ -108,9 +108,9 @@ def test_what_is_no_checkpoint_has_no_age(name):
 def test_the_one_that_the_present_attempt_began_with_stays(found, wanted, data):
     """Whoever joins later in that attempt looks at it: without it a resumed run could not grow."""
     origin = data.draw(st.sampled_from([s.name for s in found] or [""]))
-    gone = {deletion.name for deletion in deletions(found, wanted)}
+    gone = {deletion.name for deletion in choose_deletions(found, wanted)}
     keeping = msgspec.structs.replace(wanted, origin=origin)
-    assert {deletion.name for deletion in deletions(found, keeping)} == gone - {origin}
+    assert {deletion.name for deletion in choose_deletions(found, keeping)} == gone - {origin}
 
 
 def test_an_evaluation_is_found_by_its_plain_name_where_the_step_has_none():
@@ -126,6 +126,6 @@ def test_an_evaluation_is_found_by_its_plain_name_where_the_step_has_none():
         ("right", "max", 1),
         ("evaluation.right", "min", 2),
     ):
-        best = best_of(found, Retention(best=(metric, direction)))
+        best = find_best(found, Retention(best=(metric, direction)))
         assert best is not None
         assert best.step == step

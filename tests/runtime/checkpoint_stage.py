@@ -9,10 +9,10 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
-from elastane.checkpointing.rectangles import memory_order
-from elastane.runtime.checkpoints.encoding import Encoded
-from elastane.runtime.checkpoints.entry import Entry
-from elastane.runtime.checkpoints.publishing import publish
+from elastane.checkpointing.rectangles import sort_dims
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 from elastane.storage.catalog import Catalog
 
 
@@ -76,13 +76,13 @@ def leaves(value: Any, path: tuple = ()):
         yield path, value
 
 
-def pieces(key: str, tensor: torch.Tensor, borders: list[int]) -> list[Entry]:
+def pieces(key: str, tensor: torch.Tensor, borders: list[int]) -> list[TensorSlice]:
     """A dense tensor cut at these places of its memory."""
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    flat = tensor.detach().permute(memory_order(shape, stride)).reshape(-1)
+    flat = tensor.detach().permute(sort_dims(shape, stride)).reshape(-1)
     cuts = sorted({0, flat.numel(), *(b for b in borders if b < flat.numel())})
     pairs = list(pairwise(cuts)) or [(0, 0)]
-    return [Entry(key, shape, stride, start, stop, flat[start:stop]) for start, stop in pairs]
+    return [TensorSlice(key, shape, stride, start, stop, flat[start:stop]) for start, stop in pairs]
 
 
 def save(
@@ -96,7 +96,7 @@ def save(
 ) -> Manifest:
     """Write and publish a checkpoint, each piece by another of the writers."""
     name = checkpoint_name(step)
-    shares: list[list[Entry]] = [[] for _ in range(writers)]
+    shares: list[list[TensorSlice]] = [[] for _ in range(writers)]
     plain, seen, aliases = {}, {}, {}
     turn = 0
     for path, value in leaves(nested):
@@ -113,7 +113,7 @@ def save(
             turn += 1
     parts = []
     for worker, entries in enumerate(shares):
-        encoded = Encoded(part_name(worker), entries)
+        encoded = EncodedPart(part_name(worker), entries)
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     manifest = Manifest(
         name=name,
@@ -123,4 +123,4 @@ def save(
         aliases=aliases,
         metrics=metrics or {},
     )
-    return publish(catalog, manifest, plain)
+    return publish_checkpoint(catalog, manifest, plain)

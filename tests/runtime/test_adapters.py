@@ -11,14 +11,14 @@ from torch import nn
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime.checkpoints.exported import trained_in
-from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
+from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.export import convert, export_model, read_finished_run
-from elastane.runtime.finished.adapters import base_names
-from elastane.runtime.finished.reading_back import NotReadBack
-from elastane.runtime.finished.write import write_finished
+from elastane.runtime.finished.adapters import map_base_names
+from elastane.runtime.finished.model_writer import write_finished
+from elastane.runtime.finished.readback import ReadbackFailed
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 from .lessons import FEATURES, Lesson, elastic, samples, spec
 from .test_foreign_readers import texts, tiny_gpt2, tiny_llama
@@ -172,11 +172,13 @@ def test_a_base_model_without_a_name_is_exported_with_its_adapter(tmp_path, how,
 def test_a_checkpoint_gives_the_same_adapter(tmp_path):
     adapted = Adapted(tmp_path, HOW["compiled"])
     adapted.exported()
-    catalog = Catalog(LocalPlace(tmp_path / "checkpoints"))
+    catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
     manifest = keep(catalog, adapted.state)
-    with Reader(catalog.place, manifest) as reader:
+    with CheckpointReader(catalog.storage, manifest) as reader:
         export_model(
-            trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=False), "hf", tmp_path / "kept"
+            read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=False),
+            "hf",
+            tmp_path / "kept",
         )
     for path in adapted.out.iterdir():
         assert (tmp_path / "kept" / path.name).read_bytes() == path.read_bytes()
@@ -254,7 +256,7 @@ def test_a_config_of_the_base_model_beside_the_adapters_tensors_is_never_exporte
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (adapted.files.root / name).unlink()
     (adapted.files.root / "base_config.json").rename(adapted.files.config)
-    with pytest.raises(NotReadBack, match="from_pretrained") as refused:
+    with pytest.raises(ReadbackFailed, match="from_pretrained") as refused:
         adapted.exported()
     assert refused.value.exit_code == 1
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == []
@@ -264,7 +266,7 @@ def test_damage_to_the_adapter_is_noticed(tmp_path):
     adapted = Adapted(tmp_path, HOW["lora"])
     text = adapted.files.root / "adapter_config.json"
     text.write_text(json.dumps(json.loads(text.read_text()) | {"r": 5}))
-    with pytest.raises(NotReadBack, match="peft"):
+    with pytest.raises(ReadbackFailed, match="peft"):
         adapted.exported()
     assert not adapted.out.exists()
 
@@ -278,7 +280,7 @@ def test_names_of_the_base_model_are_found_among_those_of_the_adapter():
         f"{before}ln_f.original_module.weight",
         f"{before}ln_f.modules_to_save.default.weight",
     ]
-    assert base_names(names) == {
+    assert map_base_names(names) == {
         "transformer.wte.weight": names[0],
         "transformer.h.0.attn.weight": names[1],
         "transformer.ln_f.weight": names[3],

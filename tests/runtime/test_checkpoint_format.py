@@ -20,25 +20,25 @@ from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
 from elastane.api.checkpoints import METADATA, PLAIN, checkpoint_name
 from elastane.api.errors import BadInput, Damaged
-from elastane.checkpointing.rectangles import dense_stride, memory_order
-from elastane.runtime.checkpoints.encoding import Encoded, envelope
-from elastane.runtime.checkpoints.entry import Entry, whole
-from elastane.runtime.checkpoints.publishing import publish
-from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.checkpointing.rectangles import compute_dense_stride, sort_dims
+from elastane.runtime.checkpoints.part_encoding import EncodedPart, make_envelope
+from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.runtime.checkpoints.tensor_slice import TensorSlice, slice_whole
 from elastane.storage import local
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 from .checkpoint_stage import OPTIMIZERS, Small, leaves, save, state, trained
 
 
 @pytest.fixture
 def catalog(tmp_path):
-    return Catalog(LocalPlace(tmp_path / "checkpoints"))
+    return Catalog(LocalStorage(tmp_path / "checkpoints"))
 
 
 def flat(tensor):
-    return tensor.detach().permute(memory_order(tensor.shape, tensor.stride())).reshape(-1)
+    return tensor.detach().permute(sort_dims(tensor.shape, tensor.stride())).reshape(-1)
 
 
 def assert_same_bits(one, other):
@@ -118,24 +118,24 @@ def test_any_stretch_is_read_back_from_any_cut(data, tmp_path_factory):
     shape = tuple(data.draw(st.lists(st.integers(1, 6), max_size=4), label="shape"))
     order = data.draw(st.permutations(range(len(shape))), label="order")
     dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]))
-    stride, elements = dense_stride(shape, order), math.prod(shape)
+    stride, elements = compute_dense_stride(shape, order), math.prod(shape)
     tensor = torch.empty_strided(shape, stride, dtype=dtype)
     tensor.copy_(torch.randint(0, 2, shape))
     borders = data.draw(st.lists(st.integers(0, elements), max_size=5), label="borders")
-    catalog = Catalog(LocalPlace(tmp_path_factory.mktemp("cut")))
+    catalog = Catalog(LocalStorage(tmp_path_factory.mktemp("cut")))
     manifest = save(catalog, 1, {"model": {"w": tensor}}, borders=borders)
 
     start = data.draw(st.integers(0, elements), label="start")
     stop = data.draw(st.integers(start, elements), label="stop")
     into = torch.empty(stop - start, dtype=dtype)
-    with Reader(catalog.place, manifest) as reader:
+    with CheckpointReader(catalog.storage, manifest) as reader:
         reader.read("model.w", start, stop, into)
     assert torch.equal(into, flat(tensor)[start:stop])
 
     found = {"model": {"w": torch.empty(shape, dtype=dtype)}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(found, checkpoint_id=f"{catalog.place.url}/{manifest.name}", no_dist=True)
+        dcp.load(found, checkpoint_id=f"{catalog.storage.url}/{manifest.name}", no_dist=True)
     assert torch.equal(found["model"]["w"], tensor)
 
 
@@ -148,8 +148,8 @@ def test_everything_at_once_is_restored_where_it_belongs(catalog):
     into = {
         key: torch.empty(manifest.tensors[key].elements, dtype=tensors[key].dtype) for key in manifest.tensors
     }
-    with Reader(catalog.place, manifest) as reader:
-        reader.restore([Want(key, 0, memory.numel(), memory) for key, memory in into.items()])
+    with CheckpointReader(catalog.storage, manifest) as reader:
+        reader.restore([ReadRequest(key, 0, memory.numel(), memory) for key, memory in into.items()])
     for key, memory in into.items():
         assert_same_bits(memory, flat(tensors[key]))
     assert into.keys() | manifest.aliases.keys() == tensors.keys()
@@ -166,7 +166,7 @@ def test_a_tensor_without_elements_survives(catalog, tmp_path):
 
 def test_the_state_is_not_copied_on_its_way(catalog):
     tensor = torch.arange(1 << 16, dtype=torch.float32)
-    encoded = Encoded("part-0.distcp", [Entry("model.w", (1 << 16,), (1,), 0, 1 << 16, tensor)])
+    encoded = EncodedPart("part-0.distcp", [TensorSlice("model.w", (1 << 16,), (1,), 0, 1 << 16, tensor)])
     before, raw, after = encoded
     assert torch.frombuffer(raw, dtype=torch.float32).data_ptr() == tensor.data_ptr()
     assert len(before) + len(after) < 2048
@@ -175,7 +175,7 @@ def test_the_state_is_not_copied_on_its_way(catalog):
 
 def test_the_envelope_is_what_torch_saves_around_any_values():
     for stride in ((4, 1), (1, 3)):
-        around = envelope(torch.float32, (3, 4), stride)
+        around = make_envelope(torch.float32, (3, 4), stride)
         values = torch.randn(12)
         file = memoryview(around.before + values.numpy().tobytes() + around.after)
         loaded = torch.load(io.BytesIO(file), weights_only=True)
@@ -184,37 +184,39 @@ def test_the_envelope_is_what_torch_saves_around_any_values():
 
 
 def test_overhead_on_storage_is_below_one_percent_for_full_blocks(catalog):
-    encoded = Encoded("part-0.distcp", [whole(f"model.{n}", torch.zeros(1 << 18)) for n in range(8)])
+    encoded = EncodedPart(
+        "part-0.distcp", [slice_whole(f"model.{n}", torch.zeros(1 << 18)) for n in range(8)]
+    )
     assert encoded.bytes <= 1.01 * (8 << 20)
 
 
 def test_a_missing_writer_prevents_the_checkpoint(catalog):
-    entry = whole("model.w", torch.arange(10.0))
-    encoded = Encoded("part-0.distcp", [msgspec.structs.replace(entry, stop=6, data=entry.data[:6])])
+    entry = slice_whole("model.w", torch.arange(10.0))
+    encoded = EncodedPart("part-0.distcp", [msgspec.structs.replace(entry, stop=6, data=entry.data[:6])])
     part = encoded.part(catalog.write(checkpoint_name(1), encoded.name, encoded))
     good = save(catalog, 2, {"model": {"w": torch.arange(10.0)}})
     with pytest.raises(BadInput, match=r"model\.w: elements 6 to 10 are missing"):
         catalog.publish(msgspec.structs.replace(good, name=checkpoint_name(1), step=1, parts=(part,)))
-    assert catalog.look(checkpoint_name(1)).summary.state == "unfinished"
+    assert catalog.inspect(checkpoint_name(1)).summary.state == "unfinished"
 
 
 def test_a_changed_byte_is_named_before_it_is_used(catalog):
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0), "v": torch.arange(9.0)}})
     part = next(part for part in manifest.parts if any(item.key == "model.w" for item in part.items))
     item = next(item for item in part.items if item.key == "model.w")
-    path = f"{catalog.place.url}/{manifest.name}/{part.name}"
+    path = f"{catalog.storage.url}/{manifest.name}/{part.name}"
     with open(path, "r+b") as file:  # noqa: PTH123
         file.seek(item.raw_offset + 3)
         byte = file.read(1)
         file.seek(item.raw_offset + 3)
         file.write(bytes([byte[0] ^ 4]))
-    with Reader(catalog.place, manifest) as reader, pytest.raises(Damaged, match=part.name):
+    with CheckpointReader(catalog.storage, manifest) as reader, pytest.raises(Damaged, match=part.name):
         reader.read("model.w", 0, 64, torch.empty(64))
 
 
 def test_wrong_questions_are_refused(catalog):
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
-    with Reader(catalog.place, manifest) as reader:
+    with CheckpointReader(catalog.storage, manifest) as reader:
         with pytest.raises(ValueError, match=r"no tensor model\.u"):
             reader.read("model.u", 0, 1, torch.empty(1))
         with pytest.raises(ValueError, match="do not go into float64"):
@@ -230,14 +232,14 @@ def test_the_manifest_knows_every_file(catalog, tmp_path):
     there = {path.name for path in (tmp_path / "checkpoints" / manifest.name).iterdir()}
     assert there == {part.name for part in manifest.parts} | {"manifest.json", "COMPLETE"}
     assert {METADATA, PLAIN} <= there
-    assert catalog.load(manifest.name) == msgspec.json.decode(
+    assert catalog.load_manifest(manifest.name) == msgspec.json.decode(
         msgspec.json.encode(manifest), type=type(manifest)
     )
 
 
 def test_channels_last_is_taken_as_it_lies():
     conv = Small().to(memory_format=torch.channels_last).conv.weight
-    entry = whole("model.conv.weight", conv)
+    entry = slice_whole("model.conv.weight", conv)
     assert entry.stride == conv.stride()
     assert entry.data.data_ptr() == conv.data_ptr()
 
@@ -247,7 +249,7 @@ def test_publishing_again_changes_nothing(catalog, tmp_path):
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints" / manifest.name).iterdir()}
     parts = tuple(part for part in manifest.parts if part.items)
     late = msgspec.structs.replace(manifest, parts=parts, created="2026-01-02T00:00:00Z")
-    assert publish(catalog, late) == manifest
+    assert publish_checkpoint(catalog, late) == manifest
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
@@ -255,7 +257,7 @@ def test_an_attempt_that_was_left_behind_is_replaced(catalog):
     save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
     manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0) + 1}})
     into = torch.empty(64)
-    with Reader(catalog.place, catalog.load(manifest.name)) as reader:
+    with CheckpointReader(catalog.storage, catalog.load_manifest(manifest.name)) as reader:
         reader.read("model.w", 0, 64, into)
     assert torch.equal(into, torch.arange(64.0) + 1)
     assert catalog.verify(manifest.name) == ()
@@ -263,8 +265,8 @@ def test_an_attempt_that_was_left_behind_is_replaced(catalog):
 
 def test_a_file_that_was_laid_out_has_the_bytes_of_one_written_from_where_the_state_lies(catalog):
     tensors = {f"model.t{n}": torch.randn(n, 37) for n in (1, 3, 0, 500)}
-    streamed = Encoded("streamed", [whole(key, tensor) for key, tensor in tensors.items()])
-    laid_out = Encoded("laid-out", [whole(key, tensor) for key, tensor in tensors.items()])
+    streamed = EncodedPart("streamed", [slice_whole(key, tensor) for key, tensor in tensors.items()])
+    laid_out = EncodedPart("laid-out", [slice_whole(key, tensor) for key, tensor in tensors.items()])
     memory = torch.zeros(streamed.bytes + 4096, dtype=torch.uint8)
     laid_out.lay_out(memory)
     part = streamed.part(catalog.write("step-00000001", "streamed", streamed))
@@ -279,7 +281,7 @@ def test_a_place_takes_whole_pages_straight_and_the_rest_as_ever(tmp_path):
     for before in (b"", b"odd"):
         pages = mmap.mmap(-1, 4 * mmap.PAGESIZE)
         pages.write(content)
-        written = LocalPlace(tmp_path).write("file", [before, memoryview(pages)[: len(content)]])
+        written = LocalStorage(tmp_path).write("file", [before, memoryview(pages)[: len(content)]])
         assert (tmp_path / "file").read_bytes() == before + content
         assert written.bytes == len(before + content)
 
@@ -297,5 +299,5 @@ def test_a_file_system_that_takes_nothing_straight_gets_everything_as_ever(tmp_p
     monkeypatch.setattr(local, "fcntl", Refusing())
     pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     pages.write(os.urandom(2 * mmap.PAGESIZE))
-    LocalPlace(tmp_path).write("file", [memoryview(pages)])
+    LocalStorage(tmp_path).write("file", [memoryview(pages)])
     assert (tmp_path / "file").read_bytes() == pages[:]

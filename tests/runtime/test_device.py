@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from elastane.api.errors import BadInput
 from elastane.runtime.state import devices
-from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import Carrier, Mirrored
 
 from .lessons import Lesson, assert_alike, assert_same_bits, elastic, plain
@@ -66,8 +66,8 @@ def test_it_trains_to_the_same_bits_again_and_sharded(build):
 @pytest.mark.parametrize("how", ["foreach", "fused"])
 def test_a_joiner_has_its_state_where_the_donor_has_it(how, copies):
     donor, joiner = joined(there(lesson_of(optim.AdamW, large, **{how: True})), copies=copies)
-    for unit in range(donor.state.keeper.units):
-        theirs, mine = (one.state.keeper.state_of(unit) for one in (donor, joiner))
+    for unit in range(donor.state.shards.units):
+        theirs, mine = (one.state.shards.state_of(unit) for one in (donor, joiner))
         assert {key: entry.device for key, entry in mine.items()} == {
             key: entry.device for key, entry in theirs.items()
         }
@@ -138,6 +138,6 @@ def test_what_is_frozen_is_part_of_the_layout_wherever_it_is():
 
 def test_a_run_on_it_says_what_its_bits_depend_on():
     elastic(there(Lesson(mlp)))
-    described = devices.described(torch.device("cuda", 0))
+    described = devices.describe_device(torch.device("cuda", 0))
     assert torch.cuda.get_device_name(0) in described
     assert "deterministic=True, benchmark=False" in described

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elastane.runtime.finished.file_set import publish
+from elastane.runtime.finished.file_set import replace_file_set
 
 MARKER = "index"
 OLD = {"one": b"old 1", "two": b"old 2", "three": b"old 3", MARKER: b"old"}
@@ -20,7 +20,9 @@ def put(folder, files):
     def writer(text):
         return lambda file: file.write(text)
 
-    publish(folder, {name: writer(text) for name, text in files.items()}, marker=MARKER, replaced=["three"])
+    replace_file_set(
+        folder, {name: writer(text) for name, text in files.items()}, marker=MARKER, replaced=["three"]
+    )
 
 
 def seen(folder):

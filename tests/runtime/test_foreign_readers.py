@@ -18,8 +18,8 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.runtime.export import DTYPES, convert, export_model, read_finished_run
 from elastane.runtime.finished import formats
-from elastane.runtime.finished.reading_back import NotReadBack
-from elastane.runtime.finished.write import write_finished
+from elastane.runtime.finished.model_writer import write_finished
+from elastane.runtime.finished.readback import ReadbackFailed
 
 from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
 
@@ -352,7 +352,7 @@ def quarreling_with_its_config():
 def test_a_model_that_its_config_does_not_describe_is_not_exported(tmp_path, build):
     pytest.importorskip("transformers")
     finished = Finished(tmp_path, language_lesson(build))
-    with pytest.raises(NotReadBack, match="from_pretrained") as refused:
+    with pytest.raises(ReadbackFailed, match="from_pretrained") as refused:
         finished.exported("hf")
     assert refused.value.exit_code == 1
     assert "--format torch" in refused.value.do
@@ -391,7 +391,7 @@ def test_bits_that_change_on_the_way_to_the_disk_are_noticed(gpt2, kind, monkeyp
         path.write_bytes(content.replace(needle, bytes(15) + b"\x01"))
 
     monkeypatch.setitem(formats.FORMATS, kind, damaging)
-    with pytest.raises(NotReadBack):
+    with pytest.raises(ReadbackFailed):
         gpt2.exported(kind)
     assert not gpt2.out.exists()
 

@@ -9,7 +9,7 @@ from torch import nn
 from elastane.protocol.shares import assign_shares
 from elastane.protocol.tree import expand_spans
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.model_layout import ModelLayout
 
 
 class Worker:
@@ -34,7 +34,7 @@ class Worker:
                 gradient = torch.randn(parameter.shape, generator=generator)
                 self.gradients._touched.add(number)
                 self.gradients._leaf.add(number, gradient)
-            buffers = [torch.zeros(p.shape, dtype=self._dtype(p)) + rank for p in self.layout.buffer_places]
+            buffers = [torch.zeros(p.shape, dtype=self._dtype(p)) + rank for p in self.layout.buffer_extents]
             self.gradients.end_leaf(buffers)
 
     def _dtype(self, place) -> torch.dtype:

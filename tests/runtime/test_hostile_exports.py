@@ -14,8 +14,8 @@ from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput, Damaged, ElastaneError
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.runtime.checkpoints.contents import rest_of
-from elastane.runtime.checkpoints.outline import KEY, outline_of, read_outline
+from elastane.runtime.checkpoints.contents import read_replicated_state
+from elastane.runtime.checkpoints.model_description import KEY, describe_model, read_model_description
 from elastane.runtime.export import read_finished_run
 from tests.hostile import STAND_INS, damaged
 
@@ -140,7 +140,7 @@ def test_a_link_to_somebody_elses_file_is_not_exported(finished, tmp_path):
 def test_a_damaged_manifest_is_said_to_be_damaged(learned, data):
     state = learned.run._training.state
     rest, _ = state.rest.describe()
-    outline = msgspec.json.encode(outline_of(state, None))
+    outline = msgspec.json.encode(describe_model(state, None))
     plain = {"rest": data.draw(damaged(json.dumps(rest).encode())).decode(errors="replace")}
     drawn = data.draw(damaged(outline))
     try:
@@ -148,6 +148,6 @@ def test_a_damaged_manifest_is_said_to_be_damaged(learned, data):
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         plain[KEY] = None
     manifest = Manifest(name="step-00000003", step=3, created="", parts=(), plain=plain)
-    for read in (rest_of, read_outline):
+    for read in (read_replicated_state, read_model_description):
         error = error_of(lambda read=read: read(manifest))
         assert error is None or isinstance(error, Damaged)

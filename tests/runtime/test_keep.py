@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler
 from elastane.api.errors import BadInput
 from elastane.protocol.commit import find_disagreement
 from elastane.protocol.messages import Vote
-from elastane.runtime.state.keep import Keep
+from elastane.runtime.state.run_keep import RunKeep
 
 from .lessons import CLASSES, FEATURES, Lesson, elastic, mean_loss, prepared, samples
 from .test_optimizers import packed
@@ -20,7 +20,7 @@ def linear() -> nn.Module:
     return nn.Linear(FEATURES, CLASSES)
 
 
-def handed_over(keep: Keep, other: Keep) -> Keep:
+def handed_over(keep: RunKeep, other: RunKeep) -> RunKeep:
     other.take(*keep.describe())
     return other
 
@@ -42,9 +42,9 @@ class Counter:
     ids=repr,
 )
 def test_values_arrive_as_they_were(value):
-    keep = Keep()
+    keep = RunKeep()
     keep["it"] = value
-    there = handed_over(keep, Keep())
+    there = handed_over(keep, RunKeep())
     assert there["it"] == value
     assert type(there["it"]) is type(value)
     assert math.copysign(1, there["it"]) == math.copysign(1, value) if isinstance(value, float) else True
@@ -52,35 +52,35 @@ def test_values_arrive_as_they_were(value):
 
 
 def test_what_is_not_a_number_arrives_too():
-    keep = Keep()
+    keep = RunKeep()
     keep["it"] = math.nan
-    assert math.isnan(handed_over(keep, Keep())["it"])
+    assert math.isnan(handed_over(keep, RunKeep())["it"])
 
 
 def test_lists_and_dicts_cannot_be_changed_behind_its_back():
-    keep = Keep()
+    keep = RunKeep()
     history = [1.0, 2.0]
     keep["history"], keep["by name"] = history, {"a": [1]}
     history.append(3.0)
     assert keep["history"] == (1.0, 2.0)
     with pytest.raises(TypeError):
         keep["by name"]["a"] = 2
-    there = handed_over(keep, Keep())
+    there = handed_over(keep, RunKeep())
     assert there["by name"] == keep["by name"] == {"a": (1,)}
 
 
 @pytest.mark.parametrize("tensor", [torch.tensor(0.5), torch.arange(6).reshape(2, 3), torch.zeros(0)])
 def test_a_tensor_is_kept_as_it_is_and_arrives_in_the_one_that_is_there(tensor):
-    keep, there = Keep(), Keep()
+    keep, there = RunKeep(), RunKeep()
     keep["it"], there["it"] = tensor, (theirs := torch.ones_like(tensor))
     assert keep["it"] is tensor
     assert handed_over(keep, there)["it"] is theirs
     assert torch.equal(theirs, tensor)
-    assert torch.equal(handed_over(keep, Keep())["it"], tensor)
+    assert torch.equal(handed_over(keep, RunKeep())["it"], tensor)
 
 
 def test_a_module_is_kept_with_its_parameters_and_buffers():
-    keep, there = Keep(), Keep()
+    keep, there = RunKeep(), RunKeep()
     keep["target"], there["target"] = nn.BatchNorm1d(3), (theirs := nn.BatchNorm1d(3))
     with torch.no_grad():
         keep["target"].weight.mul_(3)
@@ -94,17 +94,17 @@ def test_a_module_is_kept_with_its_parameters_and_buffers():
     "value", [object(), torch.ones(3, requires_grad=True) * 2, lambda: 0, {1, 2}, b"bytes", [object()]]
 )
 def test_what_cannot_travel_is_refused_at_once(value):
-    keep = Keep()
+    keep = RunKeep()
     with pytest.raises(BadInput, match="cannot be"):
         keep["it"] = value
     assert "it" not in keep
 
 
 def test_an_object_takes_its_state_whether_it_is_there_before_or_after():
-    keep = Keep()
+    keep = RunKeep()
     keep["counter"] = counter = Counter()
     counter.count, counter.pair = 7, (0.5, math.inf)
-    before, after = Keep(), Keep()
+    before, after = RunKeep(), RunKeep()
     before["counter"] = early = Counter()
     handed_over(keep, before)
     handed_over(keep, after)
@@ -116,14 +116,14 @@ def test_an_object_takes_its_state_whether_it_is_there_before_or_after():
 
 
 def test_what_the_others_have_dropped_is_dropped():
-    keep, other = Keep(), Keep()
+    keep, other = RunKeep(), RunKeep()
     other["old"] = 1
     assert not handed_over(keep, other)
     assert other.digest() == keep.digest() == ""
 
 
 def test_the_order_of_names_does_not_matter_and_every_value_does():
-    one, two = Keep(), Keep()
+    one, two = RunKeep(), RunKeep()
     one["a"], one["b"] = 1, 2
     two["b"], two["a"] = 2, 1
     assert one.digest() == two.digest()

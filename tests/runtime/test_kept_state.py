@@ -10,21 +10,21 @@ from torch import nn
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.rundir import RunDir
-from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
-from elastane.runtime.checkpoints.encoding import Encoded
-from elastane.runtime.checkpoints.exported import trained_in
-from elastane.runtime.checkpoints.outline import KEY, outline_of
-from elastane.runtime.checkpoints.publishing import publish
-from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
+from elastane.runtime.checkpoints.contents import collect_scalars, find_aliases, list_slices
+from elastane.runtime.checkpoints.model_description import KEY, describe_model
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.export import export_model
-from elastane.runtime.finished.adapters import adapter_of
-from elastane.runtime.finished.named_tensors import state_dict
-from elastane.runtime.finished.optimizer import from_training
-from elastane.runtime.finished.write import write_finished
+from elastane.runtime.finished.adapters import describe_adapter
+from elastane.runtime.finished.model_writer import write_finished
+from elastane.runtime.finished.named_tensors import read_state_dict
+from elastane.runtime.finished.optimizer_state import read_optimizer_state
 from elastane.runtime.restore_rehearsal import check_memory, rehearse_restore
-from elastane.runtime.state.state import digest_of
+from elastane.runtime.state.state import combine_digests
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 from .lessons import FEATURES, Lesson, elastic, spec
 
@@ -84,58 +84,58 @@ def keep(catalog, state, *, writers=3, step=3):
     blocks, name = range(len(state.layout.blocks)), checkpoint_name(step)
     parts = []
     for worker in range(writers):
-        encoded = Encoded(part_name(worker), list(entries(state, blocks[worker::writers])))
+        encoded = EncodedPart(part_name(worker), list(list_slices(state, blocks[worker::writers])))
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     plain = {
         "rest": json.dumps(state.rest.describe()[0]),
-        "scalars": scalars(state, blocks),
-        KEY: msgspec.to_builtins(outline_of(state, adapter_of(state.model))),
+        "scalars": collect_scalars(state, blocks),
+        KEY: msgspec.to_builtins(describe_model(state, describe_adapter(state.model))),
     }
-    aliases = {f"model.{second}": f"model.{first}" for second, first in aliases_of(state).items()}
+    aliases = {f"model.{second}": f"model.{first}" for second, first in find_aliases(state).items()}
     manifest = Manifest(name=name, step=step, created="", parts=tuple(parts), plain=plain, aliases=aliases)
-    return publish(catalog, manifest)
+    return publish_checkpoint(catalog, manifest)
 
 
 @pytest.fixture
 def kept(learned, tmp_path):
-    catalog = Catalog(LocalPlace(tmp_path / "checkpoints"))
+    catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
     return catalog, keep(catalog, learned.run._training.state)
 
 
 def digest(state):
-    return digest_of({block: state.digest(block) for block in range(len(state.layout.blocks))})
+    return combine_digests({block: state.digest(block) for block in range(len(state.layout.blocks))})
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_rehearsal_ends_with_the_digest_of_the_state_that_was_kept(learned, kept, workers):
     catalog, manifest = kept
-    found = rehearse_restore(catalog.place, manifest, workers, None)
+    found = rehearse_restore(catalog.storage, manifest, workers, None)
     assert found.digest == digest(learned.run._training.state)
-    assert found.bytes == workers * rehearse_restore(catalog.place, manifest, 1, None).bytes > 0
+    assert found.bytes == workers * rehearse_restore(catalog.storage, manifest, 1, None).bytes > 0
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_so_does_one_with_the_state_in_blocks(tmp_path, workers):
     state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._training.state
-    catalog = Catalog(LocalPlace(tmp_path))
+    catalog = Catalog(LocalStorage(tmp_path))
     manifest = keep(catalog, state)
-    sharded = rehearse_restore(catalog.place, manifest, workers, 2)
+    sharded = rehearse_restore(catalog.storage, manifest, workers, 2)
     assert sharded.digest == digest(state)
     if workers > 2:
         # Everybody reads the values, and only two of them each piece of the optimizer's state.
-        assert sharded.bytes < rehearse_restore(catalog.place, manifest, workers, None).bytes
+        assert sharded.bytes < rehearse_restore(catalog.storage, manifest, workers, None).bytes
 
 
 def test_a_rehearsal_notices_damage(kept):
     catalog, manifest = kept
     part = max(manifest.parts, key=lambda part: part.bytes)
-    with open(f"{catalog.place.url}/{manifest.name}/{part.name}", "r+b") as file:  # noqa: PTH123
+    with open(f"{catalog.storage.url}/{manifest.name}/{part.name}", "r+b") as file:  # noqa: PTH123
         file.seek(part.items[-1].raw_offset)
         byte = file.read(1)[0]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
     with pytest.raises(Damaged, match=part.name):
-        rehearse_restore(catalog.place, manifest, 1, None)
+        rehearse_restore(catalog.storage, manifest, 1, None)
 
 
 def test_a_rehearsal_that_does_not_fit_the_memory_is_refused():
@@ -146,16 +146,16 @@ def test_a_rehearsal_that_does_not_fit_the_memory_is_refused():
 def test_what_is_exported_is_what_was_kept(learned, kept):
     catalog, manifest = kept
     state = learned.run._training.state
-    with Reader(catalog.place, manifest) as reader:
-        found = trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=True)
-        weights = state_dict(found.model)
+    with CheckpointReader(catalog.storage, manifest) as reader:
+        found = read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=True)
+        weights = read_state_dict(found.model)
         assert list(weights) == [name for name in state.model.state_dict() if name != "tied.weight"] + [
             "tied.weight"
         ]
         for name, tensor in state.model.state_dict().items():
             assert torch.equal(weights[name], tensor), name
         assert weights["tied.weight"] is weights["embed.weight"]
-        mine, theirs = found.optimizer.torch_form(), from_training(state).torch_form()
+        mine, theirs = found.optimizer.torch_form(), read_optimizer_state(state).torch_form()
     assert mine["param_groups"] == theirs["param_groups"]
     assert mine["state"].keys() == theirs["state"].keys()
     for number, some in theirs["state"].items():
@@ -184,10 +184,10 @@ def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tm
     files = RunDir(tmp_path / "run")
     files.root.mkdir()
     write_finished(state, files, spec())
-    catalog = Catalog(LocalPlace(tmp_path / "checkpoints"))
+    catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
     manifest = keep(catalog, state)
-    with Reader(catalog.place, manifest) as reader:
-        found = trained_in(reader, manifest, max_shard_bytes=10**9, optimizer=False)
+    with CheckpointReader(catalog.storage, manifest) as reader:
+        found = read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=False)
         export_model(found, "hf", tmp_path / "hf")
     for name in ("model.safetensors", "config.json", "generation_config.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (files.root / name).read_bytes(), name
@@ -197,4 +197,4 @@ def test_a_checkpoint_of_another_program_says_so(kept):
     catalog, manifest = kept
     foreign = msgspec.structs.replace(manifest, plain={})
     with pytest.raises(BadInput, match="not written by a run"):
-        rehearse_restore(catalog.place, foreign, 1, None)
+        rehearse_restore(catalog.storage, foreign, 1, None)

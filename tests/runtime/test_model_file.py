@@ -12,10 +12,10 @@ from torch import nn
 from elastane.api.checkpoints import Written
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
-from elastane.runtime.finished.named_tensors import InMemory
-from elastane.runtime.finished.shards import shards_of
+from elastane.runtime.finished.model_writer import write_finished
+from elastane.runtime.finished.named_tensors import MemoryTensors
+from elastane.runtime.finished.shards import cut_shards
 from elastane.runtime.finished.tensor_file import DTYPES, write_tensors
-from elastane.runtime.finished.write import write_finished
 
 from .lessons import FEATURES, Lesson, assert_same_bits, elastic, prepared, spec
 
@@ -89,7 +89,7 @@ def test_tied_weights_are_stored_once_and_the_other_name_is_kept(tmp_path):
 
 def test_a_view_of_the_same_memory_in_another_order_is_not_tied(tmp_path):
     square = torch.arange(9.0).reshape(3, 3)
-    tensors = InMemory({"there": square, "back": square.T})
+    tensors = MemoryTensors({"there": square, "back": square.T})
     with (tmp_path / "file").open("wb") as file:
         write_tensors(file, tensors, tensors.described, {})
     read = safetensors.torch.load_file(tmp_path / "file")
@@ -104,7 +104,7 @@ def test_the_library_reads_what_we_write(tmp_path, dtype, shape):
     values = (bits % 2).bool()[:3] if dtype == torch.bool else bits.view(dtype)
     tensor = values[: torch.Size(shape).numel()].reshape(shape)
     beside = torch.ones(1, dtype=torch.uint8)
-    tensors = InMemory({"ünïcode": beside, "it": tensor})
+    tensors = MemoryTensors({"ünïcode": beside, "it": tensor})
     with (tmp_path / "file").open("wb") as file:
         write_tensors(file, tensors, tensors.described, {"b": "2", "a": "1"})
     read = safetensors.torch.load_file(tmp_path / "file")
@@ -123,7 +123,7 @@ def test_the_library_reads_what_we_write(tmp_path, dtype, shape):
     ],
 )
 def test_shards_are_filled_in_order_and_a_large_tensor_has_its_own(sizes, expected):
-    assert shards_of({str(i): size for i, size in enumerate(sizes)}, 7) == expected
+    assert cut_shards({str(i): size for i, size in enumerate(sizes)}, 7) == expected
 
 
 def test_above_a_size_there_are_shards_and_an_index_and_together_they_are_the_model(tmp_path):

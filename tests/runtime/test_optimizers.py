@@ -9,7 +9,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.optimizers import ELEMENTWISE
+from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.trainer import read_learning_rates
 
 from .lessons import CLASSES, FEATURES, Lesson, assert_alike, assert_same_bits, elastic, plain, prepared
@@ -107,7 +107,7 @@ def train_on(training) -> None:
     placement = training.state.placement
     gradients = placement.gradients(sums, blocks)
     with training.state.guard.stepping():
-        training.state.keeper.apply(gradients, frozenset(range(training.state.units)), frozenset(), 1.0)
+        training.state.shards.apply(gradients, frozenset(range(training.state.units)), frozenset(), 1.0)
     placement.computed(blocks)
 
 

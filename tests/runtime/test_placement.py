@@ -9,9 +9,9 @@ from torch import optim
 from elastane.api.errors import BadInput
 from elastane.runtime import trainer
 from elastane.runtime.state import devices
-from elastane.runtime.state.layout import ModelLayout
-from elastane.runtime.state.optimizers import ELEMENTWISE
-from elastane.runtime.state.placement import Carrier, InPlace, Mirrored, placed
+from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.optimizer_shards import ELEMENTWISE
+from elastane.runtime.state.placement import Carrier, InPlace, Mirrored, choose_placement
 
 from .lessons import Lesson, assert_same_bits, elastic, prepared
 from .test_models import (
@@ -117,7 +117,7 @@ def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
     learned = mirrored(Lesson(mlp))
     state = of(learned).state
     train_on(of(learned))
-    units = range(state.keeper.units)
+    units = range(state.shards.units)
     stale = [state.unit_values(unit, state.arena.tensors).clone() for unit in units]
     state.show(units)
     shown = [state.unit_values(unit, state.arena.tensors) for unit in units]
@@ -128,7 +128,7 @@ def test_the_arena_gets_new_values_only_when_somebody_reads_them(mirrored):
 
 def test_showing_a_block_brings_no_other(mirrored):
     state = of(mirrored(Lesson(large), prepared, copies=2)).state
-    state.show(range(state.keeper.units))
+    state.show(range(state.shards.units))
     with torch.no_grad():
         for values in state.placement.values[: state.layout.parameter_sections]:
             values.fill_(7)
@@ -201,7 +201,7 @@ def test_a_model_on_the_cpu_is_trained_in_place():
     model = mlp()
     layout = ModelLayout(model, optim.SGD(model.parameters(), lr=0.1))
     assert layout.device == torch.device("cpu")
-    assert isinstance(placed(layout), InPlace)
+    assert isinstance(choose_placement(layout), InPlace)
 
 
 def test_a_buffer_on_another_device_than_the_parameters_is_named():
@@ -221,26 +221,26 @@ def test_a_buffer_on_another_device_than_the_parameters_is_named():
     ],
 )
 def test_gpus_have_the_names_that_a_process_chooses_one_by(count, visible, expected):
-    assert devices.named(count, visible) == expected
+    assert devices.list_gpu_names(count, visible) == expected
 
 
 def test_a_worker_sees_the_gpu_it_has_claimed(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(devices, "default_place", lambda: tmp_path / "claims")
     monkeypatch.setenv(devices.VISIBLE, "4,7")
-    devices.assign(1)
+    devices.assign_gpu(1)
     assert os.environ[devices.VISIBLE] == "7"
 
 
 def test_what_a_gpu_depends_on_is_in_its_description(monkeypatch):
-    before = devices.numerics()
+    before = devices.describe_numerics()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark)
-    assert devices.numerics() != before
+    assert devices.describe_numerics() != before
 
 
 def test_on_the_cpu_no_choice_of_kernels_is_changed():
     devices.pin_libraries()
-    before = devices.numerics()
+    before = devices.describe_numerics()
     prepared(Lesson(mlp))
-    assert devices.numerics() == before
-    assert devices.described(torch.device("cpu")) == torch.backends.cpu.get_cpu_capability()
+    assert devices.describe_numerics() == before
+    assert devices.describe_device(torch.device("cpu")) == torch.backends.cpu.get_cpu_capability()

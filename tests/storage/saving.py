@@ -6,9 +6,9 @@ from itertools import pairwise
 import torch
 
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
-from elastane.runtime.checkpoints.encoding import Encoded
-from elastane.runtime.checkpoints.entry import Entry
-from elastane.runtime.checkpoints.publishing import publish
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 from elastane.storage.catalog import Catalog
 
 
@@ -27,14 +27,14 @@ def save(
     for key, tensor in model.items():
         cuts = sorted({0, tensor.numel(), *(border for border in borders if border < tensor.numel())})
         entries += [
-            Entry(f"model.{key}", tuple(tensor.shape), (1,), start, stop, tensor[start:stop])
+            TensorSlice(f"model.{key}", tuple(tensor.shape), (1,), start, stop, tensor[start:stop])
             for start, stop in pairwise(cuts)
         ]
     parts = []
     for worker in range(writers):
-        encoded = Encoded(part_name(worker), entries[worker::writers])
+        encoded = EncodedPart(part_name(worker), entries[worker::writers])
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     manifest = Manifest(
         name=name, step=step, created="2026-01-01T00:00:00Z", parts=tuple(parts), metrics=metrics or {}
     )
-    return publish(catalog, manifest, {("optimizer", "param_groups", 0, "lr"): 0.1})
+    return publish_checkpoint(catalog, manifest, {("optimizer", "param_groups", 0, "lr"): 0.1})

@@ -11,16 +11,16 @@ import torch
 
 from elastane.api.checkpoints import MANIFEST, MARKER, Marker, Retention, checkpoint_name
 from elastane.api.errors import Damaged, NoSuchFile
-from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 from .saving import save
 
 
 @pytest.fixture
 def catalog(tmp_path):
-    return Catalog(LocalPlace(tmp_path / "checkpoints"))
+    return Catalog(LocalStorage(tmp_path / "checkpoints"))
 
 
 @pytest.fixture
@@ -31,17 +31,17 @@ def three(catalog):
 
 
 def directory(catalog, step):
-    return Path(catalog.place.url) / checkpoint_name(step)
+    return Path(catalog.storage.url) / checkpoint_name(step)
 
 
 def restore(catalog):
     def attempt(manifest):
         into = torch.empty(200)
-        with Reader(catalog.place, manifest) as reader:
-            reader.restore([Want("model.w", 0, 200, into)])
+        with CheckpointReader(catalog.storage, manifest) as reader:
+            reader.restore([ReadRequest("model.w", 0, 200, into)])
         return into
 
-    return catalog.newest_good(attempt)
+    return catalog.restore_newest(attempt)
 
 
 def files(catalog, step):
@@ -75,7 +75,7 @@ def test_every_single_bit_of_the_marker_counts(three):
     whole = marker.read_bytes()
     for bit in range(8 * len(whole)):
         flip(marker, bit)
-        assert three.look(checkpoint_name(3)).summary.state == "damaged", bit
+        assert three.inspect(checkpoint_name(3)).summary.state == "damaged", bit
         marker.write_bytes(whole)
 
 
@@ -84,17 +84,17 @@ def test_a_truncated_or_missing_file_is_noticed_without_reading_data(three):
         whole = path.read_bytes()
         for length in (0, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
-            assert three.look(checkpoint_name(3)).summary.state == "damaged", (path, length)
+            assert three.inspect(checkpoint_name(3)).summary.state == "damaged", (path, length)
             assert three.verify(checkpoint_name(3))
         path.unlink()
         wanted = "unfinished" if path.name == MARKER else "damaged"
-        assert three.look(checkpoint_name(3)).summary.state == wanted
+        assert three.inspect(checkpoint_name(3)).summary.state == wanted
         path.write_bytes(whole)
-    assert three.look(checkpoint_name(3)).summary.state == "complete"
+    assert three.inspect(checkpoint_name(3)).summary.state == "complete"
 
 
 def test_the_newest_good_one_is_used_and_the_others_are_named(three):
-    part = next(part for part in three.load(checkpoint_name(3)).parts if part.items)
+    part = next(part for part in three.load_manifest(checkpoint_name(3)).parts if part.items)
     flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset + 11)
     (directory(three, 2) / MANIFEST).write_bytes(b"{")
     values, manifest, passed = restore(three)
@@ -124,28 +124,28 @@ def test_if_there_is_none_at_all_it_says_so(catalog):
 def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
     path = directory(three, 2)
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
-    three.place.delete(f"{checkpoint_name(2)}/{MARKER}")
+    three.storage.delete(f"{checkpoint_name(2)}/{MARKER}")
     text = msgspec.json.encode(manifest | {"schema": 99})
     marker = Marker(len(text), hashlib.sha256(text).hexdigest())
     three.write(checkpoint_name(2), MANIFEST, [text])
     three.write(checkpoint_name(2), MARKER, [msgspec.json.encode(marker)])
-    assert three.look(checkpoint_name(2)).summary.state == "foreign"
+    assert three.inspect(checkpoint_name(2)).summary.state == "foreign"
     assert [deletion.name for deletion in three.prune(Retention(last=1))] == [checkpoint_name(1)]
-    assert three.names() == [checkpoint_name(2), checkpoint_name(3)]
+    assert three.list_names() == [checkpoint_name(2), checkpoint_name(3)]
 
 
 def test_pruning_deletes_what_the_rules_do_not_keep(three):
     save(three, 4, {"w": torch.arange(200.0) * 4}, metrics={"loss": 9.0})
     rules = Retention(last=1, best=("loss", "min"))
-    assert [d.name for d in three.prunable(rules)] == [checkpoint_name(1), checkpoint_name(3)]
+    assert [d.name for d in three.plan_pruning(rules)] == [checkpoint_name(1), checkpoint_name(3)]
     three.prune(rules)
-    assert three.names() == [checkpoint_name(2), checkpoint_name(4)]
+    assert three.list_names() == [checkpoint_name(2), checkpoint_name(4)]
 
 
 def test_pruning_reads_the_newest_first_and_spares_what_would_be_needed(three):
-    part = next(part for part in three.load(checkpoint_name(3)).parts if part.items)
+    part = next(part for part in three.load_manifest(checkpoint_name(3)).parts if part.items)
     flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset)
-    assert three.look(checkpoint_name(3)).summary.state == "complete"
+    assert three.inspect(checkpoint_name(3)).summary.state == "complete"
     assert [d.name for d in three.prune(Retention(last=1))] == [checkpoint_name(1)]
     assert restore(three)[1].step == 2
 
@@ -158,12 +158,12 @@ def test_a_deletion_cut_short_leaves_an_unfinished_one_that_goes_next_time(three
         patch.setattr(shutil, "rmtree", died)
         with pytest.raises(KeyboardInterrupt):
             three.prune(Retention(last=2))
-    assert three.look(checkpoint_name(1)).summary.state == "unfinished"
+    assert three.inspect(checkpoint_name(1)).summary.state == "unfinished"
     assert [d.name for d in three.prune(Retention(last=2))] == [checkpoint_name(1)]
-    assert three.names() == [checkpoint_name(2), checkpoint_name(3)]
+    assert three.list_names() == [checkpoint_name(2), checkpoint_name(3)]
 
 
 def test_one_in_the_making_is_spared(three):
     three.write(checkpoint_name(4), "part-0.distcp", [b"half"])
     three.prune(Retention(last=1))
-    assert three.names() == [checkpoint_name(3), checkpoint_name(4)]
+    assert three.list_names() == [checkpoint_name(3), checkpoint_name(4)]

@@ -6,11 +6,11 @@ import torch
 from elastane.api import atomic_file
 from elastane.api.checkpoints import checkpoint_name
 from elastane.api.errors import StorageError, StorageFull
-from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.storage import hashing, local
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
-from elastane.storage.remote import RemotePlace
+from elastane.storage.local import LocalStorage
+from elastane.storage.remote import RemoteStorage
 
 from .faults import Crash, Fault, FaultyFileSystem, FaultyOs
 from .saving import save
@@ -33,12 +33,12 @@ def weights(step):
 def restored(catalog):
     def attempt(manifest):
         into = {key: torch.empty(facts.elements) for key, facts in manifest.tensors.items()}
-        with Reader(catalog.place, manifest) as reader:
+        with CheckpointReader(catalog.storage, manifest) as reader:
             for key, memory in into.items():
                 reader.read(key, 0, memory.numel(), memory)
         return into
 
-    values, manifest, _ = catalog.newest_good(attempt)
+    values, manifest, _ = catalog.restore_newest(attempt)
     return manifest.step, values
 
 
@@ -53,11 +53,11 @@ def on_disk(root, fault, monkeypatch):
     faulty = FaultyOs(fault)
     monkeypatch.setattr(local, "os", faulty)
     monkeypatch.setattr(atomic_file, "os", faulty)  # which syncs the directories
-    return Catalog(LocalPlace(root))
+    return Catalog(LocalStorage(root))
 
 
 def on_fsspec(root, fault, monkeypatch):
-    return Catalog(RemotePlace(FaultyFileSystem(fault), str(root), "faulty://"))
+    return Catalog(RemoteStorage(FaultyFileSystem(fault), str(root), "faulty://"))
 
 
 def saving(catalog, step):
@@ -74,7 +74,7 @@ def saving(catalog, step):
 @pytest.mark.parametrize("storage", [on_disk, on_fsspec])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkeypatch):
-    save(Catalog(LocalPlace(tmp_path / "counted")), 1, weights(1), writers=2)
+    save(Catalog(LocalStorage(tmp_path / "counted")), 1, weights(1), writers=2)
     with monkeypatch.context() as patch:
         counting = Fault(kind, MORE_THAN_A_SAVE)
         assert saving(storage(tmp_path / "counted", counting, patch), 2) == "saved"
@@ -83,7 +83,7 @@ def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkey
     ends = set()
     for at in range(operations):
         root = tmp_path / str(at)
-        healthy = Catalog(LocalPlace(root))
+        healthy = Catalog(LocalStorage(root))
         save(healthy, 1, weights(1), writers=2)
         with monkeypatch.context() as patch:
             fault = Fault(kind, at)
@@ -123,7 +123,7 @@ def test_an_error_of_a_client_library_becomes_ours(tmp_path, monkeypatch):
         filesystem, "cat_file", lambda *a, **k: (_ for _ in ()).throw(ClientError("no token"))
     )
     with pytest.raises(StorageError, match="ClientError: no token"):
-        RemotePlace(filesystem, str(tmp_path), "faulty://").read("x")
+        RemoteStorage(filesystem, str(tmp_path), "faulty://").read("x")
 
 
 def test_what_was_saved_survives_a_power_cut(tmp_path, monkeypatch):
@@ -131,6 +131,6 @@ def test_what_was_saved_survives_a_power_cut(tmp_path, monkeypatch):
     assert saving(on_disk(tmp_path / "deep" / "run", fault, monkeypatch), 2) == "saved"
     fault.on_power_cut()
     monkeypatch.undo()
-    healthy = Catalog(LocalPlace(tmp_path / "deep" / "run"))
+    healthy = Catalog(LocalStorage(tmp_path / "deep" / "run"))
     assert healthy.verify(checkpoint_name(2)) == ()
     assert_newest_is(healthy, 2)

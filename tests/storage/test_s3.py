@@ -13,10 +13,10 @@ from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
 from elastane.api.checkpoints import MARKER, Retention, checkpoint_name
 from elastane.api.errors import NoSuchFile, StorageError
-from elastane.runtime.checkpoints.reader import Reader, Want
+from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.storage import hashing, remote
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 from .saving import save
 
@@ -57,7 +57,7 @@ def bucket(endpoint, monkeypatch, request):
 
 @pytest.fixture
 def catalog(bucket):
-    return Catalog(open_place(f"s3://{bucket[1]}/runs/a/checkpoints"))
+    return Catalog(open_storage(f"s3://{bucket[1]}/runs/a/checkpoints"))
 
 
 def weights(step, elements=50):
@@ -67,11 +67,11 @@ def weights(step, elements=50):
 def restore(catalog, elements=50):
     def attempt(manifest):
         into = torch.empty(elements)
-        with Reader(catalog.place, manifest) as reader:
-            reader.restore([Want("model.w", 0, elements, into)])
+        with CheckpointReader(catalog.storage, manifest) as reader:
+            reader.restore([ReadRequest("model.w", 0, elements, into)])
         return into
 
-    return catalog.newest_good(attempt)
+    return catalog.restore_newest(attempt)
 
 
 def test_published_found_verified_restored_and_pruned(catalog):
@@ -79,21 +79,21 @@ def test_published_found_verified_restored_and_pruned(catalog):
         restore(catalog)
     for step in (1, 2, 3):
         save(catalog, step, weights(step))
-    assert [summary.state for summary in catalog.found()] == ["complete"] * 3
+    assert [summary.state for summary in catalog.list_summaries()] == ["complete"] * 3
     assert catalog.verify(checkpoint_name(3)) == ()
     values, manifest, passed = restore(catalog)
     assert (manifest.step, passed) == (3, ())
     assert torch.equal(values, weights(3)["w"])
     assert [d.name for d in catalog.prune(Retention(last=1))] == [checkpoint_name(1), checkpoint_name(2)]
-    assert catalog.names() == [checkpoint_name(3)]
+    assert catalog.list_names() == [checkpoint_name(3)]
 
 
 def test_what_another_worker_has_just_written_is_seen(catalog, bucket):
     save(catalog, 1, weights(1))
-    assert catalog.names() == [checkpoint_name(1)]
-    other = Catalog(open_place(catalog.place.url))
+    assert catalog.list_names() == [checkpoint_name(1)]
+    other = Catalog(open_storage(catalog.storage.url))
     save(other, 2, weights(2))
-    assert catalog.names() == [checkpoint_name(1), checkpoint_name(2)]
+    assert catalog.list_names() == [checkpoint_name(1), checkpoint_name(2)]
     assert restore(catalog)[1].step == 2
     other.delete(checkpoint_name(2))
     assert restore(catalog)[1].step == 1
@@ -155,17 +155,17 @@ def test_a_torn_marker_is_no_marker(catalog, bucket):
 def test_plain_pytorch_reads_it_with_its_own_fsspec_reader(catalog, bucket):
     manifest = save(catalog, 1, weights(4))
     found = {"model": {"w": torch.zeros(50)}}
-    reader = FsspecReader(f"{catalog.place.url}/{manifest.name}")
+    reader = FsspecReader(f"{catalog.storage.url}/{manifest.name}")
     dcp.load(found, storage_reader=reader, no_dist=True)
     assert torch.equal(found["model"]["w"], weights(4)["w"])
 
 
 def test_refusals_are_said_in_our_words(bucket, monkeypatch):
     with pytest.raises(StorageError, match="cannot write s3://no-such-bucket/x"):
-        open_place("s3://no-such-bucket").write("x", [b"1"])
+        open_storage("s3://no-such-bucket").write("x", [b"1"])
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     s3fs.S3FileSystem.clear_instance_cache()
-    place = open_place(f"s3://{bucket[1]}/elsewhere")
+    place = open_storage(f"s3://{bucket[1]}/elsewhere")
     place._fs.config_kwargs["retries"] = {"max_attempts": 1}
     with pytest.raises(StorageError):
-        place.directories()
+        place.list_directories()

@@ -22,7 +22,7 @@ from elastane.observability.run_files import (
     read_record,
 )
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 Say = Callable[[str], None]
 
@@ -146,7 +146,7 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None 
     """
     if spec.checkpoints is None:
         raise BadInput("the run was started with --checkpoint-every never", means="it has no checkpoint")
-    catalog = Catalog(open_place(spec.checkpoints.root(run_dir)))
+    catalog = Catalog(open_storage(spec.checkpoints.root(run_dir)))
 
     def proved(manifest: Manifest) -> None:
         damages: tuple[Damage, ...]
@@ -159,7 +159,7 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None 
             raise Damaged(manifest.name, damages)
 
     begun = time.perf_counter()
-    _, manifest, passed = catalog.newest_good(proved)
+    _, manifest, passed = catalog.restore_newest(proved)
     seconds = time.perf_counter() - begun
     for damaged in passed:
         say(f"checkpoint {damaged.checkpoint} is passed over: " + "; ".join(map(str, damaged.damages)))

@@ -8,7 +8,7 @@ MANY = 5
 """Holes named per tensor; the rest is counted."""
 
 
-def missing(manifest: Manifest) -> tuple[Damage, ...]:
+def find_gaps(manifest: Manifest) -> tuple[Damage, ...]:
     """Every tensor of which an element is not stored, or stored twice; nothing if the manifest is whole.
 
     Must be empty before a manifest is published: a writer that died leaves a hole that nobody else sees.

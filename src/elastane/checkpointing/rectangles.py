@@ -22,12 +22,12 @@ class Rectangle(msgspec.Struct, frozen=True):
     stop: int
 
 
-def memory_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
+def sort_dims(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
     """The dims of a dense tensor from the slowest to the fastest in memory."""
     return tuple(sorted(range(len(shape)), key=lambda dim: (stride[dim], shape[dim]), reverse=True))
 
 
-def dense_stride(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def compute_dense_stride(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Strides of a tensor of these sizes that lies in memory without gaps, its dims in this order."""
     stride, step = [0] * len(sizes), 1
     for dim in reversed(order):
@@ -36,7 +36,9 @@ def dense_stride(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     return tuple(stride)
 
 
-def rectangles(shape: Sequence[int], stride: Sequence[int], start: int, stop: int) -> tuple[Rectangle, ...]:
+def cut_rectangles(
+    shape: Sequence[int], stride: Sequence[int], start: int, stop: int
+) -> tuple[Rectangle, ...]:
     """Cut elements ``[start, stop)`` of a dense tensor's memory into rectangles, in memory order.
 
     At most ``2 * dims - 1``: the rest of a row, of a plane and so on, whole ones, and the beginnings of the
@@ -58,7 +60,7 @@ def rectangles(shape: Sequence[int], stride: Sequence[int], start: int, stop: in
         return (Rectangle((0,) * len(shape), tuple(shape), 0, 0),)
     if not shape:
         return (Rectangle((), (), start, stop),) * (stop - start)
-    order = memory_order(shape, stride)
+    order = sort_dims(shape, stride)
     lengths = [shape[dim] for dim in order]
 
     def placed(first: Sequence[int], sizes: Sequence[int], begin: int) -> Rectangle:

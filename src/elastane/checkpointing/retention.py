@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from elastane.api.checkpoints import EVALUATION, Deletion, Retention, Summary
 
 
-def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
+def choose_deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
     """Checkpoints to delete, oldest first, each with its reason.
 
     Never the newest complete one, never the best one, never the one that the run's present attempt began
@@ -39,17 +39,17 @@ def deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...
     return tuple(gone)
 
 
-def best_of(complete: Sequence[Summary], rules: Retention) -> Summary | None:
+def find_best(complete: Sequence[Summary], rules: Retention) -> Summary | None:
     """The best by the metric of the rules, the newest of equals; None if nobody has that metric."""
     if rules.best is None:
         return None
     metric, direction = rules.best
     sign = 1 if direction == "max" else -1
-    measured = [s for s in complete if math.isfinite(figure(s.metrics, metric))]
-    return max(measured, key=lambda s: (sign * figure(s.metrics, metric), s.age), default=None)
+    measured = [s for s in complete if math.isfinite(read_metric(s.metrics, metric))]
+    return max(measured, key=lambda s: (sign * read_metric(s.metrics, metric), s.age), default=None)
 
 
-def figure(metrics: Mapping[str, float], metric: str) -> float:
+def read_metric(metrics: Mapping[str, float], metric: str) -> float:
     """Return the metric of that name, else an evaluation's total; not a number if there is neither."""
     return metrics.get(metric, metrics.get(EVALUATION + metric, math.nan))
 
@@ -60,7 +60,7 @@ def _kept(complete: Sequence[Summary], rules: Retention) -> list[Summary]:
     kept = list(complete[-(rules.last or 1) :])
     if rules.every is not None:
         kept += [summary for summary in complete if summary.step % rules.every == 0]
-    best = best_of(complete, rules)
+    best = find_best(complete, rules)
     return [*kept, best] if best is not None else kept
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from elastane.api.control import CheckpointKept
 from elastane.api.records import EventLine
-from elastane.checkpointing.retention import figure
+from elastane.checkpointing.retention import read_metric
 from elastane.coordinator.actions import WriteEvent
 from elastane.coordinator.turn import Turn
 
@@ -19,7 +19,7 @@ def warn_of_missing_metric(turn: Turn, kept: CheckpointKept) -> None:
     if policy is None or policy.keep_best is None or KEY in turn.roster.keys:
         return
     metric = policy.keep_best[0]
-    if math.isfinite(figure(kept.metrics, metric)):
+    if math.isfinite(read_metric(kept.metrics, metric)):
         return
     why = (
         f"{kept.name} cannot be the best checkpoint: it has no {metric}, by which --keep-best chooses. "

@@ -9,8 +9,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.live_objects import live_objects
-from elastane.runtime.state.plain import Stateful
+from elastane.runtime.state.json_state import Stateful
+from elastane.runtime.state.live_objects import find_live_objects
 from elastane.runtime.values import describe_value, to_number
 
 FRAMEWORKS = frozenset(
@@ -144,7 +144,7 @@ def check_not_wrapped(model: nn.Module) -> None:
         BadInput: there is one.
     """
     mine = {id(module) for module in model.modules()}
-    for module in live_objects(nn.Module):
+    for module in find_live_objects(nn.Module):
         if find_wrapper([module]) is not None and any(id(part) in mine for part in module.children()):
             raise build_wrapper_error(module)
 
@@ -168,7 +168,7 @@ def check_process_group() -> None:
 def list_used_scalers() -> list[GradScaler]:
     """Return the scalers that have scaled something."""
     # Its scale is made at its first use.
-    return [s for s in live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
+    return [s for s in find_live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
 
 
 def check_scalers(before: list[GradScaler]) -> None:

@@ -19,24 +19,24 @@ from elastane.api.foreign import Malformed, decode_object, read_bytes
 from elastane.api.rundir import RunDir
 from elastane.api.spec import MAX_SHARD_BYTES
 from elastane.observability.run_files import read_record
-from elastane.runtime.checkpoints.exported import trained_in
-from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
+from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.finished.adapters import ADAPTER_WEIGHTS, BASE_CONFIG
-from elastane.runtime.finished.configs import CONFIG, with_dtype
-from elastane.runtime.finished.formats import FORMATS, Trained
+from elastane.runtime.finished.configs import CONFIG, replace_dtype
+from elastane.runtime.finished.formats import FORMATS, TrainedModel
 from elastane.runtime.finished.model_texts import PROBLEM, TEXTS
-from elastane.runtime.finished.named_tensors import Converted
-from elastane.runtime.finished.optimizer import OptimizerState, from_metadata
-from elastane.runtime.finished.reading_back import CHECKS
-from elastane.runtime.finished.stored import StoredTensors, stored_model
+from elastane.runtime.finished.named_tensors import ConvertedTensors
+from elastane.runtime.finished.optimizer_state import OptimizerState, decode_optimizer_state
+from elastane.runtime.finished.readback import CHECKS
+from elastane.runtime.finished.stored_tensors import StoredTensors, open_stored_model
 from elastane.runtime.json_answer import print_answer
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def read_finished_run(files: RunDir, *, optimizer: bool) -> Trained:
+def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
     """What a run has written.
 
     Args:
@@ -46,7 +46,7 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> Trained:
     Raises:
         BadInput: it has no finished model, or was not asked to save the optimizer's state.
     """
-    model = stored_model(files.root)
+    model = open_stored_model(files.root)
     if model is None:
         raise BadInput(
             f"{files.root} holds no finished model",
@@ -59,7 +59,7 @@ def read_finished_run(files: RunDir, *, optimizer: bool) -> Trained:
         # Where model hubs look for it.
         texts["README.md"] = _text_in(files.card)
     adapter = files.root / ADAPTER_WEIGHTS
-    return Trained(
+    return TrainedModel(
         model=model,
         max_shard_bytes=record.spec.max_shard_bytes,
         optimizer=_optimizer_of(files) if optimizer else None,
@@ -95,20 +95,20 @@ def _optimizer_of(files: RunDir) -> OptimizerState:
             do="take it from a checkpoint (elastane checkpoint export), or train with --save-optimizer",
         )
     stored = StoredTensors([files.optimizer])
-    return from_metadata(stored, stored.metadata)
+    return decode_optimizer_state(stored, stored.metadata)
 
 
-def convert(trained: Trained, dtype: torch.dtype) -> Trained:
+def convert(trained: TrainedModel, dtype: torch.dtype) -> TrainedModel:
     """The same model in another floating-point type; the optimizer's state stays as it is."""
     texts = {
-        name: with_dtype(text, dtype) if name in {CONFIG, BASE_CONFIG} else text
+        name: replace_dtype(text, dtype) if name in {CONFIG, BASE_CONFIG} else text
         for name, text in trained.texts.items()
     }
-    adapter = None if trained.adapter is None else Converted(trained.adapter, dtype)
-    return replace(trained, model=Converted(trained.model, dtype), texts=texts, adapter=adapter)
+    adapter = None if trained.adapter is None else ConvertedTensors(trained.adapter, dtype)
+    return replace(trained, model=ConvertedTensors(trained.model, dtype), texts=texts, adapter=adapter)
 
 
-def export_model(trained: Trained, kind: str, out: Path) -> Exported:
+def export_model(trained: TrainedModel, kind: str, out: Path) -> Exported:
     """Write a new folder, whole or not at all.
 
     Args:
@@ -140,7 +140,7 @@ def export_model(trained: Trained, kind: str, out: Path) -> Exported:
 
 
 @contextmanager
-def open_source(asked: argparse.Namespace) -> Iterator[Trained]:
+def open_source(asked: argparse.Namespace) -> Iterator[TrainedModel]:
     """What the options name; it may be used within the context only.
 
     Raises:
@@ -150,10 +150,12 @@ def open_source(asked: argparse.Namespace) -> Iterator[Trained]:
     if asked.checkpoint is None:
         yield read_finished_run(RunDir(asked.run_dir), optimizer=asked.optimizer)
         return
-    catalog = Catalog(open_place(asked.checkpoints))
-    manifest = catalog.load(asked.checkpoint)
-    with Reader(catalog.place, manifest) as reader:
-        yield trained_in(reader, manifest, max_shard_bytes=asked.max_shard_bytes, optimizer=asked.optimizer)
+    catalog = Catalog(open_storage(asked.checkpoints))
+    manifest = catalog.load_manifest(asked.checkpoint)
+    with CheckpointReader(catalog.storage, manifest) as reader:
+        yield read_trained_model(
+            reader, manifest, max_shard_bytes=asked.max_shard_bytes, optimizer=asked.optimizer
+        )
 
 
 def main() -> int:

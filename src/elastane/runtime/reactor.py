@@ -25,9 +25,9 @@ from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.exhaustion import find_exhausted_resource, find_own_exhaustion
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.links.mesh import Mesh
-from elastane.runtime.state import parcel
 from elastane.runtime.state.gradients import Gradients
 from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
+from elastane.runtime.state.payload import unpack_state
 from elastane.runtime.state.state import TrainingState
 from elastane.runtime.worker_exit import exit_for_replacement
 
@@ -416,7 +416,7 @@ class Reactor:
             case messages.State():
                 pid = self._known[sender][0] if self._shared else None
                 state = payload if pid is None else read_letter(pid, bytes(payload))
-                parcel.unpack(state)  # to know now, while the message can still be refused
+                unpack_state(state)  # to know now, while the message can still be refused
                 self._payloads[sender, message] = state
             case _ if self._shared:
                 pass

@@ -20,7 +20,7 @@ from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
 from elastane.protocol import events
 from elastane.protocol.member_machine import MemberMachine
-from elastane.runtime.checkpoints.taking import Taker
+from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.links.coordinator_link import CoordinatorLink
 from elastane.runtime.links.mesh import Mesh
 from elastane.runtime.reactor import Reactor
@@ -59,7 +59,7 @@ class Reporter:
         self._held_back: list[control.StepReport] = []
         self._awaits_digest = self._awaits_script = False
         self.state: TrainingState | None = None
-        self.taker: Taker | None = None
+        self.taker: CheckpointWriter | None = None
         self.complete = self.finished = False
         self.ending, self.stopped = "", False
         self.loop_left: Callable[[], bool] = lambda: False

@@ -16,22 +16,23 @@ from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
 from elastane.api.rehearsal import Rehearsed
 from elastane.protocol.ownership import choose_holders, spread_blocks
-from elastane.runtime.checkpoints.contents import Source
-from elastane.runtime.checkpoints.outline import read_outline, stand_in
-from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.checkpoints.contents import StateReader
+from elastane.runtime.checkpoints.model_description import build_stand_in, read_model_description
+from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.json_answer import print_answer
-from elastane.runtime.state.layout import ModelLayout
+from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import InPlace
-from elastane.runtime.state.state import TrainingState, digest_of
+from elastane.runtime.state.state import TrainingState, combine_digests
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import Place, open_place
+from elastane.storage.interface import Storage
+from elastane.storage.urls import open_storage
 
 
-def rehearse_restore(place: Place, manifest: Manifest, workers: int, copies: int | None) -> Rehearsed:
+def rehearse_restore(storage: Storage, manifest: Manifest, workers: int, copies: int | None) -> Rehearsed:
     """Restore a checkpoint on so many workers, all of them in this process.
 
     Args:
-        place: of the run's checkpoints.
+        storage: of the run's checkpoints.
         manifest: of the checkpoint.
         workers: how many.
         copies: of the optimizer state; None: all.
@@ -55,15 +56,17 @@ def rehearse_restore(place: Place, manifest: Manifest, workers: int, copies: int
 
     def restored(worker: int) -> int:
         state = states[worker]
-        with Reader(place, manifest) as reader:
-            return Source(reader, manifest).restore(state, range(state.units), shares[worker])
+        with CheckpointReader(storage, manifest) as reader:
+            return StateReader(reader, manifest).restore(state, range(state.units), shares[worker])
 
     with ThreadPoolExecutor(workers, "elastane-rehearsal") as pool:
         begun = time.perf_counter()
         nbytes = sum(pool.map(restored, everybody))
         seconds = time.perf_counter() - begun
         found = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
-    return Rehearsed(workers=workers, bytes=nbytes, seconds=seconds, digest=digest_of(dict(enumerate(found))))
+    return Rehearsed(
+        workers=workers, bytes=nbytes, seconds=seconds, digest=combine_digests(dict(enumerate(found)))
+    )
 
 
 def build_empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
@@ -72,10 +75,10 @@ def build_empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
     Raises:
         BadInput: the checkpoint does not say what layout that is.
     """
-    outline = read_outline(manifest)
-    model, optimizer = stand_in(outline, manifest)
+    outline = read_model_description(manifest)
+    model, optimizer = build_stand_in(outline, manifest)
     layout = ModelLayout(model, optimizer)
-    names = tuple(place.name for place in (*layout.places, *layout.buffer_places))
+    names = tuple(extent.name for extent in (*layout.extents, *layout.buffer_extents))
     if names != outline.carried:
         raise AssertionError(f"the stand-in has {names} where the model had {outline.carried}")
     return TrainingState(model, optimizer, None, layout, copies=copies, placement=InPlace(layout))
@@ -109,8 +112,10 @@ def main() -> int:
     torch.set_num_threads(1)
 
     def rehearsed() -> Rehearsed:
-        catalog = Catalog(open_place(asked.checkpoints))
-        return rehearse_restore(catalog.place, catalog.load(asked.checkpoint), asked.workers, asked.copies)
+        catalog = Catalog(open_storage(asked.checkpoints))
+        return rehearse_restore(
+            catalog.storage, catalog.load_manifest(asked.checkpoint), asked.workers, asked.copies
+        )
 
     return print_answer(rehearsed)
 

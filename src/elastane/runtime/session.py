@@ -36,7 +36,7 @@ from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reporter import Reporter, get_reporter
 from elastane.runtime.state import devices
-from elastane.runtime.state.keep import Keep
+from elastane.runtime.state.run_keep import RunKeep
 from elastane.runtime.step import TrainingStep
 from elastane.runtime.trainer import Trainer
 from elastane.runtime.values import parse_values
@@ -83,7 +83,7 @@ class Run:
         self._heartbeat.beat(Phase.STARTING)
         self._reporter = Reporter(here)
         self._training: Trainer | None = None
-        self.keep = Keep()
+        self.keep = RunKeep()
         self._step: TrainingStep | None = None
         self._ending = ""
         self._begun = self._finished = False

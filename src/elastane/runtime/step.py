@@ -21,7 +21,7 @@ from elastane.runtime.losses import (
     check_weight,
     explain_second_pass,
 )
-from elastane.runtime.state.keep import do_nothing
+from elastane.runtime.state.run_keep import do_nothing
 from elastane.runtime.step_record import check_unused_names, compute_means, weigh_values
 from elastane.runtime.step_rehearsal import StepRehearsal
 from elastane.runtime.trainer import Trainer
@@ -172,7 +172,7 @@ class TrainingStep:
             else:
                 self._awaited = leaf
                 self._logged = {}
-                training.state.guard.place = ("step", self._number, rank, begun)
+                training.state.guard.position = ("step", self._number, rank, begun)
                 yield batch.inputs
                 leaf = self._after_backward()
                 if self._logged:
@@ -284,7 +284,7 @@ class TrainingStep:
         for repeated in range(2 if training.compares else 1):
             # Loaded anew: a dataset too must give the same, and a script may change its batch in place.
             inputs = self._first_batch()
-            training.state.guard.place = ("rehearsal", repeated)
+            training.state.guard.position = ("rehearsal", repeated)
             training.heartbeat.beat(Phase.STARTING)
             rehearsal.begin()
             yield inputs

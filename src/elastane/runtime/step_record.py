@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from elastane.api.checkpoints import Written
 from elastane.api.errors import BadInput
-from elastane.runtime.state.plain import digest_of_text, text
+from elastane.runtime.state.json_state import digest_text, to_json_text
 from elastane.runtime.values import MOST_NAMES
 
 WEIGHT = "weight of "
@@ -73,7 +73,7 @@ class StepRecord:
 
     def _update(self) -> None:
         files = {name: written.checksum for name, written in self.files.items()}
-        self.digest = digest_of_text(text([_hex_of(self.values), files]))
+        self.digest = digest_text(to_json_text([_hex_of(self.values), files]))
 
 
 def find_differing_value(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:

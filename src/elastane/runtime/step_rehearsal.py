@@ -10,8 +10,8 @@ import torch
 
 from elastane.api.errors import BadInput
 from elastane.runtime.losses import build_no_microbatch_error, build_unused_microbatch_error
-from elastane.runtime.state.attributes import Attributes
 from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.module_attributes import ModuleAttributes
 from elastane.runtime.state.state import TrainingState, inside_step_error
 from elastane.runtime.step_record import check_unused_names, find_differing_value
 
@@ -29,7 +29,7 @@ class _Pass(msgspec.Struct, frozen=True):
 
     loss: str
     gradients: tuple[str, ...]
-    attributes: Attributes
+    attributes: ModuleAttributes
     caches: dict[str, torch.Tensor]
     logged: dict[str, float]
 
@@ -45,7 +45,7 @@ class StepRehearsal:
 
     def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
         self._state, self._gradients, self._compared = state, gradients, compared
-        self._attributes = Attributes(state.model)
+        self._attributes = ModuleAttributes(state.model)
         self._caches = state.rest.untrained.copies()
         self._content = state.content() if compared else {}
         self._versions = state.versions()
@@ -105,7 +105,7 @@ class StepRehearsal:
                 "model.parameters()",
             )
         caches = state.rest.untrained.copies()
-        self._passes.append(_Pass(self._loss, found, Attributes(state.model), caches, self._logged))
+        self._passes.append(_Pass(self._loss, found, ModuleAttributes(state.model), caches, self._logged))
         state.restore_buffers()
 
     def leave_no_trace(self) -> None:

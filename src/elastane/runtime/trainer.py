@@ -29,27 +29,27 @@ from elastane.protocol.member_machine import MemberMachine
 from elastane.protocol.messages import RoundOutcome
 from elastane.protocol.sampling import derive_random_key
 from elastane.runtime.arguments import check_arguments, check_not_wrapped, check_process_group
-from elastane.runtime.checkpoints.contents import host_keys
-from elastane.runtime.checkpoints.origin import Origin
-from elastane.runtime.checkpoints.taking import Described, Taker
+from elastane.runtime.checkpoints.contents import find_host_keys
+from elastane.runtime.checkpoints.starting_checkpoint import StartingCheckpoint
+from elastane.runtime.checkpoints.writer import CheckpointWriter, PlainState
 from elastane.runtime.data.batch_sources import BatchPlan, seed_everything
-from elastane.runtime.finished.write import check_writable
+from elastane.runtime.finished.model_writer import check_writable
 from elastane.runtime.heartbeat import Heartbeat
 from elastane.runtime.reactor import Reactor
 from elastane.runtime.reporter import Reporter
 from elastane.runtime.state import devices
 from elastane.runtime.state.gradients import Gradients
-from elastane.runtime.state.keep import Keep
-from elastane.runtime.state.layout import ModelLayout, check_dense
-from elastane.runtime.state.optimizers import is_of_torch
-from elastane.runtime.state.placement import placed
-from elastane.runtime.state.scaling import Scaling
-from elastane.runtime.state.state import TrainingState, digest_of
+from elastane.runtime.state.loss_scaling import LossScaling
+from elastane.runtime.state.model_layout import ModelLayout, check_dense
+from elastane.runtime.state.optimizer_shards import is_of_torch
+from elastane.runtime.state.placement import choose_placement
+from elastane.runtime.state.run_keep import RunKeep
+from elastane.runtime.state.state import TrainingState, combine_digests
 from elastane.runtime.step_record import StepRecord
 from elastane.runtime.worker_round import WorkerRound
 from elastane.runtime.worker_settings import WorkerSettings
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 BETWEEN, AHEAD = 1 << 32, 1 << 33
 """Count as the virtual rank of what is drawn after a step, and ahead of the microbatches of the next."""
@@ -107,7 +107,7 @@ class Trainer:
         scheduler: LRScheduler | None,
         scaler: GradScaler | None,
         clip_grad_norm: float | None,
-        keep: Keep,
+        keep: RunKeep,
     ) -> None:
         check_arguments(model, optimizer, scheduler=scheduler, scaler=scaler, clip_grad_norm=clip_grad_norm)
         self._here = here
@@ -119,10 +119,10 @@ class Trainer:
         exact = here.spec.convergence == "exact"
         if exact:
             devices.pin_kernels(self.layout.device)
-        placement = placed(self.layout)
+        placement = choose_placement(self.layout)
         self.gradients = Gradients(self.layout, exact=exact, carrier=placement.carrier)
         self.scaling = (
-            Scaling(scaler, optimizer, self.layout.device)
+            LossScaling(scaler, optimizer, self.layout.device)
             if scaler is not None and scaler.is_enabled()
             else None
         )
@@ -149,7 +149,7 @@ class Trainer:
         self._evaluations = 0
         self._stepped = False
         self.digest: Digest | None = None
-        self.origin: Origin | None = None
+        self.origin: StartingCheckpoint | None = None
         self._reactor: Reactor | None = None
 
     @property
@@ -173,7 +173,7 @@ class Trainer:
             virtual_ranks=plan.virtual_ranks,
             blocks=len(self.layout.blocks),
             units=self.state.units,
-            unit_bytes=self.state.keeper.unit_bytes,
+            unit_bytes=self.state.shards.unit_bytes,
             copies=self.spec.copies,
             # An optimizer of the user's may couple parameters: a joiner runs it once it has all of its state.
             fetch_bytes=PORTION_BYTES if is_of_torch(self.state.optimizer) else EVERYTHING_BYTES,
@@ -226,7 +226,7 @@ class Trainer:
         """
         self.state.open_to_script()
         self._evaluations = 0
-        self.state.guard.place = ("after step", step)
+        self.state.guard.position = ("after step", step)
         self.state.rest.recorded = ""
         self.gradients.refuse()
         self.seed_between()
@@ -351,7 +351,7 @@ class Trainer:
     def committed(self, outcome: RoundOutcome) -> None:
         """Take note of what the outcome of any round may bring."""
         if len(outcome.digests.keys() - {REST_BLOCK}) == len(self.layout.blocks):
-            self.digest = digest_of(outcome.digests)
+            self.digest = combine_digests(outcome.digests)
             self.reporter.digested(self.step, self.digest)
 
     def settle(self) -> None:
@@ -388,14 +388,14 @@ class Trainer:
         policy, run_dir = self.spec.checkpoints, self._here.run_dir
         assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: S101, PT018
         inside = None if policy.url else run_dir.root
-        return Catalog(open_place(policy.root(run_dir), inside))
+        return Catalog(open_storage(policy.root(run_dir), inside))
 
-    def _origin(self) -> "Origin | None":
+    def _origin(self) -> "StartingCheckpoint | None":
         """The checkpoint this attempt of the run began with."""
         resumed = self._here.resumed
         if resumed is None or not resumed.checkpoint:
             return None
-        origin = Origin(self._catalog(), resumed.checkpoint, self.state, self._restored)
+        origin = StartingCheckpoint(self._catalog(), resumed.checkpoint, self.state, self._restored)
         self.step = origin.outcome.step
         return origin
 
@@ -413,22 +413,22 @@ class Trainer:
         )
         self.reporter.happened(f"restored-{self.worker}-{time.time_ns()}", line)
 
-    def _taker(self, member: MemberMachine) -> Taker:
+    def _taker(self, member: MemberMachine) -> CheckpointWriter:
         policy, resumed = self.spec.checkpoints, self._here.resumed
         assert policy is not None, "asked for with checkpoints only"  # noqa: S101
 
-        def describe() -> Described:
+        def describe() -> PlainState:
             plain = {
                 # The tensors it refers to are written beside: see `contents.entries`.
                 "rest": json.dumps(self.state.rest.describe()[0]),
-                "on_host": host_keys(self.state),
+                "on_host": find_host_keys(self.state),
                 "cursors": member.outcome.cursors if member.outcome is not None else {},
                 # Whoever resumes from the last checkpoint of a script that has ended writes the model.
                 "ending": self.reporter.ending,
             }
-            return Described(plain, dict(self.state.rest.metrics))
+            return PlainState(plain, dict(self.state.rest.metrics))
 
-        return Taker(
+        return CheckpointWriter(
             self.worker,
             self.state,
             self._catalog(),
@@ -469,7 +469,7 @@ class Trainer:
                 "elastane": elastane.__version__,
                 "torch": str(torch.__version__),
                 "python": platform.python_version(),
-                "device": devices.described(self.layout.device),
+                "device": devices.describe_device(self.layout.device),
             },
         )
 

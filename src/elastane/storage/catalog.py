@@ -23,10 +23,10 @@ from elastane.api.checkpoints import (
 )
 from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, Unreadable
 from elastane.api.foreign import Decoder, Malformed
-from elastane.checkpointing.coverage import missing
-from elastane.checkpointing.retention import deletions
-from elastane.storage.hashing import digest_of
-from elastane.storage.place import Bytes, Place
+from elastane.checkpointing.coverage import find_gaps
+from elastane.checkpointing.retention import choose_deletions
+from elastane.storage.hashing import hash_file
+from elastane.storage.interface import Bytes, Storage
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ _schema_in = Decoder[Schema](Schema, at_most_bytes=LARGEST_MANIFEST_BYTES)
 _manifest_in = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BYTES)
 
 
-class Looked(msgspec.Struct, frozen=True):
+class Inspection(msgspec.Struct, frozen=True):
     """A checkpoint at a glance; ``manifest`` only if it is complete."""
 
     summary: Summary
@@ -59,11 +59,11 @@ class Catalog:
     """All checkpoints of a run.
 
     Args:
-        place: their root.
+        storage: with their root.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
 
     # -- writing -------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Catalog:
         Raises:
             StorageError: it could not be written; the checkpoint stays unfinished.
         """
-        return self.place.write(f"{checkpoint}/{file}", buffers)
+        return self.storage.write(f"{checkpoint}/{file}", buffers)
 
     def publish(self, manifest: Manifest) -> Marker:
         """Make a checkpoint exist: manifest, then marker. All its files must have been written before.
@@ -84,7 +84,7 @@ class Catalog:
             BadInput: the manifest lacks elements; nothing was written.
             StorageError: a file is missing or has another size, or could not be written.
         """
-        gaps = missing(manifest)
+        gaps = find_gaps(manifest)
         if gaps:
             raise BadInput(
                 f"checkpoint {manifest.name} is not whole: " + "; ".join(map(str, gaps[:5])),
@@ -98,7 +98,7 @@ class Catalog:
             )
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         # A marker of an earlier attempt must not vouch for half of a new manifest.
-        self.place.delete(f"{manifest.name}/{MARKER}")
+        self.storage.delete(f"{manifest.name}/{MARKER}")
         self.write(manifest.name, MANIFEST, [text])
         marker = Marker(len(text), hashlib.sha256(text).hexdigest())
         self.write(manifest.name, MARKER, [msgspec.json.encode(marker)])
@@ -106,12 +106,12 @@ class Catalog:
 
     # -- looking -------------------------------------------------------------------------------------------
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Of all checkpoints, unfinished ones too, in the order they were made."""
-        aged = {name: age for name in self.place.directories() if (age := age_of(name)) is not None}
+        aged = {name: age for name in self.storage.list_directories() if (age := age_of(name)) is not None}
         return sorted(aged, key=lambda name: aged[name])
 
-    def look(self, name: str) -> Looked:
+    def inspect(self, name: str) -> Inspection:
         """A checkpoint at a glance: marker, manifest and the sizes of the files; no data is read.
 
         Raises:
@@ -123,14 +123,14 @@ class Catalog:
         resumed, step = age
         found = Summary(name=name, state="unfinished", step=step, resumed=resumed)
         try:
-            manifest = self.load(name)
+            manifest = self.load_manifest(name)
         except NoSuchFile:
-            return Looked(found)
+            return Inspection(found)
         except BadInput as error:
             schema = (Damage(MANIFEST, error.what),)
-            return Looked(msgspec.structs.replace(found, state="foreign", damages=schema))
+            return Inspection(msgspec.structs.replace(found, state="foreign", damages=schema))
         except Damaged as error:
-            return Looked(msgspec.structs.replace(found, state="damaged", damages=error.damages))
+            return Inspection(msgspec.structs.replace(found, state="damaged", damages=error.damages))
         damages = tuple(self._misfits(manifest))
         found = msgspec.structs.replace(
             found,
@@ -140,13 +140,13 @@ class Catalog:
             metrics=manifest.metrics,
             damages=damages,
         )
-        return Looked(found, None if damages else manifest)
+        return Inspection(found, None if damages else manifest)
 
-    def found(self) -> tuple[Summary, ...]:
+    def list_summaries(self) -> tuple[Summary, ...]:
         """All checkpoints at a glance, oldest first."""
-        return tuple(self.look(name).summary for name in self.names())
+        return tuple(self.inspect(name).summary for name in self.list_names())
 
-    def load(self, name: str) -> Manifest:
+    def load_manifest(self, name: str) -> Manifest:
         """The manifest of a checkpoint, proved by its marker.
 
         Raises:
@@ -156,7 +156,7 @@ class Catalog:
             StorageError: the storage does not answer.
         """
         try:
-            marker_text = self.place.read(f"{name}/{MARKER}")
+            marker_text = self.storage.read(f"{name}/{MARKER}")
         except Unreadable as error:
             raise Damaged(name, (Damage(MARKER, error.what),)) from error
         try:
@@ -179,14 +179,14 @@ class Catalog:
 
     def _text_of(self, name: str) -> bytes:
         try:
-            return self.place.read(f"{name}/{MANIFEST}")
+            return self.storage.read(f"{name}/{MANIFEST}")
         except NoSuchFile as error:
             raise Damaged(name, (Damage(MANIFEST, "is missing"),)) from error
         except Unreadable as error:
             raise Damaged(name, (Damage(MANIFEST, error.what),)) from error
 
     def _misfits(self, manifest: Manifest) -> Iterator[Damage]:
-        sizes = self.place.files(manifest.name)
+        sizes = self.storage.list_files(manifest.name)
         for part in manifest.parts:
             if part.name not in sizes:
                 yield Damage(part.name, "is missing")
@@ -204,17 +204,17 @@ class Catalog:
             StorageError: the storage does not answer.
         """
         try:
-            manifest = self.load(name)
+            manifest = self.load_manifest(name)
         except Damaged as error:
             return error.damages
         with ThreadPoolExecutor(AT_ONCE, "elastane-verify") as pool:
             judged = list(pool.map(lambda part: self._judged(name, part), manifest.parts))
-        return (*(damage for damage in judged if damage), *missing(manifest))
+        return (*(damage for damage in judged if damage), *find_gaps(manifest))
 
     def _judged(self, name: str, part: PartFile) -> Damage | None:
         try:
-            with self.place.reading(f"{name}/{part.name}") as file:
-                now = digest_of(file, self.place.readers)
+            with self.storage.open_file(f"{name}/{part.name}") as file:
+                now = hash_file(file, self.storage.readers)
         except NoSuchFile:
             return Damage(part.name, "is missing")
         except Unreadable as error:
@@ -225,7 +225,7 @@ class Catalog:
             return Damage(part.name, f"its checksum is {now.checksum} instead of {part.checksum}")
         return None
 
-    def newest_good(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:
+    def restore_newest(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:
         """Try checkpoints from the newest on, until one does.
 
         Args:
@@ -240,9 +240,9 @@ class Catalog:
             StorageError: the storage does not answer.
         """
         passed: list[Damaged] = []
-        names = self.names()
+        names = self.list_names()
         for name in reversed(names):
-            looked = self.look(name)
+            looked = self.inspect(name)
             if looked.manifest is None:
                 if looked.summary.state != "unfinished":
                     passed.append(Damaged(name, looked.summary.damages))
@@ -256,25 +256,27 @@ class Catalog:
             raise Damaged(
                 newest.checkpoint,
                 newest.damages,
-                means=f"none of the {len(names)} checkpoints in {self.place.url} is good",
+                means=f"none of the {len(names)} checkpoints in {self.storage.url} is good",
             )
         raise NoSuchFile(
-            f"{self.place.url} holds no finished checkpoint",
+            f"{self.storage.url} holds no finished checkpoint",
             means=f"{len(names)} were begun and never finished" if names else "",
         )
 
     # -- deleting ------------------------------------------------------------------------------------------
 
-    def prunable(self, rules: Retention, *, trusted: frozenset[str] = frozenset()) -> tuple[Deletion, ...]:
+    def plan_pruning(
+        self, rules: Retention, *, trusted: frozenset[str] = frozenset()
+    ) -> tuple[Deletion, ...]:
         """What `prune` would delete, after reading the newest checkpoint: it is kept for being good.
 
         Args:
             rules: what to keep.
             trusted: checkpoints not to be read, because they have just been written here.
         """
-        found = list(self.found())
+        found = list(self.list_summaries())
         while True:
-            chosen = deletions(found, rules)
+            chosen = choose_deletions(found, rules)
             newest = max((s for s in found if s.state == "complete"), key=lambda s: s.age, default=None)
             if not chosen or newest is None or newest.name in trusted:
                 return chosen
@@ -285,13 +287,13 @@ class Catalog:
             found[number] = msgspec.structs.replace(newest, state="damaged", damages=damages)
 
     def prune(self, rules: Retention, *, trusted: frozenset[str] = frozenset()) -> tuple[Deletion, ...]:
-        """Delete what the rules do not keep; see `prunable`."""
-        chosen = self.prunable(rules, trusted=trusted)
+        """Delete what the rules do not keep; see `plan_pruning`."""
+        chosen = self.plan_pruning(rules, trusted=trusted)
         for deletion in chosen:
             self.delete(deletion.name)
         return chosen
 
     def delete(self, name: str) -> None:
         """Delete a checkpoint, the marker first: what a crash leaves behind is unfinished, not damaged."""
-        self.place.delete(f"{name}/{MARKER}")
-        self.place.delete_directory(name)
+        self.storage.delete(f"{name}/{MARKER}")
+        self.storage.delete_directory(name)

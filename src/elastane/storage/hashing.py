@@ -11,14 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import xxhash
 
 from elastane.api.checkpoints import Written
-from elastane.storage.place import Bytes, Reading
+from elastane.storage.interface import Bytes, StoredFile
 
 BATCH_BYTES = 8 << 20
 BATCH_BUFFERS = 256
 """Below the 1024 buffers that one writev takes."""
 
 
-def batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
+def cut_batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
     """The same bytes in lists of about `BATCH_BYTES`, large buffers cut, none copied."""
     batch: list[memoryview] = []
     size = 0
@@ -36,7 +36,7 @@ def batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
         yield batch
 
 
-def hashed(
+def hash_while_writing(
     buffers: Iterable[Bytes], write: Callable[[list[memoryview]], None], finish: Callable[[], None]
 ) -> Written:
     """Hand all bytes to ``write``, batch by batch, then call ``finish``; hash them meanwhile.
@@ -52,7 +52,7 @@ def hashed(
 
     with ThreadPoolExecutor(1, "elastane-checksum") as pool:
         try:
-            for batch in batches(buffers):
+            for batch in cut_batches(buffers):
                 pool.submit(update, batch)
                 write(batch)
                 size += sum(map(len, batch))
@@ -63,7 +63,7 @@ def hashed(
     return Written(size, digest.hexdigest())
 
 
-def digest_of(file: Reading, readers: int) -> Written:
+def hash_file(file: StoredFile, readers: int) -> Written:
     """Size and checksum of a file as it is now.
 
     Args:
@@ -74,7 +74,7 @@ def digest_of(file: Reading, readers: int) -> Written:
 
     def piece_at(offset: int) -> bytearray:
         piece = bytearray(min(BATCH_BYTES, size - offset))
-        file.into(offset, memoryview(piece))
+        file.read_into(offset, memoryview(piece))
         return piece
 
     with ThreadPoolExecutor(readers, "elastane-read") as pool:

@@ -16,9 +16,9 @@ from elastane.api.atomic_file import sync_directory
 from elastane.api.checkpoints import Written
 from elastane.api.errors import StorageError, Unreadable
 from elastane.api.foreign import Malformed, open_regular, read_bytes
-from elastane.storage.hashing import hashed
-from elastane.storage.place import Bytes
-from elastane.storage.refusal import refusals
+from elastane.storage.error_translation import translate_errors
+from elastane.storage.hashing import hash_while_writing
+from elastane.storage.interface import Bytes
 
 AHEAD_BYTES = 32 << 20
 PAGE = mmap.PAGESIZE
@@ -28,11 +28,11 @@ LARGEST_BYTES = 1 << 30
 """Of a file that is read at once."""
 
 
-def _not_readable(path: Path, error: Malformed) -> Unreadable:
+def _unreadable_error(path: Path, error: Malformed) -> Unreadable:
     return Unreadable(f"cannot read {path}: {error}", means="it is not what was written there")
 
 
-class LocalPlace:
+class LocalStorage:
     """A directory.
 
     Args:
@@ -47,18 +47,18 @@ class LocalPlace:
         self._root = Path(root).absolute()
         self.url = str(self._root)
         self._inside = inside
-        self._identity = None if inside is None else _identity(inside)
+        self._identity = None if inside is None else _identify(inside)
 
     def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
         path = self._root / name
-        with refusals("write", str(path)):
-            if self._inside is not None and _identity(self._inside) != self._identity:
+        with translate_errors("write", str(path)):
+            if self._inside is not None and _identify(self._inside) != self._identity:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(self._inside))
             self._make(path.parent)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                with _Ahead(fd) as file:
-                    written = hashed(buffers, file.write, file.sync)
+                with _SyncingFile(fd) as file:
+                    written = hash_while_writing(buffers, file.write, file.sync)
             finally:
                 os.close(fd)
             sync_directory(path.parent)
@@ -75,36 +75,36 @@ class LocalPlace:
 
     def read(self, name: str) -> bytes:
         path = self._root / name
-        with refusals("read", str(path)):
+        with translate_errors("read", str(path)):
             try:
                 return read_bytes(path, LARGEST_BYTES)
             except Malformed as error:
-                raise _not_readable(path, error) from error
+                raise _unreadable_error(path, error) from error
 
     @contextmanager
-    def reading(self, name: str) -> Iterator["LocalReading"]:
+    def open_file(self, name: str) -> Iterator["LocalFile"]:
         path = self._root / name
-        with refusals("read", str(path)):
+        with translate_errors("read", str(path)):
             try:
                 with open_regular(path) as file:
                     fd = os.dup(file.fileno())
             except Malformed as error:
-                raise _not_readable(path, error) from error
+                raise _unreadable_error(path, error) from error
         try:
-            yield LocalReading(path, fd)
+            yield LocalFile(path, fd)
         finally:
             os.close(fd)
 
-    def files(self, directory: str) -> dict[str, int]:
-        with refusals("list", str(self._root / directory)):
+    def list_files(self, directory: str) -> dict[str, int]:
+        with translate_errors("list", str(self._root / directory)):
             try:
                 with os.scandir(self._root / directory) as entries:
                     return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
             except (FileNotFoundError, NotADirectoryError):
                 return {}
 
-    def directories(self) -> list[str]:
-        with refusals("list", self.url):
+    def list_directories(self) -> list[str]:
+        with translate_errors("list", self.url):
             try:
                 with os.scandir(self._root) as entries:
                     return sorted(entry.name for entry in entries if entry.is_dir())
@@ -112,7 +112,7 @@ class LocalPlace:
                 return []
 
     def delete(self, name: str) -> None:
-        with refusals("delete", str(self._root / name)):
+        with translate_errors("delete", str(self._root / name)):
             try:
                 os.unlink(self._root / name)  # noqa: PTH108 - every call to the system in one style
             except FileNotFoundError:
@@ -120,14 +120,14 @@ class LocalPlace:
             sync_directory((self._root / name).parent)
 
     def delete_directory(self, directory: str) -> None:
-        with refusals("delete", str(self._root / directory)):
+        with translate_errors("delete", str(self._root / directory)):
             try:
                 shutil.rmtree(self._root / directory)
             except FileNotFoundError:
                 return
 
 
-class LocalReading:
+class LocalFile:
     """An open file."""
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -135,11 +135,11 @@ class LocalReading:
 
     @property
     def bytes(self) -> int:
-        with refusals("read", str(self._path)):
+        with translate_errors("read", str(self._path)):
             return os.fstat(self._fd).st_size
 
-    def into(self, offset: int, view: memoryview) -> None:
-        with refusals("read", str(self._path)):
+    def read_into(self, offset: int, view: memoryview) -> None:
+        with translate_errors("read", str(self._path)):
             while view:
                 count = os.preadv(self._fd, [view], offset)
                 if not count:
@@ -149,7 +149,7 @@ class LocalReading:
                 view, offset = view[count:], offset + count
 
 
-class _Ahead:
+class _SyncingFile:
     """A file whose bytes go to the disk while later ones are still being written.
 
     What lies on whole pages goes there straight from where it lies, where the file system can do that: 600 MB
@@ -178,7 +178,7 @@ class _Ahead:
         while batch:
             straight = self._able and self._pages(batch[0])
             count = self._put([straight] if straight else batch, straight=bool(straight))
-            batch = _rest(batch, count)
+            batch = _skip_bytes(batch, count)
         if self._waiting >= AHEAD_BYTES:
             self._settle()
             self._last, self._waiting = self._pool.submit(os.fdatasync, self._fd), 0
@@ -221,7 +221,7 @@ class _Ahead:
             self._last.result()
 
 
-def _rest(batch: list[memoryview], count: int) -> list[memoryview]:
+def _skip_bytes(batch: list[memoryview], count: int) -> list[memoryview]:
     """What is left of some buffers after so many bytes."""
     while batch and count >= len(batch[0]):
         count -= len(batch[0])
@@ -229,7 +229,7 @@ def _rest(batch: list[memoryview], count: int) -> list[memoryview]:
     return [batch[0][count:], *batch[1:]] if batch else []
 
 
-def _identity(directory: Path) -> tuple[int, int] | None:
+def _identify(directory: Path) -> tuple[int, int] | None:
     """Device and inode; None: there is no such directory."""
     try:
         found = directory.stat()

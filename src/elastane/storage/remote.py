@@ -9,15 +9,15 @@ from fsspec.spec import AbstractBufferedFile
 
 from elastane.api.checkpoints import Written
 from elastane.api.errors import StorageError, Unreadable
-from elastane.storage.hashing import hashed
-from elastane.storage.place import Bytes, no_file_system
-from elastane.storage.refusal import refusals
+from elastane.storage.error_translation import missing_file_system_error, translate_errors
+from elastane.storage.hashing import hash_while_writing
+from elastane.storage.interface import Bytes
 
 UPLOAD_BYTES = 32 << 20
 """Of one piece of a multipart upload: at most 10000 of them make a file, so 320 GB."""
 
 
-def remote_place(url: str) -> "RemotePlace":
+def open_remote_storage(url: str) -> "RemoteStorage":
     """The place at a URL.
 
     Raises:
@@ -27,11 +27,11 @@ def remote_place(url: str) -> "RemotePlace":
         # Listings must show what other workers have just written, so nothing is cached.
         filesystem, root = url_to_fs(url, use_listings_cache=False)
     except (ImportError, ValueError) as error:
-        raise no_file_system(url, error) from error
-    return RemotePlace(filesystem, root, url)
+        raise missing_file_system_error(url, error) from error
+    return RemoteStorage(filesystem, root, url)
 
 
-class RemotePlace:
+class RemoteStorage:
     """A root on a file system of fsspec.
 
     Args:
@@ -47,10 +47,10 @@ class RemotePlace:
 
     def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
         path = f"{self._root}/{name}"
-        with refusals("write", f"{self.url}/{name}"):
+        with translate_errors("write", f"{self.url}/{name}"):
             file = self._opened(path)
             try:
-                written = hashed(buffers, lambda batch: _write_all(file, batch), file.close)
+                written = hash_while_writing(buffers, lambda batch: _write_all(file, batch), file.close)
             except BaseException:
                 _abandon(file)
                 raise
@@ -69,28 +69,28 @@ class RemotePlace:
             return self._fs.open(path, "wb", block_size=UPLOAD_BYTES)
 
     def read(self, name: str) -> bytes:
-        with refusals("read", f"{self.url}/{name}"):
+        with translate_errors("read", f"{self.url}/{name}"):
             return bytes(self._fs.cat_file(f"{self._root}/{name}"))
 
     @contextmanager
-    def reading(self, name: str) -> Iterator["RemoteReading"]:
-        with refusals("read", f"{self.url}/{name}"):
+    def open_file(self, name: str) -> Iterator["RemoteFile"]:
+        with translate_errors("read", f"{self.url}/{name}"):
             self._fs.invalidate_cache(f"{self._root}/{name}")
             size = int(self._fs.info(f"{self._root}/{name}")["size"])
-        yield RemoteReading(self._fs, f"{self._root}/{name}", f"{self.url}/{name}", size)
+        yield RemoteFile(self._fs, f"{self._root}/{name}", f"{self.url}/{name}", size)
 
-    def files(self, directory: str) -> dict[str, int]:
+    def list_files(self, directory: str) -> dict[str, int]:
         return {
             name: int(entry["size"] or 0)
             for name, entry in self._entries(f"/{directory}").items()
             if entry["type"] == "file"
         }
 
-    def directories(self) -> list[str]:
+    def list_directories(self) -> list[str]:
         return sorted(name for name, entry in self._entries("").items() if entry["type"] == "directory")
 
     def _entries(self, below: str) -> dict[str, dict[str, Any]]:
-        with refusals("list", self.url + below):
+        with translate_errors("list", self.url + below):
             self._fs.invalidate_cache(self._root + below)
             try:
                 listed = self._fs.ls(self._root + below, detail=True)
@@ -99,14 +99,14 @@ class RemotePlace:
         return {entry["name"].rstrip("/").rpartition("/")[2]: entry for entry in listed}
 
     def delete(self, name: str) -> None:
-        with refusals("delete", f"{self.url}/{name}"):
+        with translate_errors("delete", f"{self.url}/{name}"):
             try:
                 self._fs.rm_file(f"{self._root}/{name}")
             except FileNotFoundError:
                 return
 
     def delete_directory(self, directory: str) -> None:
-        with refusals("delete", f"{self.url}/{directory}"):
+        with translate_errors("delete", f"{self.url}/{directory}"):
             self._fs.invalidate_cache(f"{self._root}/{directory}")
             try:
                 self._fs.rm(f"{self._root}/{directory}", recursive=True)
@@ -114,16 +114,16 @@ class RemotePlace:
                 return
 
 
-class RemoteReading:
+class RemoteFile:
     """A file read by ranges, each a request of its own."""
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, url: str, size_bytes: int) -> None:
         self._fs, self._path, self._url, self.bytes = filesystem, path, url, size_bytes
 
-    def into(self, offset: int, view: memoryview) -> None:
+    def read_into(self, offset: int, view: memoryview) -> None:
         if not view:
             return
-        with refusals("read", self._url):
+        with translate_errors("read", self._url):
             found = self._fs.cat_file(self._path, start=offset, end=offset + len(view))
             if len(found) != len(view):
                 raise Unreadable(
@@ -142,7 +142,7 @@ def _write_all(file: AbstractBufferedFile, batch: list[memoryview]) -> None:
 def _abandon(file: AbstractBufferedFile) -> None:
     """Give up an upload; closing the file instead would complete it with what it has."""
     # What is left behind has no marker, so a second failure here changes nothing.
-    with suppress(StorageError), refusals("abandon", "an upload"):
+    with suppress(StorageError), translate_errors("abandon", "an upload"):
         if isinstance(file, AbstractBufferedFile):
             file.closed = True
             file.discard()

@@ -21,7 +21,7 @@ from typing import Any
 from elastane.api.checkpoints import age_of
 from elastane.protocol import actions, events, messages
 from elastane.runtime import worker, worker_settings
-from elastane.runtime.checkpoints.taking import Taker
+from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.reactor import Reactor
@@ -29,7 +29,7 @@ from elastane.runtime.state.gradients import _Kept, _Leaf
 from elastane.runtime.state.state import TrainingState
 from elastane.runtime.trainer import Trainer
 from elastane.storage import local
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 POLL_S = 0.005
 Strike = Callable[[], None]
@@ -90,7 +90,7 @@ def corrupt(number: int, step: int) -> None:
 
     def spoil(state: TrainingState, outcome: messages.RoundOutcome, *_args: Any, **_options: Any) -> None:
         if outcome.step == step:
-            for moments in state.keeper._optimizer.state.values():
+            for moments in state.shards._optimizer.state.values():
                 moments["exp_avg"].add_(1e-6)
 
     if worker_settings.get_settings().worker == number:
@@ -387,11 +387,11 @@ def _held() -> None:
 
 
 def _while_copying(step: int) -> None:
-    def copying(_taker: Taker, job: Any) -> None:
+    def copying(_taker: CheckpointWriter, job: Any) -> None:
         if job.snapshot.blocks and job.snapshot.step >= step:
             _held()
 
-    _around(Taker, "_copy", before=copying)
+    _around(CheckpointWriter, "_copy", before=copying)
 
 
 def _file(pattern: str, where: str, step: int) -> None:
@@ -403,38 +403,38 @@ def _file(pattern: str, where: str, step: int) -> None:
         age = age_of(directory)
         return age is not None and age[1] >= step and fnmatch(file, pattern)
 
-    def before(_place: LocalPlace, name: str, _buffers: object) -> None:
+    def before(_place: LocalStorage, name: str, _buffers: object) -> None:
         writing.it = is_it(name)
         if where == "before" and writing.it:
             _held()
 
-    def after(_place: LocalPlace, _name: str, _buffers: object) -> None:
+    def after(_place: LocalStorage, _name: str, _buffers: object) -> None:
         if where == "after" and writing.it:
             _held()
 
-    inner = local._Ahead.write
+    inner = local._SyncingFile.write
 
     def within(file: Any, batch: list[memoryview]) -> None:
         if where == "within" and writing.it:
             half = sum(map(len, batch)) // 2
             inner(file, [memoryview(b"".join(batch))[:half]])
             _held()
-            batch = local._rest(batch, half)
+            batch = local._skip_bytes(batch, half)
         inner(file, batch)
 
-    local._Ahead.write = within
-    _around(LocalPlace, "write", before=before, after=after)
+    local._SyncingFile.write = within
+    _around(LocalStorage, "write", before=before, after=after)
 
 
 def _while_tidying_up(step: int) -> None:
     """The marker of an older checkpoint is deleted, and the rest of it not."""
 
-    def deleting(_place: LocalPlace, directory: str) -> None:
+    def deleting(_place: LocalStorage, directory: str) -> None:
         age = age_of(directory)
         if age is not None and age[1] >= step:
             _held()
 
-    _around(LocalPlace, "delete_directory", before=deleting)
+    _around(LocalStorage, "delete_directory", before=deleting)
 
 
 def _before_the_model(_step: int) -> None:

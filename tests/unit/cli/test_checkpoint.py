@@ -11,13 +11,13 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed
 from elastane.observability.run_files import read_record
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 
 @pytest.fixture
 def catalog(finished_run):
     run_dir = finished_run()
-    found = Catalog(LocalPlace(run_dir.checkpoints))
+    found = Catalog(LocalStorage(run_dir.checkpoints))
     for step, loss in ((100, 2.0), (200, 1.0), (300, 3.0)):
         name = checkpoint_name(step)
         written = found.write(name, "part-0.distcp", [b"x" * step])
@@ -36,7 +36,7 @@ def catalog(finished_run):
 
 
 def damage(catalog, step):
-    path = f"{catalog.place.url}/{checkpoint_name(step)}/part-0.distcp"
+    path = f"{catalog.storage.url}/{checkpoint_name(step)}/part-0.distcp"
     with open(path, "r+b") as file:  # noqa: PTH123
         file.write(b"y")
 
@@ -49,7 +49,7 @@ def test_every_verb_explains_itself_and_takes_json(elastane, verb):
 
 
 def test_they_are_listed_by_name_directory_or_where_they_lie(elastane, catalog):
-    for run in ("done", str(LocalPlace(catalog.place.url).url), f"file://{catalog.place.url}"):
+    for run in ("done", str(LocalStorage(catalog.storage.url).url), f"file://{catalog.storage.url}"):
         rows = json.loads(elastane("checkpoint", "list", run, "--json").stdout)
         assert [row["step"] for row in rows] == [100, 200, 300]
         assert set(rows[0]) >= {"name", "state", "step", "resumed", "bytes", "created", "metrics", "damages"}
@@ -82,7 +82,7 @@ def test_a_good_one_is_proved_and_a_damaged_file_is_named(elastane, catalog):
 
 
 def test_one_that_was_never_finished_is_not_good(elastane, catalog):
-    catalog.place.delete(f"{checkpoint_name(300)}/COMPLETE")
+    catalog.storage.delete(f"{checkpoint_name(300)}/COMPLETE")
     assert "unfinished" in elastane("checkpoint", "list", "done").stdout
     result = elastane("checkpoint", "verify", "done", "300")
     assert result.exit_code == 1
@@ -95,10 +95,10 @@ def test_pruning_says_what_goes_and_why_and_asked_to_only_says_it(elastane, cata
     rules = ("--last", "1", "--best", "eval_loss:min")
     said = elastane("checkpoint", "prune", "done", *rules, "--dry-run").stdout
     assert said == "would delete step-00000100: not among the last 1, nor the best by eval_loss\n"
-    assert len(catalog.names()) == 3
+    assert len(catalog.list_names()) == 3
     gone = json.loads(elastane("checkpoint", "prune", "done", *rules, "--json").stdout)
     assert [d["name"] for d in gone["deleted"]] == [checkpoint_name(100)]
-    assert catalog.names() == [checkpoint_name(200), checkpoint_name(300)]
+    assert catalog.list_names() == [checkpoint_name(200), checkpoint_name(300)]
     assert elastane("checkpoint", "prune", "done", *rules).stdout == "nothing to delete\n"
 
 
@@ -110,14 +110,14 @@ def test_what_a_run_began_with_stays_while_it_lives(elastane, catalog, home):
     with run_dir.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         elastane("checkpoint", "prune", "done", "--last", "1")
-        assert catalog.names() == [checkpoint_name(100), checkpoint_name(300)]
+        assert catalog.list_names() == [checkpoint_name(100), checkpoint_name(300)]
     elastane("checkpoint", "prune", "done", "--last", "1")
-    assert catalog.names() == [checkpoint_name(300)]
+    assert catalog.list_names() == [checkpoint_name(300)]
 
 
 def test_without_rules_nothing_good_goes(elastane, catalog):
     assert elastane("checkpoint", "prune", "done").stdout == "nothing to delete\n"
-    assert len(catalog.names()) == 3
+    assert len(catalog.list_names()) == 3
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_without_rules_nothing_good_goes(elastane, catalog):
 )
 def test_what_cannot_be_met_is_refused(elastane, catalog, words, code):
     assert elastane("checkpoint", *words).exit_code == code
-    assert len(catalog.names()) == 3
+    assert len(catalog.list_names()) == 3
 
 
 def test_a_run_without_checkpoints_says_so(elastane, finished_run):

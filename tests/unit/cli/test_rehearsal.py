@@ -11,7 +11,7 @@ from elastane.api.rehearsal import Rehearsed
 from elastane.api.spec import CheckpointPolicy
 from elastane.observability.run_files import read_record
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 # As the ledger of `finished_run` has it of every step.
 DIGEST = Digest("ab" * 32, "cd" * 32, ("ab",), ("cd",))
@@ -25,7 +25,7 @@ def kept(finished_run):
     record = read_record(run_dir)
     spec = msgspec.structs.replace(record.spec, checkpoints=CheckpointPolicy(auto=True), start=3, copies=2)
     run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec)))
-    catalog = Catalog(LocalPlace(run_dir.checkpoints))
+    catalog = Catalog(LocalStorage(run_dir.checkpoints))
     for step in (2, 4, 6):
         name = checkpoint_name(step)
         written = catalog.write(name, "part-0.distcp", [b"x" * 1000])
@@ -101,7 +101,7 @@ def test_one_that_a_live_run_deletes_meanwhile_is_not_called_damaged(elastane, k
     verify = Catalog.verify
 
     def deleted_first(catalog, name):
-        catalog.place.delete(f"{name}/part-0.distcp")
+        catalog.storage.delete(f"{name}/part-0.distcp")
         damages = verify(catalog, name)
         catalog.delete(name)
         return damages

@@ -13,7 +13,7 @@ from elastane.api.spec import CheckpointPolicy
 from elastane.attempts.resumption import newest_good, resume
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 EVENTS = (
     EventLine(time=100.0, kind="run.started"),
@@ -35,7 +35,7 @@ def publish(catalog, step, resumed=0):
 
 
 def damage(catalog, step):
-    with open(f"{catalog.place.url}/{checkpoint_name(step)}/part-0.distcp", "r+b") as file:  # noqa: PTH123
+    with open(f"{catalog.storage.url}/{checkpoint_name(step)}/part-0.distcp", "r+b") as file:  # noqa: PTH123
         file.write(b"y")
 
 
@@ -53,7 +53,7 @@ class Died:
             pinned=msgspec.structs.replace(record.pinned, script_digest=digest),
         )
         self.write_events(EVENTS)
-        self.catalog = Catalog(LocalPlace(run_dir.checkpoints))
+        self.catalog = Catalog(LocalStorage(run_dir.checkpoints))
         self.said = []
         for step in (2, 3):
             publish(self.catalog, step)
@@ -188,7 +188,7 @@ def test_a_run_without_checkpoints_has_nothing_to_go_back_to(died):
 
 def test_one_that_was_never_finished_is_none(died):
     for step in (2, 3):
-        died.catalog.place.delete(f"{checkpoint_name(step)}/COMPLETE")
+        died.catalog.storage.delete(f"{checkpoint_name(step)}/COMPLETE")
     refused(died, NoSuchFile, "holds no finished checkpoint")
 
 

@@ -45,12 +45,12 @@ def list_(run: Checkpoints, as_json: AsJson = False) -> None:
     bytes, created, metrics and damages.
     """
     catalog = open_catalog(run)
-    found = catalog.found()
+    found = catalog.list_summaries()
     if as_json:
         print_json(found)
         return
     if not found:
-        open_console().print(f"no checkpoints in {catalog.place.url}", markup=False)
+        open_console().print(f"no checkpoints in {catalog.storage.url}", markup=False)
         return
     from elastane.cli.tables import build_table, print_wide  # noqa: PLC0415 - a program needs no tables
 
@@ -80,13 +80,13 @@ def show(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fals
     catalog = open_catalog(run)
     name = select_checkpoint(catalog, checkpoint)
     try:
-        manifest = catalog.load(name)
+        manifest = catalog.load_manifest(name)
     except NoSuchFile as error:
         raise BadInput(f"checkpoint {name} was never finished, so it says nothing about itself") from error
     if as_json:
         print_json(manifest)
         return
-    show_manifest(manifest, catalog.place.url)
+    show_manifest(manifest, catalog.storage.url)
 
 
 def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = False) -> None:
@@ -101,7 +101,7 @@ def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fa
         damages = catalog.verify(name)
     except NoSuchFile:
         damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
-    size_bytes = catalog.look(name).summary.bytes
+    size_bytes = catalog.inspect(name).summary.bytes
     if as_json:
         print_json({"name": name, "ok": not damages, "bytes": size_bytes, "damages": damages})
     else:
@@ -147,7 +147,7 @@ def prune(
     """
     catalog = open_catalog(run)
     rules = Retention(last=last, every=every, best=parse_best_rule(best), origin=find_origin(run))
-    gone = catalog.prunable(rules) if dry_run else catalog.prune(rules)
+    gone = catalog.plan_pruning(rules) if dry_run else catalog.prune(rules)
     if as_json:
         print_json({"deleted": gone, "dry_run": dry_run})
         return

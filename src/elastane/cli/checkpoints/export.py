@@ -43,7 +43,7 @@ def export(
     catalog = open_catalog(run)
     name = select_checkpoint(catalog, checkpoint)
     folder = (out or Path(f"{name}-{form}")).absolute()
-    options = ["--checkpoints", catalog.place.url, "--checkpoint", name]
+    options = ["--checkpoints", catalog.storage.url, "--checkpoint", name]
     options += ["--max-shard-bytes", str(read_max_shard_bytes(run))]
     options += build_export_options(form, folder, dtype, optimizer=optimizer)
     show_exported(run_module(finished.MODULE, options, Exported), name, form, as_json=as_json)

@@ -9,7 +9,7 @@ from elastane.cli.completion import complete_runs
 from elastane.client.runs_home import find_run
 from elastane.observability.run_files import is_live, read_record
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 Checkpoints: TypeAlias = Annotated[
     str,
@@ -34,14 +34,14 @@ def open_catalog(run: str) -> Catalog:
         BadInput: a URL of a file system that is not installed.
     """
     if "://" in run:
-        return Catalog(open_place(run))
+        return Catalog(open_storage(run))
     try:
         run_dir = find_run(run)
         policy = read_record(run_dir).spec.checkpoints
-        return Catalog(open_place(str(run_dir.checkpoints) if policy is None else policy.root(run_dir)))
+        return Catalog(open_storage(str(run_dir.checkpoints) if policy is None else policy.root(run_dir)))
     except NoSuchRun:
-        catalog = Catalog(open_place(run))
-        if catalog.names():
+        catalog = Catalog(open_storage(run))
+        if catalog.list_names():
             return catalog
         raise
 
@@ -62,16 +62,16 @@ def select_checkpoint(catalog: Catalog, wanted: str | None) -> str:
     Raises:
         BadInput: there is no such checkpoint.
     """
-    found = catalog.found()
+    found = catalog.list_summaries()
     if wanted is None:
         finished = [summary.name for summary in found if summary.state != "unfinished"]
         if not finished:
-            raise BadInput(f"{catalog.place.url} holds no finished checkpoint")
+            raise BadInput(f"{catalog.storage.url} holds no finished checkpoint")
         return finished[-1]
     for summary in reversed(found):
         if wanted == summary.name or (wanted.isdigit() and int(wanted) == summary.step):
             return summary.name
     raise BadInput(
-        f"{catalog.place.url} holds no checkpoint {wanted}",
+        f"{catalog.storage.url} holds no checkpoint {wanted}",
         do=f"choose one of {', '.join(summary.name for summary in found)}" if found else "",
     )

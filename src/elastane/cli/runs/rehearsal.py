@@ -18,7 +18,7 @@ from elastane.cli.torch_process import run_module
 from elastane.observability.quantities import speed_text
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 MODULE = "elastane.runtime.restore_rehearsal"
 
@@ -62,7 +62,7 @@ def run_rehearsal(run_dir: RunDir, wanted: str | None, workers: int | None, *, a
     record = read_record(run_dir)
     if record.spec.checkpoints is None:
         raise BadInput(f"{record.spec.name} was started with --checkpoint-every never: it has no checkpoint")
-    catalog = Catalog(open_place(record.spec.checkpoints.root(run_dir)))
+    catalog = Catalog(open_storage(record.spec.checkpoints.root(run_dir)))
     ledger = read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True)
     name = select_checkpoint(catalog, wanted)
     try:
@@ -85,7 +85,7 @@ def check_still_there(catalog: Catalog, name: str) -> None:
     Raises:
         BadInput: it has done so.
     """
-    if name not in catalog.names():
+    if name not in catalog.list_names():
         raise BadInput(
             f"{name} was deleted while it was read",
             means="the run lives, and keeps newer ones",
@@ -101,7 +101,7 @@ def restore_checkpoint(
         damages = catalog.verify(name)
     except NoSuchFile:
         damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
-    summary = catalog.look(name).summary
+    summary = catalog.inspect(name).summary
     found = RestoreResult(
         ok=not damages,
         name=name,
@@ -112,7 +112,7 @@ def restore_checkpoint(
     )
     if damages:
         return found
-    options = ["--checkpoints", catalog.place.url, "--checkpoint", name, "--workers", str(workers)]
+    options = ["--checkpoints", catalog.storage.url, "--checkpoint", name, "--workers", str(workers)]
     options += ["--copies", str(record.spec.copies)] if record.spec.copies is not None else []
     restored = run_module(MODULE, options, Rehearsed)
     digest = compare_digests(restored.digest, find_digest(ledger, summary.step))

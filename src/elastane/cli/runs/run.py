@@ -41,7 +41,7 @@ from elastane.cli.runs.run_spec import (
 from elastane.cli.terminal import write_paragraphs
 from elastane.controller.embedded import Embedded
 from elastane.observability.run_files import read_record
-from elastane.storage.place import open_place
+from elastane.storage.urls import open_storage
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -319,7 +319,7 @@ def run(
         spec = build_spec(options, chosen, cpus)
         if spec.checkpoints is not None and "://" in spec.checkpoints.url:
             # Before anything is written: the package for this place may be missing.
-            open_place(spec.checkpoints.url)
+            open_storage(spec.checkpoints.url)
         with claimed(spec, run_dir, list_explicit_options(context, left_out=("module",))) as directory:
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in list_remarks(spec):

@@ -10,16 +10,16 @@ from elastane.api.checkpoints import MANIFEST, Damage, Manifest, TensorFacts
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.foreign import decode_object
 from elastane.api.printable import one_line
-from elastane.runtime.checkpoints.entry import Entry, whole
-from elastane.runtime.checkpoints.reader import Reader, Want
-from elastane.runtime.state.layout import WIDENED, Piece, Place
-from elastane.runtime.state.rest import UNTRAINED
+from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.runtime.checkpoints.tensor_slice import TensorSlice, slice_whole
+from elastane.runtime.state.model_layout import WIDENED, Extent, Piece
+from elastane.runtime.state.replicated_state import UNTRAINED
 from elastane.runtime.state.state import TrainingState
 
 MODEL, STATE, EXTRA = "model.", "optimizer.state.", "extra."
 
 
-def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
+def list_slices(state: TrainingState, blocks: Iterable[int]) -> Iterator[TensorSlice]:
     """The state of some blocks, where it lies. Block 0 stands for what nobody trains, too."""
     layout, tensors = state.layout, state.arena.tensors
     blocks = tuple(blocks)
@@ -27,86 +27,88 @@ def entries(state: TrainingState, blocks: Iterable[int]) -> Iterator[Entry]:
         state.placement.show(blocks)
     for block in blocks:
         for piece in layout.buffer_pieces[block]:
-            entry = _entry(MODEL, layout.buffer_places[piece.number], piece, tensors)
+            entry = _slice(MODEL, layout.buffer_extents[piece.number], piece, tensors)
             # In the type that the model has: readers of the file know no other.
             dtype = layout.buffer_dtypes[piece.number]
             yield msgspec.structs.replace(entry, data=entry.data.to(dtype))
         for piece in layout.pieces[block]:
-            place = layout.places[piece.number]
-            yield _entry(MODEL, place, piece, tensors)
-            yield from _optimizer_entries(state, block, piece, place)
+            extent = layout.extents[piece.number]
+            yield _slice(MODEL, extent, piece, tensors)
+            yield from _slice_optimizer(state, block, piece, extent)
         if block == 0:
-            yield from _untrained(state)
-            yield from _beside(state)
+            yield from _slice_untrained(state)
+            yield from _slice_replicated(state)
 
 
-def _entry(prefix: str, place: Place, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> Entry:
-    data = place.flat(tensors)[piece.start : piece.stop]
-    return Entry(prefix + place.name, place.shape, place.stride, piece.start, piece.stop, data)
+def _slice(prefix: str, extent: Extent, piece: Piece, tensors: tuple[torch.Tensor, ...]) -> TensorSlice:
+    data = extent.flat(tensors)[piece.start : piece.stop]
+    return TensorSlice(prefix + extent.name, extent.shape, extent.stride, piece.start, piece.stop, data)
 
 
-def _optimizer_entries(state: TrainingState, block: int, piece: Piece, place: Place) -> Iterator[Entry]:
-    for key, kept in state.keeper.piece_state(block, piece).items():
-        name = f"{STATE}{place.name}.{key}"
+def _slice_optimizer(state: TrainingState, block: int, piece: Piece, extent: Extent) -> Iterator[TensorSlice]:
+    for key, kept in state.shards.piece_state(block, piece).items():
+        name = f"{STATE}{extent.name}.{key}"
         if not isinstance(kept, torch.Tensor):
             continue
-        if state.keeper.is_elementwise(piece, key):
-            yield Entry(name, place.shape, place.stride, piece.start, piece.stop, kept)
+        if state.shards.is_elementwise(piece, key):
+            yield TensorSlice(name, extent.shape, extent.stride, piece.start, piece.stop, kept)
         elif piece.start == 0:
-            yield whole(name, kept)
+            yield slice_whole(name, kept)
 
 
-def _untrained(state: TrainingState) -> Iterator[Entry]:
+def _slice_untrained(state: TrainingState) -> Iterator[TensorSlice]:
     """Frozen parameters and constant buffers: the script makes them anew, foreign readers want them."""
     layout = state.layout
-    elsewhere = {place.name for place in (*layout.places, *layout.buffer_places)} | aliases_of(state).keys()
+    elsewhere = {extent.name for extent in (*layout.extents, *layout.buffer_extents)} | find_aliases(
+        state
+    ).keys()
     for name, tensor in state.model.state_dict().items():
         if name not in elsewhere:
-            yield whole(MODEL + name, tensor)
+            yield slice_whole(MODEL + name, tensor)
 
 
-def _beside(state: TrainingState) -> Iterator[Entry]:
+def _slice_replicated(state: TrainingState) -> Iterator[TensorSlice]:
     """Tensors that the rest of the state refers to, but for those that are there as part of the model."""
     model = {f"{UNTRAINED}.{name}" for name in state.model.state_dict()}
     for name, tensor in state.rest.describe()[1].items():
         if name not in model:
-            yield whole(EXTRA + name, tensor.cpu())
+            yield slice_whole(EXTRA + name, tensor.cpu())
 
 
-def aliases_of(state: TrainingState) -> dict[str, str]:
+def find_aliases(state: TrainingState) -> dict[str, str]:
     """Second names of tied tensors, with the name each is stored under."""
     first = {id(p): name for name, p in state.model.named_parameters()}
     everyone = state.model.named_parameters(remove_duplicate=False)
     return {name: first[id(p)] for name, p in everyone if first[id(p)] != name}
 
 
-def host_keys(state: TrainingState) -> list[str]:
+def find_host_keys(state: TrainingState) -> list[str]:
     """Optimizer state of a model on a device that is on the host nevertheless: counters, as a rule."""
     for block, pieces in enumerate(state.layout.pieces):
         for piece in pieces:
-            if kept := state.keeper.piece_state(block, piece):
+            if kept := state.shards.piece_state(block, piece):
                 tensors = ((key, some) for key, some in kept.items() if isinstance(some, torch.Tensor))
                 return sorted(key for key, some in tensors if some.device != state.layout.device)
     return []
 
 
-def scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
+def collect_scalars(state: TrainingState, blocks: Iterable[int]) -> dict[str, dict[str, Any]]:
     """Optimizer state that is no tensor, of the parameters that begin in these blocks."""
     found: dict[str, dict[str, Any]] = {}
     for block in blocks:
         for piece in state.layout.pieces[block]:
             if piece.start == 0:
-                kept = state.keeper.piece_state(block, piece)
+                kept = state.shards.piece_state(block, piece)
                 plain = {key: value for key, value in kept.items() if not isinstance(value, torch.Tensor)}
                 if plain:
-                    found[state.layout.places[piece.number].name] = plain
+                    found[state.layout.extents[piece.number].name] = plain
     return found
 
 
 # -- back ----------------------------------------------------------------------------------------------------
 
 
-class Source:
+class StateReader:
     """A checkpoint as something a worker's units can be read from.
 
     Args:
@@ -117,7 +119,7 @@ class Source:
         BadInput: the checkpoint is of another model.
     """
 
-    def __init__(self, reader: Reader, manifest: Manifest) -> None:
+    def __init__(self, reader: CheckpointReader, manifest: Manifest) -> None:
         self._reader = reader
         self.manifest = manifest
         self._facts = manifest.tensors
@@ -140,14 +142,14 @@ class Source:
             StorageError: the storage does not answer.
         """
         values = tuple(values)
-        wants: list[Want] = []
+        wants: list[ReadRequest] = []
         extra: dict[str, torch.Tensor] = {}
         for unit in values:
             wants += self._values(state, unit)
             if unit == state.units - 1:
-                keys = self._beside()
-                extra = {name: _like(self._facts[key], torch.device("cpu")) for name, key in keys.items()}
-                wants += [Want(keys[name], 0, t.numel(), _flat(t)) for name, t in extra.items()]
+                keys = self._find_replicated_keys()
+                extra = {name: _allocate(self._facts[key], torch.device("cpu")) for name, key in keys.items()}
+                wants += [ReadRequest(keys[name], 0, t.numel(), _flatten(t)) for name, t in extra.items()]
         for unit in states:
             if unit != state.units - 1:
                 wants += self._states(state, unit)
@@ -161,16 +163,16 @@ class Source:
             if unit != state.units - 1:
                 state.taken(unit)
             else:
-                state.rest.take(rest_of(self.manifest), extra)
+                state.rest.take(read_replicated_state(self.manifest), extra)
         return sum(want.into.nbytes for want in wants)
 
-    def _beside(self) -> dict[str, str]:
+    def _find_replicated_keys(self) -> dict[str, str]:
         """Tensors that the rest of the state refers to, with their names in the checkpoint."""
         beside = {key.removeprefix(EXTRA): key for key in self._facts if key.startswith(EXTRA)}
-        changed = rest_of(self.manifest)["untrained"]
+        changed = read_replicated_state(self.manifest)["untrained"]
         return {f"{UNTRAINED}.{name}": MODEL + name for name in changed} | beside
 
-    def _by_way_of_the_host(self, wants: Iterable[Want]) -> Iterator[Want]:
+    def _by_way_of_the_host(self, wants: Iterable[ReadRequest]) -> Iterator[ReadRequest]:
         """Read what is on a device, or kept in a wider type, by way of other memory."""
         for want in wants:
             dtype = getattr(torch, self._facts[want.key].dtype)
@@ -181,76 +183,78 @@ class Source:
                 kind = dtype if narrower else want.into.dtype
                 host = torch.empty_like(want.into, device="cpu", dtype=kind)
                 self._arrivals.append((want.into, host))
-                yield Want(want.key, want.start, want.stop, host)
+                yield ReadRequest(want.key, want.start, want.stop, host)
 
-    def _values(self, state: TrainingState, unit: int) -> Iterator[Want]:
+    def _values(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
         layout, tensors = state.layout, state.arena.tensors
         if unit == state.units - 1:
             if state.copies is None:
-                for place in layout.buffer_places:
-                    yield self._want(place, 0, place.stop - place.start, place.flat(tensors))
+                for extent in layout.buffer_extents:
+                    yield self._want(extent, 0, extent.stop - extent.start, extent.flat(tensors))
             return
-        for place, piece in state.keeper.pieces_of(unit):
-            flat = place.flat(tensors)[piece.start : piece.stop]
-            yield self._want(place, piece.start, piece.stop, flat)
+        for extent, piece in state.shards.pieces_of(unit):
+            flat = extent.flat(tensors)[piece.start : piece.stop]
+            yield self._want(extent, piece.start, piece.stop, flat)
 
-    def _want(self, place: Place, start: int, stop: int, into: torch.Tensor) -> Want:
-        key = MODEL + place.name
-        self._check(key, place)
-        return Want(key, start, stop, into)
+    def _want(self, extent: Extent, start: int, stop: int, into: torch.Tensor) -> ReadRequest:
+        key = MODEL + extent.name
+        self._check(key, extent)
+        return ReadRequest(key, start, stop, into)
 
-    def _check(self, key: str, place: Place) -> None:
+    def _check(self, key: str, extent: Extent) -> None:
         facts = self._facts.get(key)
-        if facts is None or facts.shape != place.shape or facts.stride != place.stride:
+        if facts is None or facts.shape != extent.shape or facts.stride != extent.stride:
             theirs = "not in it" if facts is None else f"{facts.shape} with strides {facts.stride} there"
             raise BadInput(
-                f"checkpoint {self.manifest.name} does not fit the model: {place.name} is "
-                f"{place.shape} with strides {place.stride} here and {theirs}",
+                f"checkpoint {self.manifest.name} does not fit the model: {extent.name} is "
+                f"{extent.shape} with strides {extent.stride} here and {theirs}",
                 means="the script builds another model than the one that was saved",
                 do="resume with the script the run began with",
             )
 
-    def _states(self, state: TrainingState, unit: int) -> Iterator[Want]:
+    def _states(self, state: TrainingState, unit: int) -> Iterator[ReadRequest]:
         plain: Mapping[str, dict[str, Any]] = self.manifest.plain.get("scalars", {})
-        for place, piece in state.keeper.pieces_of(unit):
-            facts = {key: self._facts[f"{STATE}{place.name}.{key}"] for key in self._keys.get(place.name, [])}
-            if not facts and place.name not in plain:
+        for extent, piece in state.shards.pieces_of(unit):
+            facts = {
+                key: self._facts[f"{STATE}{extent.name}.{key}"] for key in self._keys.get(extent.name, [])
+            }
+            if not facts and extent.name not in plain:
                 continue  # a buffer, or a parameter that never had a gradient
             elementwise = {
                 key: getattr(torch, some.dtype)
                 for key, some in facts.items()
-                if some.shape == place.shape and some.shape
+                if some.shape == extent.shape and some.shape
             }
             on_host = self.manifest.plain.get("on_host", [])
             others = {
-                key: _like(some, torch.device("cpu") if key in on_host else state.layout.device)
+                key: _allocate(some, torch.device("cpu") if key in on_host else state.layout.device)
                 for key, some in facts.items()
                 if key not in elementwise
             }
-            room = state.keeper.make_room(piece, elementwise, others, plain.get(place.name, {}))
+            room = state.shards.make_room(piece, elementwise, others, plain.get(extent.name, {}))
             for key, into in room.items():
                 cut = (piece.start, piece.stop) if key in elementwise else (0, facts[key].elements)
-                yield Want(f"{STATE}{place.name}.{key}", *cut, into)
+                yield ReadRequest(f"{STATE}{extent.name}.{key}", *cut, into)
 
 
-def _flat(dense: torch.Tensor) -> torch.Tensor:
+def _flatten(dense: torch.Tensor) -> torch.Tensor:
     """All elements of a dense tensor, 1-D, in memory order."""
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
 
 
-def _like(facts: TensorFacts, device: torch.device) -> torch.Tensor:
+def _allocate(facts: TensorFacts, device: torch.device) -> torch.Tensor:
     dtype = getattr(torch, facts.dtype)
     return torch.empty_strided(facts.shape, facts.stride, dtype=dtype, device=device)
 
 
-class _Rest(msgspec.Struct, frozen=True):
+class _ReplicatedFields(msgspec.Struct, frozen=True):
     """What is used of the rest of a state before the state itself checks it."""
 
     groups: tuple[dict[str, Any], ...]
     untrained: dict[str, Any]
 
 
-def rest_of(manifest: Manifest) -> dict[str, Any]:
+def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
     """Return what a state has besides its tensors.
 
     Raises:
@@ -259,7 +263,7 @@ def rest_of(manifest: Manifest) -> dict[str, Any]:
     try:
         # As text: a plateau's best may be infinite, which only Python's own JSON can say.
         rest = decode_object(manifest.plain["rest"])
-        msgspec.convert(rest, _Rest)
+        msgspec.convert(rest, _ReplicatedFields)
     except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
         why = f"the rest of the state cannot be read: {one_line(str(error))}"
         raise Damaged(manifest.name, (Damage(MANIFEST, why),)) from error

@@ -11,14 +11,14 @@ import xxhash
 
 from elastane.api.checkpoints import Damage, Item, Manifest
 from elastane.api.errors import Damaged, NoSuchFile, Unreadable
-from elastane.runtime.checkpoints.encoding import raw_view
-from elastane.storage.place import Place, Reading
+from elastane.runtime.checkpoints.part_encoding import view_bytes
+from elastane.storage.interface import Storage, StoredFile
 
 IN_CACHE_BYTES = 1 << 20
 """Read and checked at a time, so that the check finds the bytes in the processor's cache."""
 
 
-class Want(msgspec.Struct, frozen=True):
+class ReadRequest(msgspec.Struct, frozen=True):
     """Elements to read.
 
     Args:
@@ -34,18 +34,18 @@ class Want(msgspec.Struct, frozen=True):
     into: torch.Tensor
 
 
-class Reader(AbstractContextManager["Reader"]):
+class CheckpointReader(AbstractContextManager["CheckpointReader"]):
     """The tensors of one checkpoint. Every element handed out has been checked against its checksum.
 
     The checksum is XXH3-64 per item: that of whole files would make a reader of some tensors read all.
 
     Args:
-        place: of the run's checkpoints.
+        storage: of the run's checkpoints.
         manifest: of the checkpoint.
     """
 
-    def __init__(self, place: Place, manifest: Manifest) -> None:
-        self._place, self._manifest = place, manifest
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self._storage, self._manifest = storage, manifest
         self._tensors = manifest.tensors
         self._items: dict[str, list[tuple[str, Item]]] = {}
         for part in manifest.parts:
@@ -54,7 +54,7 @@ class Reader(AbstractContextManager["Reader"]):
         for items in self._items.values():
             items.sort(key=lambda found: found[1].start)
         self._open = ExitStack()
-        self._files: dict[str, Reading] = {}
+        self._files: dict[str, StoredFile] = {}
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -63,16 +63,16 @@ class Reader(AbstractContextManager["Reader"]):
         self._files.clear()
 
     def read(self, key: str, start: int, stop: int, into: torch.Tensor) -> None:
-        """Read elements ``[start, stop)`` of one tensor; see `Want`.
+        """Read elements ``[start, stop)`` of one tensor; see `ReadRequest`.
 
         Raises:
             Damaged: they are not what was written.
             StorageError: the storage does not answer.
             ValueError: there is no such tensor, or ``into`` does not fit it.
         """
-        self.restore([Want(key, start, stop, into)])
+        self.restore([ReadRequest(key, start, stop, into)])
 
-    def restore(self, wants: Iterable[Want]) -> None:
+    def restore(self, wants: Iterable[ReadRequest]) -> None:
         """Read many tensors at once, in the order of the files, several pieces at a time.
 
         Raises:
@@ -84,7 +84,7 @@ class Reader(AbstractContextManager["Reader"]):
         jobs.sort(key=lambda job: (job.file, job.item.raw_offset))
         for file in sorted({job.file for job in jobs}):
             self._file(file)
-        with ThreadPoolExecutor(self._place.readers, "elastane-restore") as pool:
+        with ThreadPoolExecutor(self._storage.readers, "elastane-restore") as pool:
             futures = [pool.submit(self._do, job) for job in jobs]
             try:
                 for future in futures:
@@ -93,7 +93,7 @@ class Reader(AbstractContextManager["Reader"]):
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def _jobs(self, want: Want) -> Iterator["_Job"]:
+    def _jobs(self, want: ReadRequest) -> Iterator["_Job"]:
         facts = self._tensors.get(want.key)
         if facts is None:
             raise ValueError(f"checkpoint {self._manifest.name} has no tensor {want.key}")
@@ -101,7 +101,7 @@ class Reader(AbstractContextManager["Reader"]):
         dtype = str(want.into.dtype).removeprefix("torch.")
         if dtype != facts.dtype or want.into.shape != (want.stop - want.start,):
             raise ValueError(f"{want.key}: {wanted} do not go into {dtype} {list(want.into.shape)}")
-        view = raw_view(want.into)
+        view = view_bytes(want.into)
         position = want.start
         for file, item in self._items.get(want.key, ()):
             start, stop = max(item.start, want.start), min(item.stop, want.stop)
@@ -117,10 +117,10 @@ class Reader(AbstractContextManager["Reader"]):
         if position != want.stop:
             raise ValueError(f"{want.key}: checkpoint {self._manifest.name} lacks element {position}")
 
-    def _file(self, name: str) -> Reading:
+    def _file(self, name: str) -> StoredFile:
         if name not in self._files:
             try:
-                reading = self._place.reading(f"{self._manifest.name}/{name}")
+                reading = self._storage.open_file(f"{self._manifest.name}/{name}")
                 self._files[name] = self._open.enter_context(reading)
             except NoSuchFile as error:
                 raise Damaged(self._manifest.name, (Damage(name, "is missing"),)) from error
@@ -132,9 +132,9 @@ class Reader(AbstractContextManager["Reader"]):
         view = memoryview(bytearray(job.nbytes)) if partial else job.view
         checksum, file = xxhash.xxh3_64(), self._files[job.file]
         try:
-            for place in range(0, job.nbytes, IN_CACHE_BYTES):
-                piece = view[place : place + IN_CACHE_BYTES]
-                file.into(job.item.raw_offset + place, piece)
+            for offset in range(0, job.nbytes, IN_CACHE_BYTES):
+                piece = view[offset : offset + IN_CACHE_BYTES]
+                file.read_into(job.item.raw_offset + offset, piece)
                 checksum.update(piece)
         except (NoSuchFile, Unreadable) as error:
             raise Damaged(self._manifest.name, (Damage(job.file, error.what),)) from error

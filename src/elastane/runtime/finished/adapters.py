@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from elastane.runtime.finished.configs import CONFIG, configs_of, to_json
-from elastane.runtime.finished.named_tensors import COMPILED, plain_name
+from elastane.runtime.finished.configs import CONFIG, read_configs, to_json
+from elastane.runtime.finished.named_tensors import COMPILED, strip_compiled
 from elastane.runtime.state.memory import raw_bytes
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -45,7 +45,7 @@ class Adapter:
     problem: str = ""
 
 
-def adapter_of(model: nn.Module) -> Adapter | None:
+def describe_adapter(model: nn.Module) -> Adapter | None:
     """Describe the files of a model's adapter; None: the model has no adapter.
 
     Call it from the thread that trains: some methods of ``peft`` compute what they save.
@@ -53,27 +53,27 @@ def adapter_of(model: nn.Module) -> Adapter | None:
     model = getattr(model, COMPILED, model)
     if "peft" not in sys.modules or not _is_wrapped(model):
         return None
-    base = _base_of(model)
-    texts = {BASE_CONFIG if name == CONFIG else name: text for name, text in configs_of(base).items()}
+    base = _find_base(model)
+    texts = {BASE_CONFIG if name == CONFIG else name: text for name, text in read_configs(base).items()}
     configs: Mapping[str, Any] = getattr(model, "peft_config", {})
     if not _has_adapter(model):
         return Adapter(texts, {}, "its adapter was merged into the base model")
     if len(configs) != 1:
         return Adapter(texts, {}, f"it has {len(configs)} adapters, and such a folder holds one")
     ((label, config),) = configs.items()
-    names, unknown = _saved_names(model, label, config)
+    names, unknown = _find_saved_names(model, label, config)
     problem = ""
     if unknown:
-        problem = f"peft computes {_listed(unknown)} when it saves the adapter"
-    elif outside := _trained_outside(model, set(names.values())):
-        problem = f"{_listed(outside)} was trained too, and is not part of the adapter"
-    adapter_config = _config_text(model, base, config)
+        problem = f"peft computes {_join_names(unknown)} when it saves the adapter"
+    elif outside := _find_trained_outside(model, set(names.values())):
+        problem = f"{_join_names(outside)} was trained too, and is not part of the adapter"
+    adapter_config = _encode_config(model, base, config)
     return Adapter(
         texts if problem else {**texts, ADAPTER_CONFIG: adapter_config}, {} if problem else names, problem
     )
 
 
-def base_names(names: Iterable[str]) -> dict[str, str]:
+def map_base_names(names: Iterable[str]) -> dict[str, str]:
     """Return the base model's names, each with the name that its tensor has in a model with an adapter.
 
     Args:
@@ -81,20 +81,20 @@ def base_names(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(names)
     prefix = next((p for p in (PREFIX, "base_model.") if any(name.startswith(p) for name in names)), "")
-    replaced = {path for name in names for path in _replaced_layers(name)}
+    replaced = {path for name in names for path in _find_replaced_layers(name)}
     return {
-        _unwrapped(name).removeprefix(prefix): name
+        _unwrap(name).removeprefix(prefix): name
         for name in names
-        if name.startswith(prefix) and not _beside_base(name, replaced)
+        if name.startswith(prefix) and not _is_beside_base(name, replaced)
     }
 
 
-def _replaced_layers(name: str) -> Iterable[str]:
+def _find_replaced_layers(name: str) -> Iterable[str]:
     parts = name.split(".")
     return (".".join(parts[:place]) for place, part in enumerate(parts) if part in WRAPPED)
 
 
-def _beside_base(name: str, replaced: set[str]) -> bool:
+def _is_beside_base(name: str, replaced: set[str]) -> bool:
     """Whether a tensor belongs to the adapter's part of a replaced layer."""
     parts = name.split(".")
     return any(
@@ -102,7 +102,7 @@ def _beside_base(name: str, replaced: set[str]) -> bool:
     )
 
 
-def _unwrapped(name: str) -> str:
+def _unwrap(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPED)
 
 
@@ -124,13 +124,13 @@ def _is_a(module: nn.Module, *names: str) -> bool:
     )
 
 
-def _base_of(model: nn.Module) -> nn.Module:
+def _find_base(model: nn.Module) -> nn.Module:
     find: Callable[[], object] | None = getattr(model, "get_base_model", None)
     base = model if find is None else find()
     return base if isinstance(base, nn.Module) else model
 
 
-def _saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, str], list[str]]:  # noqa: ANN401 - of any method
+def _find_saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, str], list[str]]:  # noqa: ANN401 - of any method
     """Return the keys that ``peft`` saves with their names in the model, and those that have none."""
     from peft import get_peft_model_state_dict  # noqa: PLC0415 - only for models that have imported it
 
@@ -141,29 +141,29 @@ def _saved_names(model: nn.Module, label: str, config: Any) -> tuple[dict[str, s
         state_dict=dict(entries),
         adapter_name=label,
         # "auto" would ask the hub, which a worker may not be able to reach.
-        save_embedding_layers=_embeddings_resized(model, config),
+        save_embedding_layers=_has_resized_embeddings(model, config),
     )
     # transformers' own add_adapter and inject_adapter_in_model leave the names of the base model as they are.
     before = "" if hasattr(model, "get_base_model") else PREFIX
     names: dict[str, str] = {}
     unknown: list[str] = []
     for key, tensor in saved.items():
-        name = places.get(id(tensor)) or _equal_entry(entries, tensor)
+        name = places.get(id(tensor)) or _find_equal_entry(entries, tensor)
         if name is None:
             unknown.append(key)
         else:
-            names[before + plain_name(key)] = plain_name(name)
+            names[before + strip_compiled(key)] = strip_compiled(name)
     return names, unknown
 
 
-def _equal_entry(entries: Mapping[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
+def _find_equal_entry(entries: Mapping[str, torch.Tensor], tensor: torch.Tensor) -> str | None:
     """Return the entry that a saved tensor is a copy of; None: none, or more than one may be."""
     alike = [n for n, e in entries.items() if e.shape == tensor.shape and e.dtype == tensor.dtype]
     equal = [name for name in alike if raw_bytes(entries[name]) == raw_bytes(tensor)]
     return equal[0] if len(equal) == 1 else None
 
 
-def _embeddings_resized(model: nn.Module, config: Any) -> bool:  # noqa: ANN401 - of any method
+def _has_resized_embeddings(model: nn.Module, config: Any) -> bool:  # noqa: ANN401 - of any method
     """Whether the vocabulary is another than that of the base model that the adapter names."""
     own = getattr(model, "config", None)
     size, name = getattr(own, "vocab_size", None), config.base_model_name_or_path
@@ -176,13 +176,13 @@ def _embeddings_resized(model: nn.Module, config: Any) -> bool:  # noqa: ANN401 
     return bool(original.vocab_size != size)
 
 
-def _trained_outside(model: nn.Module, inside: set[str]) -> list[str]:
+def _find_trained_outside(model: nn.Module, inside: set[str]) -> list[str]:
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    covered = {id(parameter) for name, parameter in parameters.items() if plain_name(name) in inside}
+    covered = {id(parameter) for name, parameter in parameters.items() if strip_compiled(name) in inside}
     return [name for name, p in parameters.items() if p.requires_grad and id(p) not in covered]
 
 
-def _config_text(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # noqa: ANN401 - of any method
+def _encode_config(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # noqa: ANN401 - of any method
     """``adapter_config.json``; what is a set in it has an order, so that equal models give equal bytes."""
     value = {
         key: sorted(entry) if isinstance(entry, set | frozenset) else entry
@@ -197,15 +197,15 @@ def _config_text(model: nn.Module, base: nn.Module, config: Any) -> bytes:  # no
             "base_model_class": type(base).__name__,
             "parent_library": type(base).__module__,
         }
-    return to_json(json.loads(json.dumps(value, default=_plain)))
+    return to_json(json.loads(json.dumps(value, default=_convert)))
 
 
-def _plain(value: object) -> object:
+def _convert(value: object) -> object:
     if isinstance(value, set | frozenset):
         return sorted(value)
     return str(value).removeprefix("torch.")
 
 
-def _listed(names: list[str], most: int = 3) -> str:
+def _join_names(names: list[str], most: int = 3) -> str:
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -20,7 +20,7 @@ def is_of_transformers(model: nn.Module) -> bool:
     )
 
 
-def configs_of(model: nn.Module) -> dict[str, bytes]:
+def read_configs(model: nn.Module) -> dict[str, bytes]:
     """Return ``config.json`` and ``generation_config.json``: those that ``save_pretrained`` would write."""
     if not is_of_transformers(model):
         return {}
@@ -40,7 +40,7 @@ def configs_of(model: nn.Module) -> dict[str, bytes]:
     return found
 
 
-def with_dtype(text: bytes, dtype: torch.dtype) -> bytes:
+def replace_dtype(text: bytes, dtype: torch.dtype) -> bytes:
     """Return a ``config.json`` whose weights have been converted."""
     config = json.loads(text)
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")

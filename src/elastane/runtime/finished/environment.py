@@ -24,33 +24,33 @@ DECIDE_BITS = (
 """Environment variables that change what kernels compute, or in which order."""
 
 
-def environment_of_this_process() -> Environment:
+def describe_environment() -> Environment:
     return Environment(
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         libc=" ".join(platform.libc_ver()),
         python=f"{platform.python_implementation()} {platform.python_version()}",
-        processor=_processor(),
+        processor=_find_processor(),
         instruction_set=torch.backends.cpu.get_cpu_capability(),
         threads=torch.get_num_threads(),
         deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
         matmul_precision=torch.get_float32_matmul_precision(),
         variables={name: os.environ[name] for name in DECIDE_BITS if name in os.environ},
-        packages=imported_packages(),
+        packages=list_imported_packages(),
     )
 
 
-def environment_json() -> bytes:
-    return msgspec.json.format(msgspec.json.encode(environment_of_this_process()), indent=2) + b"\n"
+def encode_environment() -> bytes:
+    return msgspec.json.format(msgspec.json.encode(describe_environment()), indent=2) + b"\n"
 
 
-def imported_packages() -> dict[str, str]:
+def list_imported_packages() -> dict[str, str]:
     """Version of every installed package this process has imported: those that could have mattered."""
     owners = importlib.metadata.packages_distributions()
     names = {name for module in sys.modules if "." not in module for name in owners.get(module, ())}
     return {name: importlib.metadata.version(name) for name in sorted(names, key=str.lower)}
 
 
-def _processor() -> str:
+def _find_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -15,11 +15,11 @@ from elastane.api.checkpoints import Written
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Write: TypeAlias = Callable[[BinaryIO], None]
+WriteFile: TypeAlias = Callable[[BinaryIO], None]
 
 
-def publish(
-    folder: Path, files: Mapping[str, Write], *, marker: str, replaced: Iterable[str] = ()
+def replace_file_set(
+    folder: Path, files: Mapping[str, WriteFile], *, marker: str, replaced: Iterable[str] = ()
 ) -> dict[str, Written]:
     """Write files beside their places, then move them there, the marker last.
 
@@ -76,7 +76,7 @@ class _HashedFile(io.BufferedWriter):
 
 
 def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Iterable[str]) -> None:
-    changed = {name for name, partial in partials.items() if not _same(partial, folder / name)}
+    changed = {name for name, partial in partials.items() if not _have_equal_bytes(partial, folder / name)}
     stale = [name for name in replaced if (folder / name).exists()]
     if not changed and not stale:
         return
@@ -91,5 +91,5 @@ def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Ite
     sync_directory(folder)
 
 
-def _same(new: Path, old: Path) -> bool:
+def _have_equal_bytes(new: Path, old: Path) -> bool:
     return old.is_file() and filecmp.cmp(new, old, shallow=False)

@@ -12,19 +12,25 @@ import torch
 from torch.distributed.checkpoint.state_dict_saver import save as save_checkpoint
 
 from elastane.api.errors import BadInput
-from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, base_names
+from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, map_base_names
 from elastane.runtime.finished.configs import CONFIG, GENERATION
-from elastane.runtime.finished.file_set import Write
-from elastane.runtime.finished.named_tensors import InMemory, NamedTensors, Renamed, names_of, state_dict
-from elastane.runtime.finished.optimizer import OptimizerState
-from elastane.runtime.finished.shards import model_files, write_model_file
+from elastane.runtime.finished.file_set import WriteFile
+from elastane.runtime.finished.named_tensors import (
+    MemoryTensors,
+    NamedTensors,
+    RenamedTensors,
+    list_names,
+    read_state_dict,
+)
+from elastane.runtime.finished.optimizer_state import OptimizerState
+from elastane.runtime.finished.shards import plan_model_files, write_model_file
 
-NOTHING = InMemory({})
+NOTHING = MemoryTensors({})
 """The weights of a folder that holds an adapter only."""
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """What an export is made of, wherever it comes from.
 
     Args:
@@ -44,7 +50,7 @@ class Trained:
     adapter_problem: str = ""
 
 
-def as_exported(trained: Trained) -> Trained:
+def select_exported(trained: TrainedModel) -> TrainedModel:
     """Return the model as a folder of ``transformers`` or ``peft`` holds it.
 
     Such a folder has the model, or an adapter, or, where the adapter names no base model that others could
@@ -58,10 +64,10 @@ def as_exported(trained: Trained) -> Trained:
     if trained.adapter is None and base_config is None:
         _check_is_of_transformers(trained)
         return trained
-    base = Renamed(trained.model, base_names(names_of(trained.model)))
+    base = RenamedTensors(trained.model, map_base_names(list_names(trained.model)))
     if trained.adapter is None:
-        if not set(names_of(trained.model)) == {*base_names(names_of(trained.model)).values()}:
-            raise _no_adapter_files(trained)
+        if not set(list_names(trained.model)) == {*map_base_names(list_names(trained.model)).values()}:
+            raise _adapter_error(trained)
         return replace(trained, model=base, texts=texts | {CONFIG: base_config or b""})
     if json.loads(texts[ADAPTER_CONFIG]).get("base_model_name_or_path") or base_config is None:
         texts.pop(GENERATION, None)
@@ -69,9 +75,9 @@ def as_exported(trained: Trained) -> Trained:
     return replace(trained, model=base, texts=texts | {CONFIG: base_config})
 
 
-def _check_is_of_transformers(trained: Trained) -> None:
+def _check_is_of_transformers(trained: TrainedModel) -> None:
     if trained.adapter_problem:
-        raise _no_adapter_files(trained)
+        raise _adapter_error(trained)
     if CONFIG not in trained.texts:
         raise BadInput(
             "the model has no config.json",
@@ -81,7 +87,7 @@ def _check_is_of_transformers(trained: Trained) -> None:
         )
 
 
-def _no_adapter_files(trained: Trained) -> BadInput:
+def _adapter_error(trained: TrainedModel) -> BadInput:
     return BadInput(
         "the adapter of this model has no files of its own",
         means=f"{trained.adapter_problem or 'its tensors are not where peft puts them'}; "
@@ -90,16 +96,16 @@ def _no_adapter_files(trained: Trained) -> BadInput:
     )
 
 
-def write_hf(trained: Trained, folder: Path) -> None:
+def write_hf(trained: TrainedModel, folder: Path) -> None:
     """Write what ``from_pretrained`` of ``transformers`` or ``peft`` loads, and ``optimizer.pt``.
 
     Raises:
         BadInput: neither could load it.
     """
-    exported = as_exported(trained)
-    files: dict[str, Write] = {}
+    exported = select_exported(trained)
+    files: dict[str, WriteFile] = {}
     if exported.model.described or exported.adapter is None:
-        files, _ = model_files(exported.model, exported.max_shard_bytes)
+        files, _ = plan_model_files(exported.model, exported.max_shard_bytes)
     if exported.adapter is not None:
         adapter = exported.adapter
         files[ADAPTER_WEIGHTS] = partial(write_model_file, adapter, adapter.described, metadata={})
@@ -111,15 +117,15 @@ def write_hf(trained: Trained, folder: Path) -> None:
     _save_optimizer(exported, folder)
 
 
-def write_torch(trained: Trained, folder: Path) -> None:
+def write_torch(trained: TrainedModel, folder: Path) -> None:
     """``model.pt`` and ``optimizer.pt``: state dicts for ``torch.load``, weights only."""
-    torch.save(state_dict(trained.model), folder / "model.pt")
+    torch.save(read_state_dict(trained.model), folder / "model.pt")
     _save_optimizer(trained, folder)
 
 
-def write_dcp(trained: Trained, folder: Path) -> None:
+def write_dcp(trained: TrainedModel, folder: Path) -> None:
     """A distributed checkpoint of ``{"model": ..., "optimizer": ...}``, the second flattened by names."""
-    state: dict[str, Any] = {"model": state_dict(trained.model)}
+    state: dict[str, Any] = {"model": read_state_dict(trained.model)}
     if trained.optimizer is not None:
         state["optimizer"] = trained.optimizer.flat_form()
     with warnings.catch_warnings():
@@ -128,13 +134,13 @@ def write_dcp(trained: Trained, folder: Path) -> None:
         save_checkpoint(state, checkpoint_id=folder, no_dist=True)
 
 
-FORMATS: dict[str, Callable[[Trained, Path], None]] = {
+FORMATS: dict[str, Callable[[TrainedModel, Path], None]] = {
     "hf": write_hf,
     "dcp": write_dcp,
     "torch": write_torch,
 }
 
 
-def _save_optimizer(trained: Trained, folder: Path) -> None:
+def _save_optimizer(trained: TrainedModel, folder: Path) -> None:
     if trained.optimizer is not None:
         torch.save(trained.optimizer.torch_form(), folder / "optimizer.pt")

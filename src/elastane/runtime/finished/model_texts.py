@@ -3,7 +3,7 @@
 from torch import nn
 
 from elastane.runtime.finished.adapters import ADAPTER_CONFIG, BASE_CONFIG, Adapter
-from elastane.runtime.finished.configs import CONFIG, GENERATION, configs_of
+from elastane.runtime.finished.configs import CONFIG, GENERATION, read_configs
 from elastane.runtime.finished.named_tensors import COMPILED
 
 TEXTS = (CONFIG, GENERATION, ADAPTER_CONFIG, BASE_CONFIG)
@@ -12,11 +12,11 @@ PROBLEM = "adapter_problem"
 """In the header of the weights: why no files of the model's adapter were written."""
 
 
-def texts_of(model: nn.Module, adapter: Adapter | None) -> dict[str, bytes]:
+def read_model_texts(model: nn.Module, adapter: Adapter | None) -> dict[str, bytes]:
     """Return those of `TEXTS` that a model has.
 
     Args:
         model: any.
         adapter: of this model, see `adapter_of`.
     """
-    return configs_of(getattr(model, COMPILED, model)) if adapter is None else dict(adapter.texts)
+    return read_configs(getattr(model, COMPILED, model)) if adapter is None else dict(adapter.texts)

@@ -13,7 +13,7 @@ COMPILED = "_orig_mod"
 
 
 @dataclass(frozen=True)
-class Described:
+class TensorDescription:
     """What a tensor is without its values."""
 
     dtype: torch.dtype
@@ -36,7 +36,7 @@ class NamedTensors(Protocol):
     """
 
     @property
-    def described(self) -> Mapping[str, Described]: ...
+    def described(self) -> Mapping[str, TensorDescription]: ...
 
     @property
     def aliases(self) -> Mapping[str, str]: ...
@@ -46,7 +46,7 @@ class NamedTensors(Protocol):
         ...
 
 
-class InMemory:
+class MemoryTensors:
     """A state dict.
 
     Args:
@@ -66,20 +66,22 @@ class InMemory:
                 self._tensors[name] = tensor.detach()
             else:
                 self.aliases[name] = stored
-        self.described = {name: Described(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()}
+        self.described = {
+            name: TensorDescription(t.dtype, tuple(t.shape)) for name, t in self._tensors.items()
+        }
 
     def tensor(self, name: str) -> torch.Tensor:
         return self._tensors[name]
 
 
-class Converted:
+class ConvertedTensors:
     """Other tensors with their floating-point values in one data type; integers stay as they are."""
 
     def __init__(self, tensors: NamedTensors, dtype: torch.dtype) -> None:
         self._tensors, self._dtype = tensors, dtype
         self.aliases = tensors.aliases
         self.described = {
-            name: Described(self._of(described.dtype), described.shape)
+            name: TensorDescription(self._of(described.dtype), described.shape)
             for name, described in tensors.described.items()
         }
 
@@ -91,7 +93,7 @@ class Converted:
         return self._dtype if dtype.is_floating_point else dtype
 
 
-class Renamed:
+class RenamedTensors:
     """Some of other tensors, under other names.
 
     Args:
@@ -118,23 +120,23 @@ class Renamed:
         return self._tensors.tensor(self._stored[name])
 
 
-def names_of(tensors: NamedTensors) -> list[str]:
+def list_names(tensors: NamedTensors) -> list[str]:
     """Return every name, also those of tied tensors."""
     return [*tensors.described, *tensors.aliases]
 
 
-def plain_name(name: str) -> str:
+def strip_compiled(name: str) -> str:
     """Return the name without what ``torch.compile`` adds to it, as ``torch.distributed.checkpoint`` does."""
     return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
-def state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
+def read_state_dict(tensors: NamedTensors) -> dict[str, torch.Tensor]:
     """All names and their tensors, tied names sharing one, as ``nn.Module.load_state_dict`` takes it."""
     stored = {name: tensors.tensor(name) for name in tensors.described}
     return stored | {name: stored[first] for name, first in tensors.aliases.items()}
 
 
-def only_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Tensor]:
+def require_tensors(entries: Mapping[str, Any], what: str) -> dict[str, torch.Tensor]:
     """The entries of a state dict.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import BinaryIO
 
-from elastane.runtime.finished.file_set import Write
+from elastane.runtime.finished.file_set import WriteFile
 from elastane.runtime.finished.named_tensors import NamedTensors
 from elastane.runtime.finished.tensor_file import write_tensors
 
@@ -13,7 +13,7 @@ WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 
-def shards_of(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
+def cut_shards(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]]:
     """Cut tensors, in their order, into shards of at most ``most_bytes``; a larger tensor has one of its own.
 
     One empty shard if there is no tensor.
@@ -29,9 +29,9 @@ def shards_of(sizes_bytes: Mapping[str, int], most_bytes: int) -> list[list[str]
     return shards
 
 
-def model_files(
+def plan_model_files(
     tensors: NamedTensors, most_bytes: int, metadata: Mapping[str, str] | None = None
-) -> tuple[dict[str, Write], str]:
+) -> tuple[dict[str, WriteFile], str]:
     """Return what writes each file of the model, by name, and which of them is the marker of the set.
 
     Args:
@@ -41,11 +41,13 @@ def model_files(
     """
     write = partial(write_model_file, tensors, metadata=metadata or {})
     sizes = {name: described.size_bytes for name, described in tensors.described.items()}
-    shards = shards_of(sizes, most_bytes)
+    shards = cut_shards(sizes, most_bytes)
     if len(shards) == 1:
         return {WHOLE: partial(write, shards[0])}, WHOLE
     names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    files: dict[str, Write] = {file: partial(write, shard) for file, shard in zip(names, shards, strict=True)}
+    files: dict[str, WriteFile] = {
+        file: partial(write, shard) for file, shard in zip(names, shards, strict=True)
+    }
     index = {
         "metadata": {"total_size": sum(sizes.values())},
         "weight_map": {name: file for file, shard in zip(names, shards, strict=True) for name in shard},
@@ -69,7 +71,7 @@ def _write_bytes(text: bytes, file: BinaryIO) -> None:
     file.write(text)
 
 
-def outdated(names: Iterable[str]) -> list[str]:
+def list_outdated(names: Iterable[str]) -> list[str]:
     """Of the files in a folder those of a model, markers first."""
     markers = {WHOLE, INDEX}
     shards = (name for name in names if name.startswith("model-") and name.endswith(".safetensors"))

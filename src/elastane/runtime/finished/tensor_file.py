@@ -43,7 +43,7 @@ def write_tensors(
     # Widest first, as the library does: then every tensor is aligned, and can be mapped where it lies.
     order = sorted(names, key=lambda name: (-tensors.described[name].dtype.itemsize, name))
     check_types(tensors, order)
-    file.write(_header(tensors, order, metadata))
+    file.write(_encode_header(tensors, order, metadata))
     file.writelines(raw_bytes(tensors.tensor(name).cpu()) for name in order)
 
 
@@ -62,7 +62,7 @@ def check_types(tensors: NamedTensors, names: Iterable[str]) -> None:
             )
 
 
-def _header(tensors: NamedTensors, order: list[str], metadata: Mapping[str, str]) -> bytes:
+def _encode_header(tensors: NamedTensors, order: list[str], metadata: Mapping[str, str]) -> bytes:
     header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))}
     offset = 0
     for name in order:

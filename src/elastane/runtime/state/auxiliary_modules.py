@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.live_objects import live_objects
-from elastane.runtime.state.marks import Mark, Marker
+from elastane.runtime.state.change_detector import ChangeDetector, ChangeMark
+from elastane.runtime.state.live_objects import find_live_objects
 
 
 class _AuxiliaryModule:
@@ -27,14 +27,14 @@ class _AuxiliaryModule:
         tensors = module.state_dict(keep_vars=True).items()
         # Some entries of a state dict are no tensors, and a lazy one has no memory yet.
         self._tensors = {n: t for n, t in tensors if isinstance(t, torch.Tensor) and not is_lazy(t)}
-        self._marker = Marker()
+        self._marker = ChangeDetector()
         self._before = self._marks()
 
     @property
     def changed(self) -> bool:
         return self._marks() != self._before
 
-    def _marks(self) -> list[Mark]:
+    def _marks(self) -> list[ChangeMark]:
         return [self._marker.mark(name, tensor) for name, tensor in self._tensors.items()]
 
 
@@ -53,7 +53,7 @@ class AuxiliaryModules:
     def find(self) -> None:
         """Find all modules there are when the run begins."""
         mine = {id(module) for module in self._model.modules()}
-        modules = live_objects(nn.Module)
+        modules = find_live_objects(nn.Module)
         parts = {id(part) for module in modules for part in module.children()}
         for module in modules:
             # What wraps the model, or is a part of another module, is no auxiliary of its own.

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from elastane.runtime.state.claims import claim, default_place
+from elastane.runtime.state.gpu_locks import find_lock_directory, lock_gpu
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
@@ -16,7 +16,7 @@ FIXED_WORKSPACE = ":4096:8"
 reproducibility")."""
 
 
-def assign(worker: int) -> None:
+def assign_gpu(worker: int) -> None:
     """Show this process one GPU of those its agent could see, one that no other worker of this machine has.
 
     Must come before anything has touched CUDA. The script's ``"cuda"`` is then a GPU of this worker's;
@@ -24,10 +24,12 @@ def assign(worker: int) -> None:
     """
     count = torch.cuda.device_count()
     if count:
-        os.environ[VISIBLE] = claim(named(count, os.environ.get(VISIBLE)), worker, default_place())
+        os.environ[VISIBLE] = lock_gpu(
+            list_gpu_names(count, os.environ.get(VISIBLE)), worker, find_lock_directory()
+        )
 
 
-def named(count: int, visible: str | None) -> list[str]:
+def list_gpu_names(count: int, visible: str | None) -> list[str]:
     """The GPUs that can be seen, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Args:
@@ -56,16 +58,16 @@ def pin_kernels(device: torch.device) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def described(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
     """The device as far as bits depend on it: equal on every worker, or the worker is refused."""
     if device.type != "cuda":
         return str(torch.backends.cpu.get_cpu_capability())
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     libraries = f"CUDA {torch.version.cuda}, cuDNN {cudnn}"
-    return f"{torch.cuda.get_device_name(device)}; {libraries}; {numerics()}"
+    return f"{torch.cuda.get_device_name(device)}; {libraries}; {describe_numerics()}"
 
 
-def numerics() -> str:
+def describe_numerics() -> str:
     """The choices of this process that kernels of a GPU depend on; TF32 is the script's to choose."""
     choices = {
         "deterministic": torch.are_deterministic_algorithms_enabled(),

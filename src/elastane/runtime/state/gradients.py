@@ -26,8 +26,8 @@ from elastane.api.errors import BadInput
 from elastane.protocol.messages import PartialSum
 from elastane.protocol.tree import Span, find_sibling, find_spans, fold, plan_merges
 from elastane.runtime.exhaustion import runs_script
-from elastane.runtime.state.layout import ModelLayout, Piece, Place
 from elastane.runtime.state.memory import Arena, raw_bytes
+from elastane.runtime.state.model_layout import Extent, ModelLayout, Piece
 from elastane.runtime.state.placement import Carrier
 
 Announce = Callable[[tuple[int, ...]], None]
@@ -262,7 +262,7 @@ class Gradients:
         for number, parameter in enumerate(self.layout.parameters):
             if parameter.grad is not None and parameter.grad is not self._taken[number]:
                 if number in self._touched:
-                    raise _too_late(self.layout.places[number].name)
+                    raise _too_late(self.layout.extents[number].name)
                 self._deliver(number)
         if self._carrier is not None:
             self._carrier.wait()
@@ -283,14 +283,14 @@ class Gradients:
         def accumulated(_parameter: torch.Tensor) -> None:
             if self._pass is None:
                 if self._complete:
-                    raise _too_late(self.layout.places[number].name)
+                    raise _too_late(self.layout.extents[number].name)
                 return  # a backward pass of the script's own: it adds up in .grad
             if self._leaf is None:
                 self._parts[number] += 1
                 return
             if number in self._touched:
                 # Its first part is in a slot already, perhaps announced to its owner.
-                raise _too_late(self.layout.places[number].name)
+                raise _too_late(self.layout.extents[number].name)
             if number in self._in_parts or _current_pass() != self._pass:
                 self._late.add(number)
             else:
@@ -352,7 +352,7 @@ class Gradients:
     def _parameter_views(self, slot: int) -> list[torch.Tensor]:
         while len(self._views) <= slot:
             tensors = self._arenas[len(self._views)].tensors
-            self._views.append([place.view(tensors) for place in self.layout.places])
+            self._views.append([extent.view(tensors) for extent in self.layout.extents])
         return self._views[slot]
 
     # -- sums (reactor thread) -----------------------------------------------------------------------------
@@ -449,9 +449,9 @@ class _Leaf:
         with gradients.lock:
             if gradients.rooted.isdisjoint(self._layout.blocks_of[number]):
                 if self._adding and self._kept is not None:
-                    place = self._layout.places[number]
-                    target = place.flat(gradients._arenas[self._slot].tensors)  # noqa: SLF001
-                    flat = [None if one is None else place.flattened(one) for one in (kept, gradient)]
+                    extent = self._layout.extents[number]
+                    target = extent.flat(gradients._arenas[self._slot].tensors)  # noqa: SLF001
+                    flat = [None if one is None else extent.flattened(one) for one in (kept, gradient)]
                     gradients.add_pair(target, *flat)
                 else:
                     self._write(self._views[number], kept, gradient)
@@ -482,25 +482,25 @@ class _Leaf:
 
     def _write_around(self, number: int, kept: torch.Tensor | None, gradient: torch.Tensor | None) -> None:
         """Some of the parameter's blocks are whole sums already: leave those alone."""
-        place = self._layout.places[number]
+        extent = self._layout.extents[number]
         for block in self._layout.blocks_of[number]:
             for piece in self._layout.pieces[block]:
                 if piece.number == number:
-                    self._write_piece(block, piece, place, kept, gradient)
+                    self._write_piece(block, piece, extent, kept, gradient)
 
     def _write_piece(
         self,
         block: int,
         piece: Piece,
-        place: Place,
+        extent: Extent,
         kept: torch.Tensor | None,
         change: torch.Tensor | None,
     ) -> None:
         if block in self._gradients.rooted:
             return
-        target = place.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
+        target = extent.flat(self._gradients._arenas[self._slot].tensors)  # noqa: SLF001
         cut = slice(piece.start, piece.stop)
-        pair = [None if one is None else place.flattened(one)[cut] for one in (kept, change)]
+        pair = [None if one is None else extent.flattened(one)[cut] for one in (kept, change)]
         write = self._gradients.add_pair if self._adding and self._kept is not None else self._write
         write(target[cut], *pair)
 
@@ -529,9 +529,9 @@ class _Leaf:
         with gradients.lock:
             for block in of_buffers:
                 for piece in self._layout.buffer_pieces[block]:
-                    place = self._layout.buffer_places[piece.number]
+                    extent = self._layout.buffer_extents[piece.number]
                     kept = self._kept.buffers[piece.number] if self._kept is not None else None
-                    self._write_piece(block, piece, place, kept, buffers[piece.number])
+                    self._write_piece(block, piece, extent, kept, buffers[piece.number])
             merged = of_buffers if self._announce is not None else blocks
             for block in merged:
                 self._merge(block)

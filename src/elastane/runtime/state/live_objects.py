@@ -6,7 +6,7 @@ from typing import TypeVar
 Kind = TypeVar("Kind")
 
 
-def live_objects(kind: type[Kind]) -> list[Kind]:
+def find_live_objects(kind: type[Kind]) -> list[Kind]:
     """Return every object of a type, or of one derived from it, that is alive in this process.
 
     Looks at each object's type, not at its class: a proxy may import or warn when it is asked for that.

@@ -29,7 +29,7 @@ class Section(msgspec.Struct, frozen=True):
         return self.elements * self.dtype.itemsize
 
 
-def _views(memory: mmap.mmap, sections: Sequence[Section]) -> tuple[torch.Tensor, ...]:
+def _view_sections(memory: mmap.mmap, sections: Sequence[Section]) -> tuple[torch.Tensor, ...]:
     views, offset = [], 0
     for section in sections:
         views.append(torch.frombuffer(memory, dtype=section.dtype, count=section.elements, offset=offset))
@@ -37,7 +37,7 @@ def _views(memory: mmap.mmap, sections: Sequence[Section]) -> tuple[torch.Tensor
     return tuple(views)
 
 
-def _size(sections: Sequence[Section]) -> int:
+def _count_bytes(sections: Sequence[Section]) -> int:
     return sum(-(-section.nbytes // PAGE) * PAGE for section in sections)
 
 
@@ -55,8 +55,8 @@ class Arena:
 
     def __init__(self, name: str, sections: Sequence[Section]) -> None:
         self.fd = os.memfd_create(f"elastane-{name}")
-        os.ftruncate(self.fd, max(_size(sections), PAGE))
-        self.tensors = _views(mmap.mmap(self.fd, 0), sections)
+        os.ftruncate(self.fd, max(_count_bytes(sections), PAGE))
+        self.tensors = _view_sections(mmap.mmap(self.fd, 0), sections)
         weakref.finalize(self, os.close, self.fd)
 
 
@@ -81,7 +81,7 @@ class PeerArenas:
             # O_RDWR: torch has no read-only tensors. Nobody writes to a peer's arena.
             opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
             try:
-                self._mapped[pid, fd] = _views(mmap.mmap(opened, 0), self._sections)
+                self._mapped[pid, fd] = _view_sections(mmap.mmap(opened, 0), self._sections)
             finally:
                 os.close(opened)
         return self._mapped[pid, fd]

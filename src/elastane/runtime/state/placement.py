@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 import torch
 
-from elastane.runtime.state.layout import ModelLayout
 from elastane.runtime.state.memory import Arena
+from elastane.runtime.state.model_layout import ModelLayout
 
 Sections: TypeAlias = tuple[torch.Tensor, ...]
 View: TypeAlias = Callable[[Sections], torch.Tensor]
@@ -86,7 +86,7 @@ class Mirrored:
         self._sums: Sections | None = None
         # Blocks whose values in the arena are older than those on the device.
         self._stale: set[int] = set()
-        self._aside = _stream(layout.device)
+        self._aside = _open_stream(layout.device)
 
     def _on_device(self, host: Sections) -> Sections:
         """Memory for the parameters' sections; those of buffers are the host's own."""
@@ -152,7 +152,7 @@ class Mirrored:
 Placement: TypeAlias = InPlace | Mirrored
 
 
-def placed(layout: ModelLayout) -> Placement:
+def choose_placement(layout: ModelLayout) -> Placement:
     """In place on the CPU, mirrored elsewhere."""
     return InPlace(layout) if layout.device.type == "cpu" else Mirrored(layout)
 
@@ -170,7 +170,7 @@ class Carrier:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = _stream(device)
+        self._stream = _open_stream(device)
         # One thread: gradients are added in the order in which the backward pass came to them.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="elastane-gradients")
         self._under_way: list[Future[None]] = []
@@ -213,7 +213,7 @@ def _deliver(
         deliver(host)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream | None:
+def _open_stream(device: torch.device) -> torch.cuda.Stream | None:
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

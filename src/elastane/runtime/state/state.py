@@ -14,17 +14,17 @@ from elastane.api.records import Digest
 from elastane.protocol.layout import REST_BLOCK
 from elastane.protocol.messages import RoundOutcome
 from elastane.runtime.links.frames import Buffer, Payload
-from elastane.runtime.state import parcel
 from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
-from elastane.runtime.state.guard import OptimizerGuard
-from elastane.runtime.state.keep import Keep
-from elastane.runtime.state.layout import ModelLayout
-from elastane.runtime.state.marks import content_digest
+from elastane.runtime.state.change_detector import digest_tensor
+from elastane.runtime.state.loss_scaling import LossScaling
 from elastane.runtime.state.memory import raw_bytes
-from elastane.runtime.state.optimizers import Keeper, ShardedOptimizer, WholeOptimizer
+from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.optimizer_guard import OptimizerGuard
+from elastane.runtime.state.optimizer_shards import OptimizerShards, ShardedOptimizer, WholeOptimizer
+from elastane.runtime.state.payload import pack_state, unpack_state
 from elastane.runtime.state.placement import Placement
-from elastane.runtime.state.rest import Rest
-from elastane.runtime.state.scaling import Scaling
+from elastane.runtime.state.replicated_state import ReplicatedState
+from elastane.runtime.state.run_keep import RunKeep
 
 
 class TrainingState:
@@ -57,40 +57,42 @@ class TrainingState:
         *,
         copies: int | None,
         placement: Placement,
-        scaling: Scaling | None = None,
-        keep: Keep | None = None,
+        scaling: LossScaling | None = None,
+        keep: RunKeep | None = None,
     ) -> None:
         self.model = model
         self.copies = copies
         self.layout = layout
         self.scaling = scaling
-        self.keep = Keep() if keep is None else keep
+        self.keep = RunKeep() if keep is None else keep
         self.optimizer = optimizer
         self.placement = placement
         self.arena = placement.arena
         self._move_in()
-        self.keeper: Keeper = (
+        self.shards: OptimizerShards = (
             WholeOptimizer(optimizer, layout)
             if copies is None
             else ShardedOptimizer(optimizer, layout, placement.values)
         )
-        self.units = self.keeper.units + 1
+        self.units = self.shards.units + 1
         self.guard = OptimizerGuard(
             optimizer, lambda other: any(kept is other for kept in self.keep.values()), model
         )
         self.auxiliary_modules = AuxiliaryModules(
             model, lambda: (kept for kept in self.keep.values() if isinstance(kept, nn.Module))
         )
-        self.rest = Rest(model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep)
+        self.rest = ReplicatedState(
+            model, optimizer, layout, scheduler=scheduler, scaling=scaling, keep=self.keep
+        )
 
     def _move_in(self) -> None:
         with torch.no_grad():
-            for parameter, place in zip(self.layout.parameters, self.layout.places, strict=True):
-                view = place.view(self.placement.values)
+            for parameter, extent in zip(self.layout.parameters, self.layout.extents, strict=True):
+                view = extent.view(self.placement.values)
                 view.copy_(parameter)
                 parameter.data = view
             self.placement.computed(range(len(self.layout.blocks)))
-            self._buffers = [place.view(self.arena.tensors) for place in self.layout.buffer_places]
+            self._buffers = [extent.view(self.arena.tensors) for extent in self.layout.buffer_extents]
             # The model works on copies: the arena keeps what was committed, readable at any moment, while a
             # forward pass changes the copies.
             self._working = [module.get_buffer(name) for module, name in self.layout.buffers]
@@ -185,15 +187,17 @@ class TrainingState:
         now = self.versions()
         if now != before:
             changed = next(n for n, (old, new) in enumerate(zip(before, now, strict=True)) if old != new)
-            places = self.layout.places
+            places = self.layout.extents
             raise inside_step_error(places[changed].name if changed < len(places) else "a tensor in run.keep")
 
     def content(self) -> dict[str, str]:
         """Digests of parameters and of what is kept, by name: ``.data`` changes them without a count."""
-        named = {place.name: p for place, p in zip(self.layout.places, self.layout.parameters, strict=True)}
-        kept = {f"run.keep {place}": tensor for place, tensor in enumerate(self.keep.tensors())}
+        named = {
+            extent.name: p for extent, p in zip(self.layout.extents, self.layout.parameters, strict=True)
+        }
+        kept = {f"run.keep {number}": tensor for number, tensor in enumerate(self.keep.tensors())}
         return {
-            name: content_digest(tensor) for name, tensor in (named | kept).items()
+            name: digest_tensor(tensor) for name, tensor in (named | kept).items()
         } | self.rest.untrained.digests()
 
     # -- one virtual rank ----------------------------------------------------------------------------------
@@ -216,9 +220,9 @@ class TrainingState:
         Args:
             spare: sections of an arena nobody uses now, all zeros; they are zeros again afterwards.
         """
-        if isinstance(self.keeper, WholeOptimizer):
+        if isinstance(self.shards, WholeOptimizer):
             with self.guard.stepping():
-                self.keeper.rehearse(self.placement.values, self.placement.spare(spare))
+                self.shards.rehearse(self.placement.values, self.placement.spare(spare))
 
     def no_changes(self) -> list[torch.Tensor]:
         """What a virtual rank without samples adds to the buffers."""
@@ -249,13 +253,13 @@ class TrainingState:
                 have moved, and the schedule go on, as they do in a loop with a ``GradScaler``.
         """
         if skipped:
-            self.keeper.skip(held)
+            self.shards.skip(held)
         else:
             untouched = frozenset(outcome.untouched)
-            gradients = self.placement.gradients(sums, self.keeper.blocks_of(held))
+            gradients = self.placement.gradients(sums, self.shards.blocks_of(held))
             with self.guard.stepping():
-                self.keeper.apply(gradients, held, untouched, scale)
-            self.placement.computed(self.keeper.blocks_of(held))
+                self.shards.apply(gradients, held, untouched, scale)
+            self.placement.computed(self.shards.blocks_of(held))
         self._apply_buffers(sums, held, virtual_ranks)
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
@@ -265,7 +269,7 @@ class TrainingState:
 
     def _apply_buffers(self, sums: tuple[torch.Tensor, ...], held: frozenset[int], count: int) -> None:
         for number, block in enumerate(self.layout.blocks):
-            if not self.layout.is_buffers(number) or not self.keeper.keeps_buffers(number, held):
+            if not self.layout.is_buffers(number) or not self.shards.keeps_buffers(number, held):
                 continue
             values = self.layout.block(self.arena.tensors, number)
             change = sums[block.section][block.start : block.stop]
@@ -286,8 +290,8 @@ class TrainingState:
         block = self.layout.blocks[number]
         for piece in self.layout.buffer_pieces[number]:
             if self.layout.buffer_dtypes[piece.number] == torch.bool:
-                place = self.layout.buffer_places[piece.number]
-                start = place.start + piece.start
+                extent = self.layout.buffer_extents[piece.number]
+                start = extent.start + piece.start
                 cut = slice(start - block.start, start - block.start + piece.stop - piece.start)
                 values = self.layout.block(self.arena.tensors, number)[cut]
                 values.copy_(torch.where(change[cut] == 0, values, (change[cut] > 0).to(values.dtype)))
@@ -297,7 +301,7 @@ class TrainingState:
     def show(self, units: Iterable[int]) -> None:
         """Have the arena hold the values of these units; before anything reads them there."""
         with self.placement.aside():
-            self.placement.show(self.keeper.blocks_of(units))
+            self.placement.show(self.shards.blocks_of(units))
 
     def taken(self, unit: int) -> None:
         """The arena has new values of this unit: have the model use them."""
@@ -305,7 +309,7 @@ class TrainingState:
             self.placement.taken(partial(self.unit_values, unit))
 
     def pack(self, values: Iterable[int], states: Iterable[int]) -> list[Buffer]:
-        """Units as a parcel: values of some, optimizer state of others."""
+        """Pack the values of some units and the optimizer state of others."""
         values = tuple(values)
         self.show(values)
         tensors: dict[str, torch.Tensor] = {}
@@ -321,7 +325,7 @@ class TrainingState:
                 tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
         for unit in states:
             if unit != self.units - 1:
-                for key, entry in self.keeper.state_of(unit).items():
+                for key, entry in self.shards.state_of(unit).items():
                     if isinstance(entry, torch.Tensor):
                         # A counter of an optimizer on a device may be on the host, and must be there again.
                         kind = "state" if entry.device == self.layout.device else "host"
@@ -329,12 +333,12 @@ class TrainingState:
                     else:
                         plain[f"state/{unit}/{key}"] = entry
         with self.placement.aside():
-            return parcel.pack(tensors, plain)
+            return pack_state(tensors, plain)
 
     @torch.no_grad()
     def unpack(self, payload: Payload) -> None:
         """Take over what `pack` made of another worker's state."""
-        tensors, plain = parcel.unpack(payload)
+        tensors, plain = unpack_state(payload)
         states: dict[int, dict[str, Any]] = {}
         # Copies: the rest of the state keeps some of them, and the payload is freed.
         extra = {
@@ -355,7 +359,7 @@ class TrainingState:
                 self.rest.take(entry, extra)
         with self.placement.aside():
             for unit, state in states.items():
-                self.keeper.set_state(unit, state)
+                self.shards.set_state(unit, state)
             self.placement.complete()
 
     def _placed(self, entry: object, kind: str) -> object:
@@ -368,11 +372,11 @@ class TrainingState:
     @property
     def nbytes(self) -> int:
         """About the size of all of it, in bytes: values, and twice as much optimizer state, as Adam's."""
-        return sum(section.nbytes for section in self.layout.sections) + sum(self.keeper.unit_bytes)
+        return sum(section.nbytes for section in self.layout.sections) + sum(self.shards.unit_bytes)
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """The values of a unit, 1-D, in an arena of this layout."""
-        return self.keeper.unit_values(unit, tensors)
+        return self.shards.unit_values(unit, tensors)
 
     # -- digests -------------------------------------------------------------------------------------------
 
@@ -383,7 +387,7 @@ class TrainingState:
             self.placement.show((block,))
             values.update(raw_bytes(self.layout.block(self.arena.tensors, block)))
             for piece in self.layout.pieces[block]:
-                for key, entry in sorted(self.keeper.piece_state(block, piece).items()):
+                for key, entry in sorted(self.shards.piece_state(block, piece).items()):
                     states.update(key.encode())
                     states.update(
                         raw_bytes(entry) if isinstance(entry, torch.Tensor) else repr(entry).encode()
@@ -400,7 +404,7 @@ def inside_step_error(name: str) -> BadInput:
     )
 
 
-def digest_of(blocks: Mapping[int, tuple[str, str]]) -> Digest:
+def combine_digests(blocks: Mapping[int, tuple[str, str]]) -> Digest:
     """The digest of the whole state, from those of all its blocks and of what lies beside them.
 
     See `TrainingState.digest` and `TrainingState.rest_digest`.

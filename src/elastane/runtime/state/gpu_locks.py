@@ -20,7 +20,7 @@ _held: list[int] = []
 logger = logging.getLogger(__name__)
 
 
-def default_place() -> Path:
+def find_lock_directory() -> Path:
     """Return where this process claims: with the jobs of all users if a controller says so, else by itself.
 
     Jobs of one cluster may run as different users and share the machine's GPUs.
@@ -29,7 +29,7 @@ def default_place() -> Path:
     return Path(shared) if shared else Path(tempfile.gettempdir()) / f"elastane-gpus-{os.getuid()}"
 
 
-def claim(names: Sequence[str], worker: int, place: Path) -> str:
+def lock_gpu(names: Sequence[str], worker: int, place: Path) -> str:
     """Claim one GPU for this process among all runs and jobs of this machine: a free one if there is one.
 
     Where there is none, or where nobody can claim any, workers share in turn.
@@ -49,7 +49,7 @@ def claim(names: Sequence[str], worker: int, place: Path) -> str:
     try:
         for at in range(len(names)):
             name = names[(worker + at) % len(names)]
-            if _claim_file(name.replace("/", "_"), folder):
+            if _lock_file(name.replace("/", "_"), folder):
                 return name
         return turn
     finally:
@@ -75,7 +75,7 @@ def _open_folder(place: Path) -> int:
     return folder
 
 
-def _claim_file(name: str, folder: int) -> bool:
+def _lock_file(name: str, folder: int) -> bool:
     try:
         descriptor = _open_file(name, folder)
     except OSError:

@@ -1,22 +1,22 @@
-"""What storage refused, in our words; the one place where foreign errors become ours."""
+"""Translation of the errors of file systems into `StorageError`; nothing else translates them."""
 
 import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from elastane.api.errors import ElastaneError, NoSuchFile, StorageError, StorageFull, Unreadable
+from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, StorageError, StorageFull, Unreadable
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def refusals(action: str, where: str) -> Iterator[None]:
+def translate_errors(action: str, where: str) -> Iterator[None]:
     """Turn any error of a file system into a `StorageError`.
 
     Args:
-        action: what is being done, ``write``.
-        where: to which file.
+        action: verb of the operation, ``write``.
+        where: the file or directory.
 
     Raises:
         StorageError: or one of its kinds.
@@ -26,8 +26,8 @@ def refusals(action: str, where: str) -> Iterator[None]:
     except ElastaneError:
         raise
     except OSError as error:
-        raise _told(action, where, error) from error
-    # fsspec's file systems let through whatever their client libraries raise: botocore, aiohttp, google.
+        raise _to_storage_error(action, where, error) from error
+    # fsspec passes on every exception of its client libraries: botocore, aiohttp, google.
     except Exception as error:
         raise StorageError(
             f"cannot {action} {where}: {type(error).__name__}: {error}",
@@ -35,7 +35,7 @@ def refusals(action: str, where: str) -> Iterator[None]:
         ) from error
 
 
-def _told(action: str, where: str, error: OSError) -> StorageError:
+def _to_storage_error(action: str, where: str, error: OSError) -> StorageError:
     why = os.strerror(error.errno) if error.errno else f"{type(error).__name__}: {error}"
     what = f"cannot {action} {where}: {why}"
     if isinstance(error, FileNotFoundError):
@@ -43,5 +43,14 @@ def _told(action: str, where: str, error: OSError) -> StorageError:
     if error.errno in FULL:
         return StorageFull(what, do="free some space there, or keep fewer checkpoints")
     if error.errno == errno.EIO:
-        return Unreadable(what, means="the medium failed", do="look at the kernel's log of that disk")
+        return Unreadable(what, means="the disk failed", do="look for this disk in the kernel log: dmesg")
     return StorageError(what, do="check that the storage can be reached and may be written")
+
+
+def missing_file_system_error(url: str, error: Exception) -> BadInput:
+    """Return the error for a URL whose file system is not installed."""
+    is_s3 = url.startswith(("s3:", "s3a:"))
+    return BadInput(
+        f"no file system for {url}: {error}",
+        do="pip install 'elastane[s3]'" if is_s3 else "install the fsspec file system of that URL",
+    )

@@ -10,21 +10,28 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
-from elastane.runtime.state.attributes import Attributes, Key, set_attributes
-from elastane.runtime.state.keep import Keep
-from elastane.runtime.state.layout import ModelLayout
-from elastane.runtime.state.live_objects import live_objects
-from elastane.runtime.state.marks import content_digest
-from elastane.runtime.state.plain import digest_of_text, join_tensors, restored, said, split, text
-from elastane.runtime.state.scaling import Scaling
-from elastane.runtime.state.shared import SharedState
-from elastane.runtime.state.untrained import Untrained
+from elastane.runtime.state.change_detector import digest_tensor
+from elastane.runtime.state.json_state import (
+    digest_text,
+    join_tensors,
+    restore_types,
+    split_tensors,
+    to_json,
+    to_json_text,
+)
+from elastane.runtime.state.live_objects import find_live_objects
+from elastane.runtime.state.loss_scaling import LossScaling
+from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.module_attributes import Key, ModuleAttributes, set_attributes
+from elastane.runtime.state.run_keep import RunKeep
+from elastane.runtime.state.shared_optimizer_state import SharedOptimizerState
+from elastane.runtime.state.untrained_tensors import UntrainedTensors
 
 UNTRAINED = "untrained"
 """In the rest of the state: untrained tensors that the script has changed."""
 
 
-class Rest:
+class ReplicatedState:
     """The rest of the state, the same on every worker.
 
     Args:
@@ -48,21 +55,21 @@ class Rest:
         layout: ModelLayout,
         *,
         scheduler: LRScheduler | None,
-        scaling: Scaling | None,
-        keep: Keep,
+        scaling: LossScaling | None,
+        keep: RunKeep,
     ) -> None:
         self._model, self._modules = model, tuple(model.modules())
         self._optimizer, self._scheduler, self._scaling = optimizer, scheduler, scaling
         self._keep, self._parameters = keep, layout.parameters
-        self._shared = SharedState(optimizer)
-        self.untrained = Untrained(model, layout)
+        self._shared = SharedOptimizerState(optimizer)
+        self.untrained = UntrainedTensors(model, layout)
         self.metrics: dict[str, float] = {}
         self.recorded = ""
         self._schedule_place = ""
         self._flags = self._current_flags()
         self._groups_before = ""
         # Plain attributes of modules as the script made them, and those that a forward pass sets by itself.
-        self._attributes = Attributes(model)
+        self._attributes = ModuleAttributes(model)
         self._excluded: frozenset[Key] = frozenset()
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -80,10 +87,10 @@ class Rest:
             "metrics": self.metrics.copy(),
             "recorded": self.recorded,
             "attributes": [
-                [*key, split(value, f"attributes.{key[0]}.{key[1]}", tensors)]
+                [*key, split_tensors(value, f"attributes.{key[0]}.{key[1]}", tensors)]
                 for key, value in self._changed_attributes().items()
             ],
-            UNTRAINED: split(self.untrained.changed_tensors(), UNTRAINED, tensors),
+            UNTRAINED: split_tensors(self.untrained.changed_tensors(), UNTRAINED, tensors),
         }
         kept, kept_tensors = self._keep.describe()
         shared, shared_tensors = self._shared.describe()
@@ -109,7 +116,7 @@ class Rest:
             "requires_grad": _flags(self._flags[1]),
         }
         try:
-            return said(plain)  # type: ignore[no-any-return]
+            return to_json(plain)  # type: ignore[no-any-return]
         except TypeError as error:
             raise BadInput(
                 f"a hyperparameter or schedule cannot be given to a joining worker: {error}",
@@ -118,7 +125,7 @@ class Rest:
             ) from error
 
     def _changed_attributes(self) -> dict[Key, Any]:
-        changed = Attributes(self._model).changed(since=self._attributes)
+        changed = ModuleAttributes(self._model).changed(since=self._attributes)
         return {key: value for key, value in changed.items() if key not in self._excluded}
 
     def take(self, rest: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -128,9 +135,9 @@ class Rest:
                 if isinstance(group.get(key), torch.Tensor):
                     group[key].fill_(value)
                 else:
-                    group[key] = restored(group.get(key), value)
+                    group[key] = restore_types(group.get(key), value)
         if self._scheduler is not None and rest["schedule"] is not None:
-            self._scheduler.load_state_dict(restored(self._scheduler.state_dict(), rest["schedule"]))
+            self._scheduler.load_state_dict(restore_types(self._scheduler.state_dict(), rest["schedule"]))
             self.remember_schedule()
         if self._scaling is not None and rest["scaler"] is not None:
             self._scaling.scaler.load_state_dict(rest["scaler"])
@@ -157,20 +164,20 @@ class Rest:
         plain = self._plain()
         names = {"groups": "hyperparameters", "schedule": "the schedule", "scaler": "the scaler"}
         names |= {"requires_grad": "requires_grad", "training": "modules in training mode"}
-        found = {name: digest_of_text(text(plain[key])) for key, name in names.items()}
+        found = {name: digest_text(to_json_text(plain[key])) for key, name in names.items()}
         recorded = {"what run.log or run.artifact was given": self.recorded} if self.recorded else {}
         return found | {"run.keep": self._keep.digest()} | recorded
 
     def digest(self) -> tuple[str, str]:
         """Digests of the tensors that no block holds, and of state that all parameters share."""
         kept = self._keep.describe()[1]
-        values = {f"keep/{name}": content_digest(tensor) for name, tensor in kept.items()}
+        values = {f"keep/{name}": digest_tensor(tensor) for name, tensor in kept.items()}
         values |= self.untrained.digests()
         shared, tensors = self._shared.describe()
-        states = [text(shared), *(content_digest(tensor) for tensor in tensors.values())]
+        states = [to_json_text(shared), *(digest_tensor(tensor) for tensor in tensors.values())]
         if not values and not tensors and not shared["attributes"]:
             return "", ""
-        return digest_of_text(text(values)), digest_of_text(text(states))
+        return digest_text(to_json_text(values)), digest_text(to_json_text(states))
 
     # -- what a script may not do to it ------------------------------------------------------------------
 
@@ -208,7 +215,7 @@ class Rest:
         return [m.training for m in self._modules], [p.requires_grad for p in self._parameters]
 
     def _groups_text(self) -> str:
-        return text([{**group, "params": None} for group in self._optimizer.param_groups])
+        return to_json_text([{**group, "params": None} for group in self._optimizer.param_groups])
 
     @runs_script
     def step_schedule(self) -> None:
@@ -237,7 +244,7 @@ class Rest:
         """Where the schedule stands that the run steps; empty without one."""
         if self._scheduler is None or isinstance(self._scheduler, ReduceLROnPlateau):
             return ""
-        return text(self._scheduler.state_dict())
+        return to_json_text(self._scheduler.state_dict())
 
     def find_schedules(self) -> None:
         """Find schedules of the optimizer that the run does not know.
@@ -245,7 +252,7 @@ class Rest:
         Raises:
             BadInput: there is one.
         """
-        found = live_objects(LRScheduler)
+        found = find_live_objects(LRScheduler)
         mine = [some for some in found if getattr(some, "optimizer", None) is self._optimizer]
         known = [self._scheduler, *(kept for kept in self._keep.values() if isinstance(kept, LRScheduler))]
         # Parts of a schedule refer to the optimizer as the whole does.

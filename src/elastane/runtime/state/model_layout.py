@@ -24,7 +24,7 @@ WIDENED = {
 """Types of buffers that are too narrow to sum changes in, and the type that they are summed and kept in."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Extent(msgspec.Struct, frozen=True):
     """One tensor of the model: elements ``[start, stop)`` of a section, in its own memory order.
 
     Args:
@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True):
         return tensors[self.section].as_strided(self.shape, self.stride, self.start)
 
     def flattened(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of this shape, 1-D, in this place's memory order; a view where it can be."""
+        """A tensor of this shape, 1-D, in the extent's memory order; a view where it can be."""
         if tensor.stride() == self.stride:
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
         dense = torch.empty(tensor.numel(), dtype=tensor.dtype, device=tensor.device)
@@ -68,13 +68,13 @@ class Piece(msgspec.Struct, frozen=True):
     stop: int
 
 
-def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+def _find_device(optimizer: torch.optim.Optimizer) -> torch.device:
     """That of the first trained parameter; all others must be there too."""
     trained = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
     return next((parameter.device for parameter in trained), torch.device("cpu"))
 
 
-def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+def _compute_stride(tensor: torch.Tensor) -> tuple[int, ...]:
     """The tensor's own strides when it has no gaps (contiguous, channels last), else contiguous ones."""
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d]), reverse=True)
     expected = 1
@@ -85,11 +85,11 @@ def _dense_stride(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride())
 
 
-def _pieces(block: Block, places: list[Place]) -> Iterator[Piece]:
-    for number, place in enumerate(places):
-        start, stop = max(place.start, block.start), min(place.stop, block.stop)
-        if place.section == block.section and start < stop:
-            yield Piece(number, start - place.start, stop - place.start)
+def _cut_pieces(block: Block, extents: list[Extent]) -> Iterator[Piece]:
+    for number, extent in enumerate(extents):
+        start, stop = max(extent.start, block.start), min(extent.stop, block.stop)
+        if extent.section == block.section and start < stop:
+            yield Piece(number, start - extent.start, stop - extent.start)
 
 
 class ModelLayout:
@@ -102,10 +102,10 @@ class ModelLayout:
     Attributes:
         device: of all trained parameters and carried buffers.
         parameters: trained parameters, in order; tied ones once.
-        places: where each lies.
+        extents: where each lies.
         groups: the parameter group of each.
         buffers: ``(module, name)`` of every buffer that training may change.
-        buffer_places: where each lies.
+        buffer_extents: where each lies.
         sections: of parameters and buffers.
         parameter_sections: how many of them are of parameters.
         blocks: fixed slices of the sections.
@@ -117,17 +117,17 @@ class ModelLayout:
         _refuse_lazy(model)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._modules = dict(model.named_modules())
-        self._structure = _structure(self._modules.values())
-        self.device = _device_of(optimizer)
+        self._structure = _describe_structure(self._modules.values())
+        self.device = _find_device(optimizer)
         self.sections: list[Section] = []
         self.parameters: list[nn.Parameter] = []
-        self.places: list[Place] = []
+        self.extents: list[Extent] = []
         self.groups: list[int] = []
         self._place_parameters(names, optimizer)
         self.parameter_sections = len(self.sections)
         self.buffers: list[tuple[nn.Module, str]] = []
         self.buffer_dtypes: list[torch.dtype] = []
-        self.buffer_places: list[Place] = []
+        self.buffer_extents: list[Extent] = []
         self._place_buffers(model)
         trained = {id(parameter) for parameter in self.parameters}
         self.frozen = [p for p in names if id(p) not in trained]
@@ -135,8 +135,8 @@ class ModelLayout:
         self._frozen_in_groups = [(names.get(p, "?"), p) for p in in_groups if not p.requires_grad]
         self._groups = [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
         self.blocks: tuple[Block, ...] = cut_blocks([section.elements for section in self.sections])
-        self.pieces = tuple(tuple(_pieces(block, self.places)) for block in self.blocks)
-        self.buffer_pieces = tuple(tuple(_pieces(block, self.buffer_places)) for block in self.blocks)
+        self.pieces = tuple(tuple(_cut_pieces(block, self.extents)) for block in self.blocks)
+        self.buffer_pieces = tuple(tuple(_cut_pieces(block, self.buffer_extents)) for block in self.blocks)
         self.blocks_of = self._blocks_of_parameters()
 
     def _place_parameters(self, names: dict[nn.Parameter, str], optimizer: torch.optim.Optimizer) -> None:
@@ -146,7 +146,7 @@ class ModelLayout:
                 if parameter.requires_grad:
                     by_dtype.setdefault(parameter.dtype, []).append(parameter)
             for dtype, parameters in by_dtype.items():
-                place = 0
+                start = 0
                 for parameter in parameters:
                     self._check_device("parameter", names.get(parameter, "?"), parameter)
                     if parameter not in names:
@@ -155,14 +155,14 @@ class ModelLayout:
                             means="Elastane could not give it to a worker that joins",
                             do="pass the module that holds every trained parameter to run.prepare",
                         )
-                    stop = place + parameter.numel()
+                    stop = start + parameter.numel()
                     self.parameters.append(parameter)
                     self.groups.append(number)
-                    shape, stride = tuple(parameter.shape), _dense_stride(parameter)
+                    shape, stride = tuple(parameter.shape), _compute_stride(parameter)
                     section = len(self.sections)
-                    self.places.append(Place(names[parameter], section, place, stop, shape, stride))
-                    place = stop
-                self.sections.append(Section(dtype, place))
+                    self.extents.append(Extent(names[parameter], section, start, stop, shape, stride))
+                    start = stop
+                self.sections.append(Section(dtype, start))
         if not self.parameters:
             raise BadInput(
                 "the optimizer trains no parameter",
@@ -188,16 +188,16 @@ class ModelLayout:
                 self._check_device("buffer", full, buffer)
                 by_dtype.setdefault(kept_as, []).append((module, name, full))
         for dtype, buffers in by_dtype.items():
-            place = 0
+            start = 0
             for module, name, full in buffers:
                 buffer = module.get_buffer(name)
-                stop = place + buffer.numel()
-                shape, stride = tuple(buffer.shape), _dense_stride(buffer)
+                stop = start + buffer.numel()
+                shape, stride = tuple(buffer.shape), _compute_stride(buffer)
                 self.buffers.append((module, name))
                 self.buffer_dtypes.append(buffer.dtype)
-                self.buffer_places.append(Place(full, len(self.sections), place, stop, shape, stride))
-                place = stop
-            self.sections.append(Section(dtype, place))
+                self.buffer_extents.append(Extent(full, len(self.sections), start, stop, shape, stride))
+                start = stop
+            self.sections.append(Section(dtype, start))
 
     def _check_device(self, kind: str, name: str, tensor: torch.Tensor) -> None:
         if tensor.device.type not in TRAINED_ON:
@@ -244,10 +244,10 @@ class ModelLayout:
             BadInput: parameters were moved, unfrozen, or given to other groups of the optimizer.
         """
         # Whatever comes or goes in a module shows in the module that has it.
-        structure = _structure(self._modules.values())
+        structure = _describe_structure(self._modules.values())
         if structure != self._structure:
-            places = zip(self._modules, structure, self._structure, strict=True)
-            path = next(path for path, now, then in places if now != then)
+            extents = zip(self._modules, structure, self._structure, strict=True)
+            path = next(path for path, now, then in extents if now != then)
             raise BadInput(
                 f"{path or 'the model'} has other parameters, modules or buffers than in run.prepare",
                 means="what is trained is laid out by run.prepare; what has come since prepare would not be",
@@ -255,9 +255,9 @@ class ModelLayout:
             )
         starts = [section.data_ptr() for section in values[: self.parameter_sections]]
         moved = [
-            place.name
-            for parameter, place in zip(self.parameters, self.places, strict=True)
-            if parameter.data_ptr() != starts[place.section] + place.start * parameter.element_size()
+            extent.name
+            for parameter, extent in zip(self.parameters, self.extents, strict=True)
+            if parameter.data_ptr() != starts[extent.section] + extent.start * parameter.element_size()
         ]
         if moved:
             raise BadInput(
@@ -283,8 +283,8 @@ class ModelLayout:
     def digest(self) -> str:
         """SHA-256 of names, shapes, data types and block borders, and of the values nobody trains."""
         described = [
-            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.places),
-            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_places),
+            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.extents),
+            *((p.name, p.shape, str(self.sections[p.section].dtype)) for p in self.buffer_extents),
             *((b.section, b.start, b.stop) for b in self.blocks),
         ]
         digest = hashlib.sha256(repr(described).encode())
@@ -303,7 +303,7 @@ def _refuse_lazy(model: nn.Module) -> None:
             )
 
 
-def _structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
+def _describe_structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
     """Parameters, modules and persistent buffers of each module: what a script may not exchange."""
     return [
         (
@@ -318,7 +318,7 @@ def _structure(modules: Iterable[nn.Module]) -> list[tuple[int, ...]]:
 def check_dense(layout: ModelLayout) -> None:
     """Places tile their sections; a mistake here would train the wrong elements, silently."""
     for section in range(len(layout.sections)):
-        places = [p for p in (*layout.places, *layout.buffer_places) if p.section == section]
-        borders = [(p.start, p.stop) for p in places]
+        extents = [p for p in (*layout.extents, *layout.buffer_extents) if p.section == section]
+        borders = [(p.start, p.stop) for p in extents]
         if any(left[1] != right[0] for left, right in pairwise(borders)):
             raise AssertionError(f"section {section} has gaps: {borders}")

@@ -10,14 +10,14 @@ from elastane.api.checkpoints import MANIFEST, Damage, Manifest
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.printable import one_line
 from elastane.runtime.finished.adapters import Adapter
-from elastane.runtime.finished.model_texts import texts_of
-from elastane.runtime.state.optimizers import ELEMENTWISE
+from elastane.runtime.finished.model_texts import read_model_texts
+from elastane.runtime.state.optimizer_shards import ELEMENTWISE
 from elastane.runtime.state.state import TrainingState
 
 KEY = "outline"
 
 
-class Outline(msgspec.Struct, frozen=True, kw_only=True):
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """In a manifest's ``plain`` under `KEY`.
 
     Args:
@@ -45,7 +45,7 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(self.carried) & frozenset(name for group in self.groups for name in group)
 
 
-def outline_of(state: TrainingState, adapter: Adapter | None) -> Outline:
+def describe_model(state: TrainingState, adapter: Adapter | None) -> ModelDescription:
     """Describe a model in training.
 
     Args:
@@ -54,21 +54,21 @@ def outline_of(state: TrainingState, adapter: Adapter | None) -> Outline:
     """
     names = {parameter: name for name, parameter in state.model.named_parameters()}
     layout = state.layout
-    return Outline(
+    return ModelDescription(
         names=tuple(state.model.state_dict()),
-        carried=tuple(place.name for place in (*layout.places, *layout.buffer_places)),
+        carried=tuple(extent.name for extent in (*layout.extents, *layout.buffer_extents)),
         groups=tuple(
             tuple(names.get(parameter, "") for parameter in group["params"])
             for group in state.optimizer.param_groups
         ),
         optimizer=type(state.optimizer).__name__,
-        texts={name: text.decode() for name, text in texts_of(state.model, adapter).items()},
+        texts={name: text.decode() for name, text in read_model_texts(state.model, adapter).items()},
         adapter={} if adapter is None else dict(adapter.names),
         adapter_problem="" if adapter is None else adapter.problem,
     )
 
 
-def read_outline(manifest: Manifest) -> Outline:
+def read_model_description(manifest: Manifest) -> ModelDescription:
     """What a checkpoint says.
 
     Raises:
@@ -82,13 +82,13 @@ def read_outline(manifest: Manifest) -> Outline:
             do="load it with torch.distributed.checkpoint",
         )
     try:
-        return msgspec.convert(manifest.plain[KEY], type=Outline)
+        return msgspec.convert(manifest.plain[KEY], type=ModelDescription)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
         why = f"its outline cannot be read: {one_line(str(error))}"
         raise Damaged(manifest.name, (Damage(MANIFEST, why),)) from error
 
 
-def stand_in(outline: Outline, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:
+def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A model and an optimizer with the state that a checkpoint has, by name, shape and place; no values yet.
 
     Neither can compute anything. They can be given to a `TrainingState` to be restored.
@@ -102,17 +102,17 @@ def stand_in(outline: Outline, manifest: Manifest) -> tuple[nn.Module, torch.opt
         fact = facts[f"model.{name}"]
         empty = torch.empty_strided(fact.shape, fact.stride, dtype=getattr(torch, fact.dtype))
         path, _, last = name.rpartition(".")
-        module = _module_at(model, path)
+        module = _find_module(model, path)
         if name in trained:
             tensors[name] = nn.Parameter(empty)
             module.register_parameter(last, tensors[name])
         else:
             module.register_buffer(last, empty)
     groups = [{"params": [tensors[name] for name in group if name in tensors]} for group in outline.groups]
-    return model, _optimizer(outline.optimizer, groups)
+    return model, _build_optimizer(outline.optimizer, groups)
 
 
-def _optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _build_optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """Of the class that is named if its state may be cut into blocks; of others any will do."""
     for kind in ELEMENTWISE:  # all of them need no more than their groups
         if kind.__name__ == name:
@@ -120,7 +120,7 @@ def _optimizer(name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer
     return torch.optim.Optimizer(groups, {})
 
 
-def _module_at(model: nn.Module, path: str) -> nn.Module:
+def _find_module(model: nn.Module, path: str) -> nn.Module:
     for name in path.split(".") if path else ():
         if name not in model._modules:  # noqa: SLF001 - torch has no accessor
             model.add_module(name, nn.Module())

@@ -18,8 +18,8 @@ from elastane.runtime.state.memory import raw_bytes
 LENGTH_BYTES = 8
 
 
-def pack(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> list[Buffer]:
-    """The pieces of a parcel, in order.
+def pack_state(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> list[Buffer]:
+    """Return the pieces of a payload, in order.
 
     Args:
         tensors: of any data type, dense.
@@ -35,11 +35,11 @@ def pack(tensors: Mapping[str, torch.Tensor], plain: Mapping[str, Any]) -> list[
     return [len(header).to_bytes(LENGTH_BYTES, "little") + header, *views]
 
 
-def unpack(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def unpack_state(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Tensors, as views of the payload, and plain values.
 
     Raises:
-        Malformed: `pack` has not made this.
+        Malformed: `pack_state` has not made this.
     """
     try:
         return _unpack(payload)

@@ -15,9 +15,9 @@ from torch import optim
 
 from elastane.api.errors import BadInput
 from elastane.runtime.exhaustion import runs_script
-from elastane.runtime.state.layout import ModelLayout, Piece, Place
+from elastane.runtime.state.model_layout import Extent, ModelLayout, Piece
 from elastane.runtime.state.placement import Sections
-from elastane.runtime.state.shared import RefusedState, SharedState
+from elastane.runtime.state.shared_optimizer_state import RefusedState, SharedOptimizerState
 
 ELEMENTWISE: tuple[type[optim.Optimizer], ...] = (
     optim.ASGD,
@@ -39,7 +39,7 @@ def is_of_torch(optimizer: optim.Optimizer) -> bool:
     return type(optimizer).__module__.partition(".")[0] == "torch"
 
 
-def _refuse_misfits(optimizer: optim.Optimizer) -> None:
+def _refuse_unsupported(optimizer: optim.Optimizer) -> None:
     if isinstance(optimizer, optim.LBFGS):
         raise BadInput(
             "LBFGS evaluates the loss several times a step",
@@ -54,7 +54,7 @@ def _refuse_misfits(optimizer: optim.Optimizer) -> None:
         )
 
 
-def _into(spare: object, entry: object, parameter: torch.Tensor) -> object:
+def _copy_into(spare: object, entry: object, parameter: torch.Tensor) -> object:
     """The entry, in memory that is there already if it fits."""
     if not isinstance(entry, torch.Tensor):
         return entry
@@ -72,12 +72,12 @@ def _fits(entry: object, parameter: torch.Tensor) -> bool:
     return isinstance(entry, torch.Tensor) and entry.shape == parameter.shape and entry.dim() > 0
 
 
-def _memory_of(dense: torch.Tensor) -> torch.Tensor:
+def _flatten(dense: torch.Tensor) -> torch.Tensor:
     """All elements of a dense tensor, 1-D, in memory order."""
     return dense.as_strided((dense.numel(),), (1,), dense.storage_offset())
 
 
-class Keeper(Protocol):
+class OptimizerShards(Protocol):
     """Who keeps the optimizer state, whole or in blocks; a unit is the smallest piece of it that moves."""
 
     units: int
@@ -117,7 +117,7 @@ class Keeper(Protocol):
         """Whether that state has an element for each of the piece."""
         ...
 
-    def pieces_of(self, unit: int) -> list[tuple[Place, Piece]]:
+    def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
         """What of the model's tensors a unit is."""
         ...
 
@@ -146,12 +146,12 @@ class WholeOptimizer:
     """Every worker keeps everything; a unit is a parameter."""
 
     def __init__(self, optimizer: optim.Optimizer, layout: ModelLayout) -> None:
-        _refuse_misfits(optimizer)
+        _refuse_unsupported(optimizer)
         self._optimizer = optimizer
         self._layout = layout
         self.units = len(layout.parameters)
         self._views: list[torch.Tensor] | None = None
-        self.shared = SharedState(optimizer)
+        self.shared = SharedOptimizerState(optimizer)
         self._spare: dict[torch.Tensor, dict[str, Any]] = {}
 
     @property
@@ -165,7 +165,7 @@ class WholeOptimizer:
     ) -> None:
         """One step of the user's optimizer, with views of the sums as gradients."""
         if self._views is None:
-            self._views = [place.view(sums) for place in self._layout.places]
+            self._views = [extent.view(sums) for extent in self._layout.extents]
         if len(held) > self.units:
             self._spare.clear()
         due = [n for n in range(self.units) if n in held and n not in untouched]
@@ -190,9 +190,9 @@ class WholeOptimizer:
         kept = [tensor.clone() for tensor in values]
         for group in self._optimizer.param_groups:
             group.update({key: 0.0 for key in ("lr", "weight_decay") if isinstance(group.get(key), float)})
-        for parameter, place in zip(self._layout.parameters, self._layout.places, strict=True):
+        for parameter, extent in zip(self._layout.parameters, self._layout.extents, strict=True):
             if parameter.requires_grad:
-                parameter.grad = place.view(spare)
+                parameter.grad = extent.view(spare)
         type(self._optimizer).step(self._optimizer)
         for parameter in self._layout.parameters:
             parameter.grad = None
@@ -209,7 +209,7 @@ class WholeOptimizer:
         return (block for unit in units if unit < self.units for block in self._layout.blocks_of[unit])
 
     def unit_values(self, unit: int, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor:
-        return self._layout.places[unit].flat(tensors)
+        return self._layout.extents[unit].flat(tensors)
 
     def state_of(self, unit: int) -> dict[str, Any]:
         return dict(self._optimizer.state.get(self._layout.parameters[unit], {}))
@@ -218,14 +218,14 @@ class WholeOptimizer:
         parameter = self._layout.parameters[unit]
         spare: dict[str, Any] = self._spare.pop(parameter, {})
         self._optimizer.state[parameter] = {
-            key: _into(spare.get(key), entry, parameter) for key, entry in state.items()
+            key: _copy_into(spare.get(key), entry, parameter) for key, entry in state.items()
         }
 
     def piece_state(self, block: int, piece: Piece) -> dict[str, Any]:  # noqa: ARG002 - pieces say it all
         parameter = self._layout.parameters[piece.number]
-        place = self._layout.places[piece.number]
+        extent = self._layout.extents[piece.number]
         return {
-            key: place.flattened(entry)[piece.start : piece.stop] if _fits(entry, parameter) else entry
+            key: extent.flattened(entry)[piece.start : piece.stop] if _fits(entry, parameter) else entry
             for key, entry in self._optimizer.state.get(parameter, {}).items()
         }
 
@@ -233,9 +233,9 @@ class WholeOptimizer:
         parameter = self._layout.parameters[piece.number]
         return _fits(self._optimizer.state[parameter][key], parameter)
 
-    def pieces_of(self, unit: int) -> list[tuple[Place, Piece]]:
-        place = self._layout.places[unit]
-        return [(place, Piece(unit, 0, place.stop - place.start))]
+    def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
+        extent = self._layout.extents[unit]
+        return [(extent, Piece(unit, 0, extent.stop - extent.start))]
 
     def make_room(
         self,
@@ -244,19 +244,19 @@ class WholeOptimizer:
         others: Mapping[str, torch.Tensor],
         plain: Mapping[str, Any],
     ) -> dict[str, torch.Tensor]:
-        parameter, place = self._layout.parameters[piece.number], self._layout.places[piece.number]
+        parameter, extent = self._layout.parameters[piece.number], self._layout.extents[piece.number]
         spare = self._spare.pop(parameter, {})
         made: dict[str, Any] = dict(others)
         for key, dtype in elementwise.items():
             there = spare.get(key)
-            fits = isinstance(there, torch.Tensor) and (there.stride(), there.dtype) == (place.stride, dtype)
+            fits = isinstance(there, torch.Tensor) and (there.stride(), there.dtype) == (extent.stride, dtype)
             made[key] = (
                 there
                 if fits
-                else torch.empty_strided(place.shape, place.stride, dtype=dtype, device=parameter.device)
+                else torch.empty_strided(extent.shape, extent.stride, dtype=dtype, device=parameter.device)
             )
         self._optimizer.state[parameter] = {**made, **plain}
-        return {key: _memory_of(tensor) for key, tensor in made.items()}
+        return {key: _flatten(tensor) for key, tensor in made.items()}
 
 
 class ShardedOptimizer:
@@ -277,7 +277,7 @@ class ShardedOptimizer:
         self._layout = layout
         self.units = len(layout.blocks)
         self._pieces: dict[int, list[torch.Tensor]] = {
-            block: [layout.places[p.number].flat(values)[p.start : p.stop] for p in pieces]
+            block: [layout.extents[p.number].flat(values)[p.start : p.stop] for p in pieces]
             for block, pieces in enumerate(layout.pieces)
         }
         self._optimizer = copy.copy(optimizer)
@@ -299,7 +299,7 @@ class ShardedOptimizer:
         groups: list[list[torch.Tensor]] = [[] for _ in self._user.param_groups]
         for piece, values in self._held_pieces(held):
             if piece.number not in untouched:
-                gradient = self._layout.places[piece.number].flat(sums)
+                gradient = self._layout.extents[piece.number].flat(sums)
                 values.grad = gradient[piece.start : piece.stop]
                 groups[self._layout.groups[piece.number]].append(values)
         gradients = [values.grad for pieces in groups for values in pieces if values.grad is not None]
@@ -363,11 +363,11 @@ class ShardedOptimizer:
         entry = self._optimizer.state[self._values_of(self._block_of(piece), piece)][key]
         return isinstance(entry, torch.Tensor) and entry.dim() > 0
 
-    def pieces_of(self, unit: int) -> list[tuple[Place, Piece]]:
+    def pieces_of(self, unit: int) -> list[tuple[Extent, Piece]]:
         layout = self._layout
         return [
-            *((layout.places[piece.number], piece) for piece in layout.pieces[unit]),
-            *((layout.buffer_places[piece.number], piece) for piece in layout.buffer_pieces[unit]),
+            *((layout.extents[piece.number], piece) for piece in layout.pieces[unit]),
+            *((layout.buffer_extents[piece.number], piece) for piece in layout.buffer_pieces[unit]),
         ]
 
     def make_room(
@@ -381,4 +381,4 @@ class ShardedOptimizer:
         made: dict[str, Any] = dict(others)
         made |= {key: torch.empty_like(values, dtype=dtype) for key, dtype in elementwise.items()}
         self._optimizer.state[values] = {**made, **plain}
-        return {key: _memory_of(tensor) for key, tensor in made.items()}
+        return {key: _flatten(tensor) for key, tensor in made.items()}

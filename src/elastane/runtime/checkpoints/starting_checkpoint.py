@@ -6,13 +6,13 @@ from collections.abc import Callable
 import msgspec
 
 from elastane.protocol.messages import BEGINNING, RoundOutcome
-from elastane.runtime.checkpoints.contents import Source
-from elastane.runtime.checkpoints.reader import Reader
+from elastane.runtime.checkpoints.contents import StateReader
+from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import Catalog
 
 
-class Origin:
+class StartingCheckpoint:
     """Looked at when the script is ready, read when the first generation begins.
 
     Args:
@@ -33,7 +33,7 @@ class Origin:
         self, catalog: Catalog, name: str, state: TrainingState, restored: Callable[[int, float], None]
     ) -> None:
         self._catalog, self._state, self._restored = catalog, state, restored
-        self._manifest = catalog.load(name)
+        self._manifest = catalog.load_manifest(name)
         self.outcome: RoundOutcome = msgspec.structs.replace(
             BEGINNING,
             step=self._manifest.step,
@@ -43,8 +43,8 @@ class Origin:
         self.ending: str = self._manifest.plain.get("ending", "")
 
     def restore(self, values: tuple[int, ...], states: tuple[int, ...]) -> None:
-        """Read units in place; see `Stream.restore`."""
+        """Read units in place; see `StateReader.restore`."""
         begun = time.perf_counter()
-        with Reader(self._catalog.place, self._manifest) as reader:
-            nbytes = Source(reader, self._manifest).restore(self._state, values, states)
+        with CheckpointReader(self._catalog.storage, self._manifest) as reader:
+            nbytes = StateReader(reader, self._manifest).restore(self._state, values, states)
         self._restored(nbytes, time.perf_counter() - begun)

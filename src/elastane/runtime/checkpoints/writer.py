@@ -21,12 +21,12 @@ from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoi
 from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
 from elastane.api.foreign import Decoder, Malformed
 from elastane.protocol.actions import TakeSnapshot
-from elastane.runtime.checkpoints.contents import aliases_of, entries, scalars
-from elastane.runtime.checkpoints.encoding import Encoded
-from elastane.runtime.checkpoints.outline import KEY, outline_of
-from elastane.runtime.checkpoints.publishing import publish
-from elastane.runtime.checkpoints.staging import Staging
-from elastane.runtime.finished.adapters import adapter_of
+from elastane.runtime.checkpoints.contents import collect_scalars, find_aliases, list_slices
+from elastane.runtime.checkpoints.model_description import KEY, describe_model
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
+from elastane.runtime.finished.adapters import describe_adapter
 from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import LARGEST_MANIFEST_BYTES, Catalog
 
@@ -62,7 +62,7 @@ class PartRecord(msgspec.Struct, frozen=True):
 _part_record_in = Decoder[PartRecord](PartRecord, at_most_bytes=LARGEST_MANIFEST_BYTES)
 
 
-class Described(msgspec.Struct, frozen=True):
+class PlainState(msgspec.Struct, frozen=True):
     """State that is no tensor, at the moment of a snapshot."""
 
     plain: dict[str, Any]
@@ -71,7 +71,7 @@ class Described(msgspec.Struct, frozen=True):
 
 class _Copy(msgspec.Struct, frozen=True):
     snapshot: TakeSnapshot
-    described: Described
+    described: PlainState
     at_s: float
 
 
@@ -79,16 +79,16 @@ class _Part(msgspec.Struct, frozen=True):
     """One part on its way to the storage."""
 
     name: str
-    file: Encoded
+    file: EncodedPart
     record: PartRecord
     report: CheckpointPart
 
 
-def record_name(worker: int) -> str:
+def name_record(worker: int) -> str:
     return f"part-{worker}.json"
 
 
-class Taker:
+class CheckpointWriter:
     """Takes one worker's part in every checkpoint.
 
     Args:
@@ -115,7 +115,7 @@ class Taker:
         *,
         resumed: int,
         retention: Retention,
-        describe: Callable[[], Described],
+        describe: Callable[[], PlainState],
         snapped: Callable[[int], None],
         kept: Callable[[CheckpointKept], None],
         changed: Callable[[], None],
@@ -123,12 +123,12 @@ class Taker:
     ) -> None:
         self._worker, self._state, self._catalog = worker, state, catalog
         # Here, because publishing happens beside the training.
-        self._adapter = adapter_of(state.model)
+        self._adapter = describe_adapter(state.model)
         self._resumed, self._retention = resumed, retention
         self._describe, self._snapped, self._kept, self._changed = describe, snapped, kept, changed
         self._say_refused = refused
         self._attempt = 0
-        self._staging = Staging()
+        self._staging = StagingBuffer()
         self._pending: _Part | None = None
         self._way = threading.Condition()
         self._busy = self._give_up = False
@@ -224,11 +224,11 @@ class Taker:
             )
             if self._make_way():
                 begun = time.perf_counter()
-                file = Encoded(part_name(self._worker), list(entries(self._state, snapshot.blocks)))
+                file = EncodedPart(part_name(self._worker), list(list_slices(self._state, snapshot.blocks)))
                 self._staging.take(file)
                 record = PartRecord(
                     PartFile(name=file.name, bytes=0, checksum=""),
-                    scalars(self._state, snapshot.blocks),
+                    collect_scalars(self._state, snapshot.blocks),
                     job.described.plain,
                     job.described.metrics,
                 )
@@ -309,7 +309,7 @@ class Taker:
         begun, cpu = time.perf_counter(), time.thread_time()
         written = self._catalog.write(part.name, part.file.name, part.file)
         record = msgspec.structs.replace(part.record, part=part.file.part(written))
-        self._catalog.write(part.name, record_name(self._worker), [msgspec.json.encode(record)])
+        self._catalog.write(part.name, name_record(self._worker), [msgspec.json.encode(record)])
         return msgspec.structs.replace(
             part.report,
             state="written",
@@ -348,16 +348,18 @@ class Taker:
             resumed=self._resumed,
             created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             parts=tuple(record.part for record in records),
-            aliases={f"model.{name}": f"model.{first}" for name, first in aliases_of(self._state).items()},
+            aliases={f"model.{name}": f"model.{first}" for name, first in find_aliases(self._state).items()},
             metrics=records[0].metrics,
             seconds=self._since_s(order.name),
             plain={
                 **plain,
                 "scalars": merged,
-                KEY: msgspec.to_builtins(outline_of(self._state, self._adapter)),
+                KEY: msgspec.to_builtins(describe_model(self._state, self._adapter)),
             },
         )
-        return publish(self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged))
+        return publish_checkpoint(
+            self._catalog, manifest, self._foreign(json.loads(plain["rest"])["groups"], merged)
+        )
 
     def _since_s(self, name: str) -> float:
         """From the copy of this worker's part on; 0 if it has none."""
@@ -366,14 +368,14 @@ class Taker:
     def _existing(self, name: str) -> Manifest | None:
         """A publisher before this one may have died after its work and before its report."""
         try:
-            return self._catalog.load(name)
+            return self._catalog.load_manifest(name)
         except (NoSuchFile, Damaged):
             return None
 
     def _record(self, name: str, writer: int) -> PartRecord:
-        file = record_name(writer)
+        file = name_record(writer)
         try:
-            return _part_record_in(self._catalog.place.read(f"{name}/{file}"))
+            return _part_record_in(self._catalog.storage.read(f"{name}/{file}"))
         except Malformed as error:
             raise Damaged(name, (Damage(file, str(error)),)) from error
 
@@ -387,7 +389,7 @@ class Taker:
             path = ("optimizer", "param_groups", number)
             found |= {(*path, key): value for key, value in group.items()}
             mine = [
-                place.name for place, of in zip(layout.places, layout.groups, strict=True) if of == number
+                extent.name for extent, of in zip(layout.extents, layout.groups, strict=True) if of == number
             ]
             found[*path, "params"] = mine
         for name, some in plain.items():
@@ -397,10 +399,10 @@ class Taker:
     def _tidy(self, order: PublishCheckpoint) -> None:
         parts = {part_name(writer) for writer in order.writers}
         try:
-            for file in self._catalog.place.files(order.name):
+            for file in self._catalog.storage.list_files(order.name):
                 # Records, and what a writer left behind whose part another one wrote.
                 if file.startswith("part-") and file not in parts:
-                    self._catalog.place.delete(f"{order.name}/{file}")
+                    self._catalog.storage.delete(f"{order.name}/{file}")
             self._catalog.prune(self._retention, trusted=frozenset({order.name}))
         except StorageError:
             # What is left over costs room, not correctness; the next checkpoint tidies up again.

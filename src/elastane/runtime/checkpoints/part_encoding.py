@@ -12,8 +12,8 @@ import xxhash
 from torch.utils.serialization import config
 
 from elastane.api.checkpoints import Item, PartFile, TensorFacts, Written
-from elastane.checkpointing.rectangles import Rectangle, dense_stride, memory_order, rectangles
-from elastane.runtime.checkpoints.entry import Entry
+from elastane.checkpointing.rectangles import Rectangle, compute_dense_stride, cut_rectangles, sort_dims
+from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 
 
 class Envelope(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class Envelope(msgspec.Struct, frozen=True):
     after: bytes
 
 
-class _Split:
+class _EnvelopeRecorder:
     """A file that keeps what is written to it, except the elements of one tensor."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -33,7 +33,7 @@ class _Split:
         self.found = tensor.nbytes == 0
 
     def write(self, data: memoryview) -> int:
-        if not self.found and len(data) == self._nbytes and _address(data) == self._address:
+        if not self.found and len(data) == self._nbytes and _find_address(data) == self._address:
             self._now, self.found = self.after, True
             return len(data)
         return self._now.write(data)
@@ -42,19 +42,19 @@ class _Split:
         return
 
 
-def _address(data: memoryview) -> int:
+def _find_address(data: memoryview) -> int:
     return int(np.frombuffer(data, dtype=np.uint8).ctypes.data)
 
 
 @functools.lru_cache(maxsize=4096)
-def envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int, ...]) -> Envelope:
+def make_envelope(dtype: torch.dtype, sizes: tuple[int, ...], stride: tuple[int, ...]) -> Envelope:
     """The envelope of any tensor of this type and shape.
 
     Made by `torch.save` itself from a tensor whose memory is never touched. Without the CRC-32 of the zip
     format, which torch does not check, it does not depend on the elements.
     """
     tensor = torch.empty_strided(sizes, stride, dtype=dtype)
-    file = _Split(tensor)
+    file = _EnvelopeRecorder(tensor)
     with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
         torch.save(tensor, file)  # type: ignore[arg-type]
     if not file.found:
@@ -80,7 +80,7 @@ class _Piece(msgspec.Struct, frozen=True):
         return self.raw_offset + self.elements.nbytes + len(self.around.after)
 
 
-class Encoded:
+class EncodedPart:
     """A part file as a stream of buffers: around the state where it lies, or of a copy laid out as the file.
 
     Args:
@@ -91,7 +91,7 @@ class Encoded:
         bytes: size the file will have.
     """
 
-    def __init__(self, name: str, entries: Sequence[Entry]) -> None:
+    def __init__(self, name: str, entries: Sequence[TensorSlice]) -> None:
         self.name = name
         self.tensors: dict[str, TensorFacts] = {}
         self._pieces: list[_Piece] = []
@@ -104,16 +104,16 @@ class Encoded:
             self.tensors[entry.key] = TensorFacts(
                 str(dtype).removeprefix("torch."), dtype.itemsize, entry.shape, entry.stride
             )
-            order = memory_order(entry.shape, entry.stride)
-            for rectangle in rectangles(entry.shape, entry.stride, entry.start, entry.stop):
-                around = envelope(dtype, rectangle.sizes, dense_stride(rectangle.sizes, order))
+            order = sort_dims(entry.shape, entry.stride)
+            for rectangle in cut_rectangles(entry.shape, entry.stride, entry.start, entry.stop):
+                around = make_envelope(dtype, rectangle.sizes, compute_dense_stride(rectangle.sizes, order))
                 elements = entry.data[rectangle.start - entry.start : rectangle.stop - entry.start]
                 piece = _Piece(entry.key, rectangle, around, elements, self.bytes)
                 self._pieces.append(piece)
                 self.bytes = piece.stop
 
     @staticmethod
-    def _check(entry: Entry) -> None:
+    def _check(entry: TensorSlice) -> None:
         if entry.data.shape != (entry.stop - entry.start,):
             raise ValueError(
                 f"{entry.key}: {entry.stop - entry.start} elements are wanted, "
@@ -126,7 +126,7 @@ class Encoded:
         Args:
             memory: at least `bytes` long, of bytes on the CPU; must not change before `part` has returned.
         """
-        image, pieces = raw_view(memory[: self.bytes]), []
+        image, pieces = view_bytes(memory[: self.bytes]), []
         for piece in self._pieces:
             start, stop = piece.raw_offset, piece.raw_offset + piece.elements.nbytes
             copy = memory[start:stop]
@@ -142,7 +142,7 @@ class Encoded:
         # Beside the writing: at 10 GB/s it would still be a seventh of what a fast disk needs.
         with ThreadPoolExecutor(1, "elastane-xxh3") as pool:
             for piece in self._pieces:
-                raw = raw_view(piece.elements)
+                raw = view_bytes(piece.elements)
                 self._checksums.append(pool.submit(xxhash.xxh3_64_hexdigest, raw))
                 if self._image is None:
                     yield piece.around.before
@@ -193,7 +193,7 @@ def _copy_bytes(into: torch.Tensor, elements: torch.Tensor) -> None:
         into.copy_(elements)
 
 
-def raw_view(flat: torch.Tensor) -> memoryview:
+def view_bytes(flat: torch.Tensor) -> memoryview:
     """The bytes of a 1-D contiguous tensor, where they lie.
 
     Raises:

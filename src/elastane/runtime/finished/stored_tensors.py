@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from elastane.api.errors import BadInput
 from elastane.api.foreign import Decoder, Malformed, read_bytes
 from elastane.api.printable import one_line
-from elastane.runtime.finished.named_tensors import Described
+from elastane.runtime.finished.named_tensors import TensorDescription
 from elastane.runtime.finished.shards import INDEX, WHOLE
 from elastane.runtime.finished.tensor_file import DTYPES
 
@@ -33,25 +33,25 @@ class StoredTensors:
     def __init__(self, paths: Iterable[Path], order: Iterable[str] | None = None) -> None:
         self._files: dict[str, Any] = {}
         self.metadata: dict[str, str] = {}
-        self.described: dict[str, Described] = {}
+        self.described: dict[str, TensorDescription] = {}
         for path in paths:
             try:
                 file: Any = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:
-                raise _damaged(f"{path} cannot be read: {error}") from error
+                raise _damage_error(f"{path} cannot be read: {error}") from error
             self.metadata |= file.metadata() or {}
             for name in file.keys():  # noqa: SIM118 - it is no dictionary
                 piece = file.get_slice(name)
                 if (dtype := NAMED.get(piece.get_dtype())) is None:
-                    raise _damaged(
+                    raise _damage_error(
                         f"{path}: {one_line(name, SHOWN)} has a type of numbers that no run trains"
                     )
-                self.described[name] = Described(dtype, tuple(piece.get_shape()))
+                self.described[name] = TensorDescription(dtype, tuple(piece.get_shape()))
                 self._files[name] = file
         if order is not None:
             order = tuple(order)
             if missing := next((name for name in order if name not in self.described), None):
-                raise _damaged(f"no file of the model holds {missing}")
+                raise _damage_error(f"no file of the model holds {missing}")
             self.described = {name: self.described[name] for name in order}
         self.aliases = {name: first for name, first in self.metadata.items() if first in self.described}
 
@@ -60,7 +60,7 @@ class StoredTensors:
         return found
 
 
-def stored_model(folder: Path) -> StoredTensors | None:
+def open_stored_model(folder: Path) -> StoredTensors | None:
     """The model whose marker lies in a folder; None without one.
 
     Raises:
@@ -69,7 +69,7 @@ def stored_model(folder: Path) -> StoredTensors | None:
     if (folder / WHOLE).is_file():
         return StoredTensors([folder / WHOLE])
     if (folder / INDEX).is_file():
-        index = _index_in(folder / INDEX)
+        index = _read_index(folder / INDEX)
         return StoredTensors([folder / name for name in dict.fromkeys(index.values())], order=index)
     return None
 
@@ -83,15 +83,15 @@ class _Index(msgspec.Struct, frozen=True):
 _decode_index = Decoder[_Index](_Index)
 
 
-def _index_in(path: Path) -> dict[str, str]:
+def _read_index(path: Path) -> dict[str, str]:
     try:
         found = _decode_index(read_bytes(path, follow_links=False)).weight_map
     except (OSError, Malformed) as error:
-        raise _damaged(f"{path} cannot be read: {error}") from error
+        raise _damage_error(f"{path} cannot be read: {error}") from error
     if elsewhere := next((name for name in found.values() if Path(name).name != name), None):
-        raise _damaged(f"{path} names a file elsewhere, {one_line(elsewhere, SHOWN)}")
+        raise _damage_error(f"{path} names a file elsewhere, {one_line(elsewhere, SHOWN)}")
     return found
 
 
-def _damaged(what: str) -> BadInput:
+def _damage_error(what: str) -> BadInput:
     return BadInput(what, means="the finished model is damaged or was moved in part")

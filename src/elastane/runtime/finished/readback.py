@@ -23,17 +23,17 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.printable import one_line
 from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, PREFIX
 from elastane.runtime.finished.configs import CONFIG
-from elastane.runtime.finished.formats import Trained, as_exported
+from elastane.runtime.finished.formats import TrainedModel, select_exported
 from elastane.runtime.finished.named_tensors import NamedTensors
-from elastane.runtime.finished.stored import StoredTensors, stored_model
+from elastane.runtime.finished.stored_tensors import StoredTensors, open_stored_model
 from elastane.runtime.state.memory import raw_bytes
 
 OTHER_FORMATS = "use --format torch or dcp, which hold every tensor under its name in the model"
-Checked = tuple[str, ...]
+Findings = tuple[str, ...]
 """What was found out, in sentences."""
 
 
-class NotReadBack(ElastaneError):
+class ReadbackFailed(ElastaneError):
     """An export is not what was to be exported."""
 
     exit_code = ExitCode.FAILED
@@ -46,39 +46,39 @@ class NotReadBack(ElastaneError):
         )
 
 
-def check_torch(trained: Trained, folder: Path) -> Checked:
+def check_torch(trained: TrainedModel, folder: Path) -> Findings:
     """Compare what ``torch.load`` reads with the model.
 
     Raises:
         NotReadBack: something differs.
     """
     read = torch.load(folder / "model.pt", weights_only=True, mmap=True)
-    names = _stored_names(trained.model)
+    names = _map_names(trained.model)
     _compare("model.pt", {name: trained.model.tensor(old) for name, old in names.items()}, read)
-    _check_optimizer(trained, folder)
+    _check_optimizer_file(trained, folder)
     return ("read back with torch.load: every tensor is the trained one",)
 
 
-def check_dcp(trained: Trained, folder: Path) -> Checked:
+def check_dcp(trained: TrainedModel, folder: Path) -> Findings:
     """Compare what ``torch.distributed.checkpoint`` reads with the model, one tensor at a time.
 
     Raises:
         NotReadBack: something differs.
     """
     found = set(FileSystemReader(folder).read_metadata().state_dict_metadata)
-    names = _stored_names(trained.model)
+    names = _map_names(trained.model)
     expected: dict[str, Callable[[], Any]] = {
         f"model.{name}": partial(trained.model.tensor, old) for name, old in names.items()
     }
     if trained.optimizer is not None:
         for name, value in trained.optimizer.flat_form().items():
-            expected[f"optimizer.{name}"] = partial(_same, value)
+            expected[f"optimizer.{name}"] = partial(_return_value, value)
     # Groups and lists are flattened further by torch; what is not a tensor is checked by its presence.
     missing = [
         name for name in expected if not any(key == name or key.startswith(f"{name}.") for key in found)
     ]
     if missing:
-        raise NotReadBack(f"{missing[0]} is missing")
+        raise ReadbackFailed(f"{missing[0]} is missing")
     for name, value_of in expected.items():
         value = value_of()
         if isinstance(value, torch.Tensor):
@@ -91,121 +91,123 @@ def check_dcp(trained: Trained, folder: Path) -> Checked:
     return ("read back with torch.distributed.checkpoint: every tensor is the trained one",)
 
 
-def check_hf(trained: Trained, folder: Path) -> Checked:
+def check_hf(trained: TrainedModel, folder: Path) -> Findings:
     """Compare what ``safetensors`` reads with the model; then let ``transformers`` or ``peft`` load it.
 
     Raises:
         NotReadBack: something differs, or they do not find every tensor.
     """
-    exported = as_exported(trained)
+    exported = select_exported(trained)
     if exported.model.described:
-        _check_stored("the weights", exported.model, stored_model(folder))
+        _check_stored("the weights", exported.model, open_stored_model(folder))
     if exported.adapter is not None:
         _check_stored(ADAPTER_WEIGHTS, exported.adapter, StoredTensors([folder / ADAPTER_WEIGHTS]))
-    _check_optimizer(exported, folder)
+    _check_optimizer_file(exported, folder)
     said = ["read back with safetensors: every tensor is the trained one"]
     if exported.model.described:
-        said.append(_loaded_by_transformers(exported, folder))
+        said.append(_load_with_transformers(exported, folder))
     if exported.adapter is not None:
-        said.append(_loaded_by_peft(trained, folder))
+        said.append(_load_with_peft(trained, folder))
         if not exported.model.described:
             base = json.loads(exported.texts[ADAPTER_CONFIG]).get("base_model_name_or_path")
             said.append(f"it is an adapter of {base or 'a base model without a name'}, which is not included")
     return tuple(said)
 
 
-CHECKS: dict[str, Callable[[Trained, Path], Checked]] = {
+CHECKS: dict[str, Callable[[TrainedModel, Path], Findings]] = {
     "hf": check_hf,
     "dcp": check_dcp,
     "torch": check_torch,
 }
 
 
-def _same(value: object) -> object:
+def _return_value(value: object) -> object:
     return value
 
 
-def _stored_names(tensors: NamedTensors) -> dict[str, str]:
+def _map_names(tensors: NamedTensors) -> dict[str, str]:
     return {name: name for name in tensors.described} | dict(tensors.aliases)
 
 
 def _check_stored(what: str, expected: NamedTensors, found: StoredTensors | None) -> None:
     if found is None:
-        raise NotReadBack(f"{what}: the file is missing")
+        raise ReadbackFailed(f"{what}: the file is missing")
     if found.described != dict(expected.described):
         differing = {*found.described.items()} ^ {*expected.described.items()}
-        raise NotReadBack(
+        raise ReadbackFailed(
             f"{what}: {min(name for name, _ in differing)} has another shape or type, or is missing"
         )
     for name in expected.described:
         _compare_tensor(name, expected.tensor(name), found.tensor(name))
 
 
-def _check_optimizer(trained: Trained, folder: Path) -> None:
+def _check_optimizer_file(trained: TrainedModel, folder: Path) -> None:
     if trained.optimizer is None:
         return
     expected = trained.optimizer.torch_form()
     read = torch.load(folder / "optimizer.pt", weights_only=True, mmap=True)
     if read["param_groups"] != expected["param_groups"]:
-        raise NotReadBack("optimizer.pt has other parameter groups")
-    _compare("optimizer.pt", _flat(expected["state"]), _flat(read["state"]))
+        raise ReadbackFailed("optimizer.pt has other parameter groups")
+    _compare("optimizer.pt", _flatten(expected["state"]), _flatten(read["state"]))
 
 
-def _flat(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _flatten(state: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{number}.{key}": value for number, entries in state.items() for key, value in entries.items()}
 
 
 def _compare(what: str, expected: Mapping[str, Any], read: Mapping[str, Any]) -> None:
     if expected.keys() != read.keys():
-        raise NotReadBack(f"{what}: {min(expected.keys() ^ read.keys())} is missing, or was not to be there")
+        raise ReadbackFailed(
+            f"{what}: {min(expected.keys() ^ read.keys())} is missing, or was not to be there"
+        )
     for name, value in expected.items():
         if isinstance(value, torch.Tensor):
             _compare_tensor(name, value, read[name])
         elif value != read[name]:
-            raise NotReadBack(f"{what}: {name} is {read[name]!r} instead of {value!r}")
+            raise ReadbackFailed(f"{what}: {name} is {read[name]!r} instead of {value!r}")
 
 
 def _compare_tensor(name: str, expected: torch.Tensor, read: torch.Tensor) -> None:
     if (expected.dtype, expected.shape) != (read.dtype, read.shape):
-        raise NotReadBack(
+        raise ReadbackFailed(
             f"{name} is {read.dtype} {tuple(read.shape)}, not {expected.dtype} {tuple(expected.shape)}"
         )
     if raw_bytes(expected) != raw_bytes(read):
-        raise NotReadBack(f"{name} has other values")
+        raise ReadbackFailed(f"{name} has other values")
 
 
-def _loaded_by_transformers(exported: Trained, folder: Path) -> str:
+def _load_with_transformers(exported: TrainedModel, folder: Path) -> str:
     """Let ``from_pretrained`` load the weights.
 
     Raises:
         NotReadBack: it cannot, or it invents or drops tensors.
     """
-    name, kind = _class_in(exported.texts[CONFIG])
+    name, kind = _find_class(exported.texts[CONFIG])
     if kind is None:
         return f"not loaded with transformers: it is not installed here, or {name} is not one of its classes"
     config = kind.config_class.from_pretrained(folder)
     options: dict[str, Any] = {"dtype": "auto", "output_loading_info": True}
     if exported.adapter is not None:
         # By the folder's name it would load the adapter as well, which `peft` is asked for.
-        load = partial(kind.from_pretrained, None, config=config, state_dict=_all_tensors(folder), **options)
+        load = partial(kind.from_pretrained, None, config=config, state_dict=_read_tensors(folder), **options)
     else:
         load = partial(kind.from_pretrained, folder, local_files_only=True, **options)
         if importlib.util.find_spec("accelerate") is not None:
             # Names, shapes and types without memory for the values, which have been compared.
             load = partial(load, device_map="meta")
-    if "device_map" not in load.keywords and _size_bytes(exported.model) > _free_bytes() // 2:
+    if "device_map" not in load.keywords and _count_bytes(exported.model) > _count_free_bytes() // 2:
         return "not loaded with transformers: a model of this size needs accelerate to be installed for that"
-    _, report = _asked(load, f"{name}.from_pretrained")
+    _, report = _call_library(load, f"{name}.from_pretrained")
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if found := report.get(problem):
             first = min(map(str, found))
-            raise NotReadBack(
+            raise ReadbackFailed(
                 f"{name}.from_pretrained reports {len(found)} {problem}, such as {first}", do=OTHER_FORMATS
             )
     return f"{name}.from_pretrained finds every tensor"
 
 
-def _loaded_by_peft(trained: Trained, folder: Path) -> str:
+def _load_with_peft(trained: TrainedModel, folder: Path) -> str:
     """Let ``peft`` say which tensors the adapter must have.
 
     Raises:
@@ -213,10 +215,10 @@ def _loaded_by_peft(trained: Trained, folder: Path) -> str:
     """
     if BASE_CONFIG not in trained.texts:
         return "not loaded with peft: the base model is not one of transformers'"
-    name, kind = _class_in(trained.texts[BASE_CONFIG])
+    name, kind = _find_class(trained.texts[BASE_CONFIG])
     if kind is None or importlib.util.find_spec("peft") is None:
         return f"not loaded with peft: it or {name} is not installed here"
-    expected, base = _asked(partial(_adapter_on, kind, trained.texts[BASE_CONFIG], folder), "peft")
+    expected, base = _call_library(partial(_build_adapter, kind, trained.texts[BASE_CONFIG], folder), "peft")
     found = {name: one.shape for name, one in StoredTensors([folder / ADAPTER_WEIGHTS]).described.items()}
     # Layers of the base model may be saved with an adapter: embeddings that have been resized.
     wrong = {
@@ -224,14 +226,14 @@ def _loaded_by_peft(trained: Trained, folder: Path) -> str:
     } | expected.keys() - found.keys()
     if wrong:
         what = f"peft misses {min(wrong)}, does not expect it, or expects another shape"
-        raise NotReadBack(what, do=OTHER_FORMATS)
+        raise ReadbackFailed(what, do=OTHER_FORMATS)
     return "peft finds every tensor of the adapter"
 
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def _adapter_on(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Shapes]:  # noqa: ANN401 - a class of transformers
+def _build_adapter(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Shapes]:  # noqa: ANN401 - a class of transformers
     """Return the tensors that an adapter has, and those of its base model, without any values."""
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict  # noqa: PLC0415 - only where it is installed
 
@@ -247,7 +249,7 @@ def _adapter_on(kind: Any, config_text: bytes, folder: Path) -> tuple[Shapes, Sh
     return {name: tuple(one.shape) for name, one in saved.items()}, base_shapes
 
 
-def _class_in(config_text: bytes) -> tuple[str, Any]:
+def _find_class(config_text: bytes) -> tuple[str, Any]:
     """Return the name of the class that a configuration asks for, and the class; None: not here."""
     name = next(iter(json.loads(config_text).get("architectures") or ()), "")
     if importlib.util.find_spec("transformers") is None:
@@ -258,7 +260,7 @@ def _class_in(config_text: bytes) -> tuple[str, Any]:
     return name, getattr(transformers, name, None)
 
 
-def _asked(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - whatever a library returns
+def _call_library(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - whatever a library returns
     """Let a library load the export; whatever it raises is what a user would meet.
 
     Raises:
@@ -270,17 +272,17 @@ def _asked(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - whateve
             return load()
     except Exception as error:
         why = f"{what} fails: {type(error).__name__}: {one_line(str(error), 300)}"
-        raise NotReadBack(why, do=OTHER_FORMATS) from error
+        raise ReadbackFailed(why, do=OTHER_FORMATS) from error
 
 
-def _all_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    stored = stored_model(folder)
+def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    stored = open_stored_model(folder)
     return {} if stored is None else {name: stored.tensor(name) for name in stored.described}
 
 
-def _size_bytes(tensors: NamedTensors) -> int:
+def _count_bytes(tensors: NamedTensors) -> int:
     return sum(described.size_bytes for described in tensors.described.values())
 
 
-def _free_bytes() -> int:
+def _count_free_bytes() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -4,7 +4,7 @@ import msgspec
 import torch
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TensorSlice(msgspec.Struct, frozen=True):
     """Elements ``[start, stop)`` of one tensor, in the memory order of the whole tensor.
 
     Args:
@@ -24,7 +24,7 @@ class Entry(msgspec.Struct, frozen=True):
     data: torch.Tensor
 
 
-def whole(key: str, tensor: torch.Tensor) -> Entry:
+def slice_whole(key: str, tensor: torch.Tensor) -> TensorSlice:
     """All of a small tensor; a copy if it has gaps in memory."""
     dense = tensor.detach()
     shape = tuple(dense.shape)
@@ -35,10 +35,10 @@ def whole(key: str, tensor: torch.Tensor) -> Entry:
         order = sorted(
             range(dense.dim()), key=lambda dim: (dense.stride(dim), dense.shape[dim]), reverse=True
         )
-        dense = dense.permute(order).contiguous().permute(_inverse(order))
+        dense = dense.permute(order).contiguous().permute(_invert(order))
         flat = dense.permute(order).reshape(-1)
-    return Entry(key, shape, tuple(dense.stride()), 0, flat.numel(), flat)
+    return TensorSlice(key, shape, tuple(dense.stride()), 0, flat.numel(), flat)
 
 
-def _inverse(order: list[int]) -> list[int]:
+def _invert(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=lambda place: order[place])

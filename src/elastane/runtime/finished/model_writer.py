@@ -8,13 +8,18 @@ from torch import nn
 from elastane.api.checkpoints import Written
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.runtime.finished.adapters import ADAPTER_WEIGHTS, adapter_of
-from elastane.runtime.finished.environment import environment_json
-from elastane.runtime.finished.file_set import Write, publish
-from elastane.runtime.finished.model_texts import PROBLEM, TEXTS, texts_of
-from elastane.runtime.finished.named_tensors import InMemory, Renamed, only_tensors, plain_name
-from elastane.runtime.finished.optimizer import OptimizerState, from_training, groups_json
-from elastane.runtime.finished.shards import model_files, outdated, write_model_file
+from elastane.runtime.finished.adapters import ADAPTER_WEIGHTS, describe_adapter
+from elastane.runtime.finished.environment import encode_environment
+from elastane.runtime.finished.file_set import WriteFile, replace_file_set
+from elastane.runtime.finished.model_texts import PROBLEM, TEXTS, read_model_texts
+from elastane.runtime.finished.named_tensors import (
+    MemoryTensors,
+    RenamedTensors,
+    require_tensors,
+    strip_compiled,
+)
+from elastane.runtime.finished.optimizer_state import OptimizerState, encode_groups, read_optimizer_state
+from elastane.runtime.finished.shards import list_outdated, plan_model_files, write_model_file
 from elastane.runtime.finished.tensor_file import check_types, write_tensors
 from elastane.runtime.state.state import TrainingState
 
@@ -34,25 +39,25 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         BadInput: something in the state has no place in a safetensors file.
         OSError: the files could not be written; an earlier set is as it was.
     """
-    weights = _weights(state.model)
-    adapter = adapter_of(state.model)
+    weights = _collect_weights(state.model)
+    adapter = describe_adapter(state.model)
     metadata = {PROBLEM: adapter.problem} if adapter is not None and adapter.problem else {}
-    model, marker = model_files(weights, spec.max_shard_bytes, metadata)
-    writes: dict[str, Write] = dict(model)
+    model, marker = plan_model_files(weights, spec.max_shard_bytes, metadata)
+    writes: dict[str, WriteFile] = dict(model)
     if spec.save_optimizer:
-        writes[files.optimizer.name] = partial(write_optimizer, from_training(state))
+        writes[files.optimizer.name] = partial(write_optimizer, read_optimizer_state(state))
     if adapter is not None and adapter.names:
-        saved = Renamed(weights, adapter.names, tied=False)
+        saved = RenamedTensors(weights, adapter.names, tied=False)
         writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.described, metadata={})
-    texts = {**texts_of(state.model, adapter), files.environment.name: environment_json()}
-    texts[files.optimizer_groups.name] = groups_json(state)
+    texts = {**read_model_texts(state.model, adapter), files.environment.name: encode_environment()}
+    texts[files.optimizer_groups.name] = encode_groups(state)
     writes |= {name: partial(_write_text, text) for name, text in texts.items()}
-    return publish(
+    return replace_file_set(
         files.root,
         writes,
         marker=marker,
         replaced=[
-            *outdated(path.name for path in files.root.iterdir()),
+            *list_outdated(path.name for path in files.root.iterdir()),
             files.optimizer.name,
             *TEXTS,
             ADAPTER_WEIGHTS,
@@ -66,13 +71,13 @@ def check_writable(model: nn.Module) -> None:
     Raises:
         BadInput: something in the model has no place in a safetensors file.
     """
-    weights = _weights(model)
+    weights = _collect_weights(model)
     check_types(weights, weights.described)
 
 
-def _weights(model: nn.Module) -> InMemory:
-    entries = only_tensors(model.state_dict(), "the model")
-    return InMemory({plain_name(name): tensor for name, tensor in entries.items()})
+def _collect_weights(model: nn.Module) -> MemoryTensors:
+    entries = require_tensors(model.state_dict(), "the model")
+    return MemoryTensors({strip_compiled(name): tensor for name, tensor in entries.items()})
 
 
 def write_optimizer(optimizer: OptimizerState, file: BinaryIO) -> None:

@@ -26,12 +26,12 @@ class OptimizerGuard:
         model: of the run.
 
     Attributes:
-        place: where the script is: another value in each microbatch and between any two steps.
+        position: where the script is: another value in each microbatch and between any two steps.
     """
 
     def __init__(self, optimizer: Optimizer, kept: Callable[[Optimizer], bool], model: nn.Module) -> None:
         self._optimizer, self._kept, self._model = optimizer, kept, model
-        self.place: tuple[Any, ...] = ()
+        self.position: tuple[Any, ...] = ()
         self._ours = False
         self._seen: weakref.WeakKeyDictionary[Optimizer, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._hook = register_optimizer_step_pre_hook(self._stepping)
@@ -63,7 +63,9 @@ class OptimizerGuard:
             )
         here = {id(parameter) for parameter in self._model.parameters()}
         foreign = all(id(p) not in here for group in optimizer.param_groups for p in group["params"])
-        if foreign and (self._kept(optimizer) or self._seen.setdefault(optimizer, self.place) == self.place):
+        if foreign and (
+            self._kept(optimizer) or self._seen.setdefault(optimizer, self.position) == self.position
+        ):
             return
         raise BadInput(
             f"a second optimizer ({type(optimizer).__name__}) is stepped beside the run: optimizer.step()",

@@ -11,7 +11,7 @@ from elastane.runtime.state.memory import raw_bytes
 SAMPLED_BYTES = 64
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ChangeMark(msgspec.Struct, frozen=True):
     """What tells at little cost that a tensor was changed.
 
     Args:
@@ -25,13 +25,13 @@ class Mark(msgspec.Struct, frozen=True):
     sample: bytes
 
 
-class Marker:
+class ChangeDetector:
     """Marks tensors; of each it remembers where its bytes lie."""
 
     def __init__(self) -> None:
         self._views: dict[Hashable, tuple[int, memoryview]] = {}
 
-    def mark(self, key: Hashable, tensor: torch.Tensor) -> Mark:
+    def mark(self, key: Hashable, tensor: torch.Tensor) -> ChangeMark:
         """The mark of a tensor as it is now.
 
         Args:
@@ -40,7 +40,7 @@ class Marker:
         """
         address = tensor.data_ptr()
         if tensor.device.type != "cpu" or not tensor.numel():
-            return Mark(address, tensor._version, b"")  # noqa: SLF001 - what torch names it
+            return ChangeMark(address, tensor._version, b"")  # noqa: SLF001 - what torch names it
         known = self._views.get(key)
         if known is None or known[0] != address:
             dense = tensor.detach()
@@ -50,10 +50,10 @@ class Marker:
         step = max(1, len(known[1]) // SAMPLED_BYTES)
         # The first byte of an element is the one that changes most: numbers are little-endian.
         step -= step % tensor.element_size() if step > tensor.element_size() else 0
-        return Mark(address, tensor._version, known[1][::step].tobytes())  # noqa: SLF001 - likewise
+        return ChangeMark(address, tensor._version, known[1][::step].tobytes())  # noqa: SLF001 - likewise
 
 
-def content_digest(tensor: torch.Tensor) -> str:
+def digest_tensor(tensor: torch.Tensor) -> str:
     """XXH3-128 of the elements of a tensor, with its shape and type."""
     found = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     if tensor.numel():

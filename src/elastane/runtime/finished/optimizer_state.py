@@ -15,7 +15,7 @@ import torch
 from elastane.api.errors import BadInput
 from elastane.api.foreign import decode_object
 from elastane.api.printable import one_line
-from elastane.runtime.finished.named_tensors import InMemory, NamedTensors, plain_name
+from elastane.runtime.finished.named_tensors import MemoryTensors, NamedTensors, strip_compiled
 from elastane.runtime.state.state import TrainingState
 
 PREFIX = "state."
@@ -56,7 +56,7 @@ class OptimizerState:
             numbers = list(range(number, number + len(names)))
             number += len(names)
             state |= {n: entries[name] for n, name in zip(numbers, names, strict=True) if name in entries}
-            groups.append({**_tuples(group), "params": numbers, "param_names": names})
+            groups.append({**_restore_tuples(group), "params": numbers, "param_names": names})
         return {"state": state, "param_groups": groups}
 
     def flat_form(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class OptimizerState:
         flat: dict[str, Any] = {name: self.tensors.tensor(name) for name in self.tensors.described}
         for group in self.groups:
             for name in group["params"]:
-                hyperparameters = _tuples(group)
+                hyperparameters = _restore_tuples(group)
                 flat |= {f"param_groups.{name}.{k}": v for k, v in hyperparameters.items() if k != "params"}
         return flat | dict(self.plain)
 
@@ -79,7 +79,7 @@ class OptimizerState:
         return entries
 
 
-def from_metadata(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
+def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -> OptimizerState:
     """What `OptimizerState.metadata` made of it.
 
     Raises:
@@ -99,7 +99,7 @@ def from_metadata(tensors: NamedTensors, metadata: Mapping[str, str]) -> Optimiz
         ) from error
 
 
-def from_training(state: TrainingState) -> OptimizerState:
+def read_optimizer_state(state: TrainingState) -> OptimizerState:
     """Of a worker that keeps all of it.
 
     Raises:
@@ -113,39 +113,41 @@ def from_training(state: TrainingState) -> OptimizerState:
         )
     tensors: dict[str, torch.Tensor] = {}
     plain: dict[str, Any] = {}
-    for unit, place in enumerate(state.layout.places):
-        for key, entry in state.keeper.state_of(unit).items():
+    for unit, extent in enumerate(state.layout.extents):
+        for key, entry in state.shards.state_of(unit).items():
             where = tensors if isinstance(entry, torch.Tensor) else plain
-            where[f"{PREFIX}{plain_name(place.name)}.{key}"] = entry
+            where[f"{PREFIX}{strip_compiled(extent.name)}.{key}"] = entry
     return OptimizerState(
-        InMemory(tensors, tied=False), _groups(state), plain, type(state.optimizer).__name__
+        MemoryTensors(tensors, tied=False), _describe_groups(state), plain, type(state.optimizer).__name__
     )
 
 
-def groups_json(state: TrainingState) -> bytes:
+def encode_groups(state: TrainingState) -> bytes:
     """Return ``optimizer.json``: the class, and the groups with their hyperparameters as they are now."""
-    groups = _groups(state)
+    groups = _describe_groups(state)
     value = {"optimizer": type(state.optimizer).__name__, "groups": groups}
     # An optimizer of the script's own may have anything among its hyperparameters.
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n"
 
 
-def _groups(state: TrainingState) -> tuple[dict[str, Any], ...]:
-    names = {parameter: plain_name(name) for name, parameter in state.model.named_parameters()}
+def _describe_groups(state: TrainingState) -> tuple[dict[str, Any], ...]:
+    names = {parameter: strip_compiled(name) for name, parameter in state.model.named_parameters()}
     return tuple(
         {
-            **{key: _plain(value) for key, value in group.items() if key not in {"params", "param_names"}},
+            **{
+                key: _to_number(value) for key, value in group.items() if key not in {"params", "param_names"}
+            },
             "params": [names.get(parameter, "") for parameter in group["params"]],
         }
         for group in state.optimizer.param_groups
     )
 
 
-def _plain(value: object) -> object:
+def _to_number(value: object) -> object:
     return value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
 
 
-def _tuples(group: Mapping[str, Any]) -> dict[str, Any]:
+def _restore_tuples(group: Mapping[str, Any]) -> dict[str, Any]:
     """JSON has lists only; the optimizers' own pairs, ``betas`` among them, are tuples."""
     return {
         key: tuple(value) if isinstance(value, list) and key != "params" else value

@@ -13,21 +13,21 @@ from elastane.api.checkpoints import Retention, checkpoint_name, part_name
 from elastane.api.control import PublishCheckpoint
 from elastane.api.errors import StorageError
 from elastane.protocol.actions import TakeSnapshot
-from elastane.runtime.checkpoints import taking
-from elastane.runtime.checkpoints.contents import host_keys
-from elastane.runtime.checkpoints.reader import Reader, Want
-from elastane.runtime.checkpoints.taking import REMEMBERED_PARTS, Described, Taker, record_name
-from elastane.runtime.state.layout import ModelLayout
-from elastane.runtime.state.placement import placed
+from elastane.runtime.checkpoints import writer
+from elastane.runtime.checkpoints.contents import find_host_keys
+from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
+from elastane.runtime.checkpoints.writer import REMEMBERED_PARTS, CheckpointWriter, PlainState, name_record
+from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.placement import choose_placement
 from elastane.runtime.state.state import TrainingState
 from elastane.storage.catalog import Catalog
-from elastane.storage.local import LocalPlace
+from elastane.storage.local import LocalStorage
 
 WAIT_S = 20
 KEY = "model.weight"
 
 
-class Fickle(LocalPlace):
+class Fickle(LocalStorage):
     """Storage that may refuse or take its time over the files of parts."""
 
     def __init__(self, root):
@@ -51,15 +51,17 @@ class Writers:
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         layout = ModelLayout(self.model, optimizer)
         self.blocks = tuple(range(len(layout.blocks)))
-        self.state = TrainingState(self.model, optimizer, None, layout, copies=None, placement=placed(layout))
-        self.place = Fickle(root)
-        self.catalog = Catalog(self.place)
+        self.state = TrainingState(
+            self.model, optimizer, None, layout, copies=None, placement=choose_placement(layout)
+        )
+        self.storage = Fickle(root)
+        self.catalog = Catalog(self.storage)
         self.snapped, self.kept = SimpleQueue(), SimpleQueue()
         self.changes = 0
         self.workers = [self.taker(number) for number in (0, 1)]
 
     def taker(self, number):
-        return Taker(
+        return CheckpointWriter(
             number,
             self.state,
             self.catalog,
@@ -74,10 +76,10 @@ class Writers:
     def described(self):
         plain = {
             "rest": json.dumps(self.state.rest.describe()[0]),
-            "on_host": host_keys(self.state),
+            "on_host": find_host_keys(self.state),
             "cursors": {},
         }
-        return Described(plain, {"loss": 2.5})
+        return PlainState(plain, {"loss": 2.5})
 
     def changed(self):
         self.changes += 1
@@ -92,8 +94,8 @@ class Writers:
         assert self.snapped.get(timeout=WAIT_S) == step
 
     def commit(self, *writers):
-        for writer in writers or (0,):
-            self.workers[writer].committed()
+        for number in writers or (0,):
+            self.workers[number].committed()
 
     def part(self, step, worker=0):
         return next((p for p in self.workers[worker].parts if p.step == step), None)
@@ -111,29 +113,29 @@ class Writers:
 
     def stored(self, step):
         into = torch.empty(6)
-        with Reader(self.place, self.catalog.load(checkpoint_name(step))) as reader:
-            reader.restore([Want(KEY, 0, 6, into)])
+        with CheckpointReader(self.storage, self.catalog.load_manifest(checkpoint_name(step))) as reader:
+            reader.restore([ReadRequest(KEY, 0, 6, into)])
         return into.unique().tolist()
 
 
 @pytest.fixture
 def writers(tmp_path, monkeypatch):
-    monkeypatch.setattr(taking, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(writer, "FIRST_RETRY_S", 0.01)
     found = Writers(tmp_path / "checkpoints")
     yield found
     # Their threads would otherwise try to write to the end of the session.
-    found.place.refusing.clear()
-    found.place.open.set()
+    found.storage.refusing.clear()
+    found.storage.open.set()
 
 
 def test_a_part_is_copied_then_written_then_published(writers):
     writers.fill(1.0)
     writers.take(5)
     assert writers.part(5).state == "copied"
-    assert writers.catalog.names() == [], "the step may still be undone"
+    assert writers.catalog.list_names() == [], "the step may still be undone"
     writers.commit()
     part = writers.until(5, "written")
-    assert part.bytes == (writers.catalog.place.files(checkpoint_name(5))[part_name(0)])
+    assert part.bytes == (writers.catalog.storage.list_files(checkpoint_name(5))[part_name(0)])
     kept = writers.publish(5)
     assert (kept.name, kept.step, kept.error, kept.metrics) == (checkpoint_name(5), 5, "", {"loss": 2.5})
     assert writers.catalog.verify(checkpoint_name(5)) == ()
@@ -143,12 +145,12 @@ def test_a_part_is_copied_then_written_then_published(writers):
 
 def test_what_is_stored_is_the_state_of_the_moment_it_was_copied_at(writers):
     writers.fill(1.0)
-    writers.place.open.clear()
+    writers.storage.open.clear()
     writers.take(5)
     writers.fill(2.0)
     writers.commit()
     writers.fill(3.0)
-    writers.place.open.set()
+    writers.storage.open.set()
     writers.until(5, "written")
     writers.publish(5)
     assert writers.stored(5) == [1.0]
@@ -174,39 +176,39 @@ def test_without_a_copy_a_commit_writes_nothing(writers):
 
 
 def test_storage_that_refuses_is_tried_until_it_does_not(writers):
-    writers.place.refusing.set()
+    writers.storage.refusing.set()
     writers.take(5)
     writers.commit()
     failing = writers.until(5, "failing")
     assert "away" in failing.error
-    writers.place.refusing.clear()
+    writers.storage.refusing.clear()
     assert writers.until(5, "written").error == ""
 
 
 def test_one_that_storage_refuses_makes_way_for_the_next(writers):
-    writers.place.refusing.set()
+    writers.storage.refusing.set()
     writers.take(5)
     writers.commit()
     writers.until(5, "failing")
     writers.take(6)
     assert writers.part(5).state == "abandoned"
     assert "until the next one was due" in writers.part(5).error
-    writers.place.refusing.clear()
+    writers.storage.refusing.clear()
     writers.commit()
     writers.until(6, "written")
 
 
 def test_one_that_is_still_being_written_is_waited_for_but_not_for_ever(writers, monkeypatch):
-    monkeypatch.setattr(taking, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(writer, "LONGEST_WAIT_S", 0.05)
     writers.fill(1.0)
-    writers.place.open.clear()
+    writers.storage.open.clear()
     writers.take(5)
     writers.commit()
     writers.take(6)
     assert writers.part(6).state == "abandoned"
     assert "has not been written after" in writers.part(6).error
     writers.commit()
-    writers.place.open.set()
+    writers.storage.open.set()
     writers.until(5, "written")
     writers.publish(5)
     assert writers.stored(5) == [1.0], "the copy was not overwritten under its writer"
@@ -214,14 +216,14 @@ def test_one_that_is_still_being_written_is_waited_for_but_not_for_ever(writers,
 
 def test_the_next_copy_waits_until_the_last_one_is_written(writers):
     writers.fill(1.0)
-    writers.place.open.clear()
+    writers.storage.open.clear()
     writers.take(5)
     writers.commit()
     taking_next = threading.Thread(target=writers.take, args=(6,))
     taking_next.start()
     taking_next.join(0.1)
     assert taking_next.is_alive()
-    writers.place.open.set()
+    writers.storage.open.set()
     taking_next.join(WAIT_S)
     assert [part.state for part in writers.workers[0].parts] == ["written", "copied"]
 
@@ -231,21 +233,21 @@ def test_a_publisher_follows_one_that_died_after_its_work(writers):
     writers.commit()
     writers.until(5, "written")
     first = writers.publish(5)
-    marker = writers.catalog.load(checkpoint_name(5))
+    marker = writers.catalog.load_manifest(checkpoint_name(5))
     again = writers.publish(5, by=1)
     assert (again.worker, again.error) == (1, "")
     assert again.bytes == first.bytes
-    assert writers.catalog.load(checkpoint_name(5)) == marker
+    assert writers.catalog.load_manifest(checkpoint_name(5)) == marker
 
 
 def test_a_publisher_that_cannot_says_why_and_may_be_asked_again(writers):
     writers.take(5)
     writers.commit()
     writers.until(5, "written")
-    writers.place.refusing.set()
+    writers.storage.refusing.set()
     assert "away" in writers.publish(5).error
-    assert writers.catalog.found()[0].state == "unfinished"
-    writers.place.refusing.clear()
+    assert writers.catalog.list_summaries()[0].state == "unfinished"
+    writers.storage.refusing.clear()
     assert writers.publish(5).error == ""
 
 
@@ -253,8 +255,8 @@ def test_a_part_that_is_not_there_is_not_published_over(writers):
     writers.take(5, writers=(0, 1))
     writers.commit()
     writers.until(5, "written")
-    assert record_name(1) in writers.publish(5, writers=(0, 1)).error
-    assert writers.catalog.found()[0].state == "unfinished"
+    assert name_record(1) in writers.publish(5, writers=(0, 1)).error
+    assert writers.catalog.list_summaries()[0].state == "unfinished"
 
 
 def test_what_retention_does_not_keep_goes_when_a_newer_one_is_there(writers):
@@ -265,10 +267,10 @@ def test_what_retention_does_not_keep_goes_when_a_newer_one_is_there(writers):
         writers.publish(step)
     # The publisher tidies up after it has told that the newest exists.
     deadline = time.monotonic() + WAIT_S
-    while writers.catalog.names() != [checkpoint_name(6), checkpoint_name(7)]:
-        assert time.monotonic() < deadline, writers.catalog.names()
+    while writers.catalog.list_names() != [checkpoint_name(6), checkpoint_name(7)]:
+        assert time.monotonic() < deadline, writers.catalog.list_names()
         time.sleep(0.005)
-    assert record_name(0) not in writers.place.files(checkpoint_name(7))
+    assert name_record(0) not in writers.storage.list_files(checkpoint_name(7))
 
 
 def test_the_last_few_parts_are_told_of_oldest_first(writers):
@@ -282,7 +284,7 @@ def test_the_last_few_parts_are_told_of_oldest_first(writers):
 
 def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the_part(writers):
     told = SimpleQueue()
-    writers.workers[0] = Taker(
+    writers.workers[0] = CheckpointWriter(
         0,
         writers.state,
         writers.catalog,
@@ -294,19 +296,19 @@ def test_a_refusal_is_told_once_storage_refuses_and_taken_back_once_it_takes_the
         changed=writers.changed,
         refused=told.put,
     )
-    writers.place.refusing.set()
+    writers.storage.refusing.set()
     writers.take(5)
     writers.commit()
     assert told.get(timeout=WAIT_S) is True
     writers.until(5, "failing")
-    writers.place.refusing.clear()
+    writers.storage.refusing.clear()
     while told.get(timeout=WAIT_S):
         pass
     writers.until(5, "written")
 
 
 def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
-    writers.place.refusing.set()
+    writers.storage.refusing.set()
     writers.take(5)
     writers.commit()
     writers.until(5, "failing")
@@ -316,10 +318,10 @@ def test_what_others_write_in_its_place_a_refused_worker_gives_up(writers):
 
 
 def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_attempt(writers):
-    writers.place.refusing.set()
+    writers.storage.refusing.set()
     writers.take(5, writers=(1, 0))
     writers.workers[1].committed()
-    writers.place.refusing.clear()
+    writers.storage.refusing.clear()
     worker = writers.workers[0]
     assert worker.begin_again(1)
     assert not worker.begin_again(1), "it is under way"

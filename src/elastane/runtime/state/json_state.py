@@ -24,7 +24,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any], /) -> object: ...
 
 
-def said(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def to_json(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     """The value in lists, dicts, strings, numbers and None.
 
     One-element tensors become numbers; functions, which are the script's own and equal everywhere, None.
@@ -32,20 +32,20 @@ def said(value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     Raises:
         TypeError: something in it is neither.
     """
-    return json.loads(text(value))
+    return json.loads(to_json_text(value))
 
 
-def text(value: object) -> str:
-    """What `said` says, as JSON in which equal values are equal text."""
-    return json.dumps(value, default=_said, sort_keys=True)
+def to_json_text(value: object) -> str:
+    """What `to_json` says, as JSON in which equal values are equal text."""
+    return json.dumps(value, default=_convert, sort_keys=True)
 
 
-def digest_of_text(words: str) -> str:
+def digest_text(words: str) -> str:
     """The first 8 bytes of the SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
-def _said(value: object) -> Any:  # noqa: ANN401 - likewise
+def _convert(value: object) -> Any:  # noqa: ANN401 - likewise
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         return value.item()
     if isinstance(value, MappingProxyType):
@@ -55,11 +55,11 @@ def _said(value: object) -> Any:  # noqa: ANN401 - likewise
     raise TypeError(f"{type(value).__name__} {value!r}")
 
 
-def split(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
+def split_tensors(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
     """Describe a value as JSON, with a reference in place of each tensor.
 
     Args:
-        value: nested dicts, lists and tuples of tensors and of what `said` can say.
+        value: nested dicts, lists and tuples of tensors and of what `to_json` can say.
         name: of the value, which the names of its tensors begin with.
         tensors: takes the tensors by name.
 
@@ -71,16 +71,18 @@ def split(value: object, name: str, tensors: dict[str, torch.Tensor]) -> Any:  #
         return {TENSOR: name, "shape": list(value.shape), "dtype": str(value.dtype)}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value):
-            return {key: split(entry, f"{name}.{key}", tensors) for key, entry in value.items()}
-        items = [[said(key), split(entry, f"{name}.{key}", tensors)] for key, entry in value.items()]
+            return {key: split_tensors(entry, f"{name}.{key}", tensors) for key, entry in value.items()}
+        items = [
+            [to_json(key), split_tensors(entry, f"{name}.{key}", tensors)] for key, entry in value.items()
+        ]
         return {ITEMS: items}
     if isinstance(value, list | tuple):
-        return [split(entry, f"{name}.{place}", tensors) for place, entry in enumerate(value)]
-    return said(value)
+        return [split_tensors(entry, f"{name}.{place}", tensors) for place, entry in enumerate(value)]
+    return to_json(value)
 
 
 def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  # noqa: ANN401 - likewise
-    """The value that `split` has described, with lists in place of tuples."""
+    """The value that `split_tensors` has described, with lists in place of tuples."""
     if isinstance(described, dict):
         if TENSOR in described:
             return tensors[described[TENSOR]]
@@ -93,28 +95,28 @@ def join_tensors(described: Any, tensors: Mapping[str, torch.Tensor]) -> Any:  #
     return described
 
 
-def _key(said: Any) -> Any:  # noqa: ANN401 - likewise
-    return tuple(map(_key, said)) if isinstance(said, list) else said
+def _key(encoded: Any) -> Any:  # noqa: ANN401 - likewise
+    return tuple(map(_key, encoded)) if isinstance(encoded, list) else encoded
 
 
-def restored(mine: object, said: Any) -> Any:  # noqa: ANN401 - likewise
+def restore_types(mine: object, encoded: Any) -> Any:  # noqa: ANN401 - likewise
     """What was said, in the types that the same place holds in this process.
 
     JSON has no tuples, no keys that are numbers and no functions; ``mine`` knows where there are some
     (``betas``, the milestones of ``MultiStepLR``, the phases of ``SWALR``).
     """
-    if said is None and callable(mine):
+    if encoded is None and callable(mine):
         return mine
-    if isinstance(mine, Mapping) and isinstance(said, Mapping):
+    if isinstance(mine, Mapping) and isinstance(encoded, Mapping):
         named = _names(mine)
-        entries = {named(key): restored(mine.get(named(key)), entry) for key, entry in said.items()}
+        entries = {named(key): restore_types(mine.get(named(key)), entry) for key, entry in encoded.items()}
         # What a Counter does not hold counts as zero, so it must remain one.
         return Counter(entries) if isinstance(mine, Counter) else entries
-    if isinstance(mine, list | tuple) and isinstance(said, list):
-        known: Iterable[object] = mine if len(mine) == len(said) else [None] * len(said)
-        listed = [restored(one, entry) for one, entry in zip(known, said, strict=True)]
+    if isinstance(mine, list | tuple) and isinstance(encoded, list):
+        known: Iterable[object] = mine if len(mine) == len(encoded) else [None] * len(encoded)
+        listed = [restore_types(one, entry) for one, entry in zip(known, encoded, strict=True)]
         return tuple(listed) if isinstance(mine, tuple) else listed
-    return said
+    return encoded
 
 
 def _names(mine: Mapping[Any, object]) -> Callable[[Any], Any]:

@@ -7,14 +7,22 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.plain import Stateful, digest_of_text, join_tensors, restored, said, split, text
+from elastane.runtime.state.json_state import (
+    Stateful,
+    digest_text,
+    join_tensors,
+    restore_types,
+    split_tensors,
+    to_json,
+    to_json_text,
+)
 
 
 def do_nothing() -> None:
     """Do nothing."""
 
 
-class Keep(MutableMapping[str, Any]):
+class RunKeep(MutableMapping[str, Any]):
     """The script's own values by name: what JSON can say, tensors, and objects with a ``state_dict``.
 
     Values are changed between steps only, and alike on all workers, which their votes check. Lists are kept
@@ -45,14 +53,14 @@ class Keep(MutableMapping[str, Any]):
             raise BadInput(
                 f"run.keep[{name!r}]: a name is a string", means="it travels as JSON", do=f"use {str(name)!r}"
             )
-        _refuse_misfits(value)
+        _refuse_unsuitable(value)
         if isinstance(value, torch.Tensor | Stateful):
-            _checked(name, value)
+            _check_value(name, value)
             if name in self._waiting:
-                value = _loaded(value, self._waiting.pop(name))
+                value = _load_state(value, self._waiting.pop(name))
             self._values[name] = self._objects[name] = value
         else:
-            kept = _frozen(_checked(name, value))
+            kept = _freeze(_check_value(name, value))
             self._waiting.pop(name, None)
             self._objects.pop(name, None)
             self._values[name] = kept
@@ -86,19 +94,19 @@ class Keep(MutableMapping[str, Any]):
         """All of it: as JSON, ``{"values": ..., "states": ...}``, and the tensors that it refers to."""
         tensors: dict[str, torch.Tensor] = {}
         values = {name: kept for name, kept in self._values.items() if name not in self._objects}
-        states = {name: _state(kept) for name, kept in self._objects.items()} | self._waiting
-        described = {name: split(state, name, tensors) for name, state in states.items()}
-        return {"values": said(values), "states": described}, tensors
+        states = {name: _read_state(kept) for name, kept in self._objects.items()} | self._waiting
+        described = {name: split_tensors(state, name, tensors) for name, state in states.items()}
+        return {"values": to_json(values), "states": described}, tensors
 
     def take(self, there: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
         """Become what `describe` says of another worker's, or of an earlier run; keeps the tensors."""
         mine, self._objects = self._objects, {}
-        self._values = {name: _frozen(value) for name, value in there["values"].items()}
+        self._values = {name: _freeze(value) for name, value in there["values"].items()}
         self._waiting = {}
         for name, described in there["states"].items():
             state = join_tensors(described, tensors)
             if name in mine:
-                self._values[name] = self._objects[name] = _loaded(mine[name], state)
+                self._values[name] = self._objects[name] = _load_state(mine[name], state)
             elif isinstance(state, torch.Tensor):
                 self._values[name] = self._objects[name] = state
             else:
@@ -119,29 +127,29 @@ class Keep(MutableMapping[str, Any]):
         if not self._values and not self._waiting:
             return ""
         described, _ = self.describe()
-        return digest_of_text(text(described))
+        return digest_text(to_json_text(described))
 
 
-def _state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - whatever it says
+def _read_state(kept: torch.Tensor | Stateful) -> Any:  # noqa: ANN401 - whatever it says
     return kept if isinstance(kept, torch.Tensor) else kept.state_dict()
 
 
 @torch.no_grad()
-def _loaded(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:  # noqa: ANN401 - likewise
+def _load_state(mine: torch.Tensor | Stateful, state: Any) -> torch.Tensor | Stateful:  # noqa: ANN401 - likewise
     """The object with that state: in place where it can be, since the script may have other names for it."""
     if not isinstance(mine, torch.Tensor):
-        mine.load_state_dict(restored(mine.state_dict(), state))
+        mine.load_state_dict(restore_types(mine.state_dict(), state))
         return mine
     if isinstance(state, torch.Tensor) and (state.shape, state.dtype) == (mine.shape, mine.dtype):
         return mine.copy_(state)
     return state.to(mine.device) if isinstance(state, torch.Tensor) else mine
 
 
-def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
+def _check_value(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no narrower type
     try:
         if isinstance(value, torch.Tensor | Stateful):
-            return split(_state(value), name, {})
-        return said(value)
+            return split_tensors(_read_state(value), name, {})
+        return to_json(value)
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"run.keep[{name!r}] cannot be given to a joining worker: {error}",
@@ -150,7 +158,7 @@ def _checked(name: str, value: object) -> Any:  # noqa: ANN401 - JSON has no nar
         ) from error
 
 
-def _refuse_misfits(value: object) -> None:
+def _refuse_unsuitable(value: object) -> None:
     if isinstance(value, torch.Tensor) and value.grad_fn is not None:
         raise BadInput(
             "a tensor that is part of a computation cannot be kept",
@@ -163,9 +171,9 @@ def _refuse_misfits(value: object) -> None:
         )
 
 
-def _frozen(value: Any) -> Any:  # noqa: ANN401 - likewise
+def _freeze(value: Any) -> Any:  # noqa: ANN401 - likewise
     if isinstance(value, list):
-        return tuple(map(_frozen, value))
+        return tuple(map(_freeze, value))
     if isinstance(value, dict):
-        return MappingProxyType({key: _frozen(entry) for key, entry in value.items()})
+        return MappingProxyType({key: _freeze(entry) for key, entry in value.items()})
     return value

@@ -24,7 +24,7 @@ Path: TypeAlias = tuple[str | int, ...]
 OPTIMIZER_STATE = "optimizer.state."
 
 
-def path_of(key: str) -> Path:
+def split_key(key: str) -> Path:
     """Where a tensor stands in the nested state dict of which its key is the flat name.
 
     Names of parameters have dots of their own; those of the optimizer's state for a parameter have none.
@@ -36,7 +36,7 @@ def path_of(key: str) -> Path:
     return (first, rest) if rest else (first,)
 
 
-def plain_buffers(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainItem, ...]]:
+def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainItem, ...]]:
     """Values that are no tensors, as the content of the file `PLAIN`.
 
     Args:
@@ -56,7 +56,7 @@ def plain_buffers(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainI
     return buffers, tuple(items)
 
 
-def metadata(
+def encode_metadata(
     parts: Sequence[PartFile],
     plain: Sequence[PlainItem] = (),
     aliases: Mapping[str, str] | None = None,
@@ -65,7 +65,7 @@ def metadata(
 
     Args:
         parts: of all writers.
-        plain: what `plain_buffers` told.
+        plain: what `encode_values` told.
         aliases: second names of tied tensors, with the key each is stored under; the bytes are stored once
             and told twice.
     """
@@ -80,8 +80,8 @@ def metadata(
     stored: dict[MetadataIndex, _StorageInfo] = {}
     paths: dict[str, Path] = {}
     for name, key in names.items():
-        described[name] = _described(facts[key], [item for _, item in items[key]])
-        paths[name] = path_of(name)
+        described[name] = _describe_tensor(facts[key], [item for _, item in items[key]])
+        paths[name] = split_key(name)
         for number, (file, item) in enumerate(items[key]):
             index = MetadataIndex(name, item.offsets, number)
             stored[index] = _StorageInfo(file, item.offset, item.length)
@@ -100,7 +100,7 @@ def metadata(
     )
 
 
-def _described(facts: TensorFacts, items: Sequence[Item]) -> TensorStorageMetadata:
+def _describe_tensor(facts: TensorFacts, items: Sequence[Item]) -> TensorStorageMetadata:
     return TensorStorageMetadata(
         properties=TensorProperties(dtype=getattr(torch, facts.dtype)),
         size=torch.Size(facts.shape),

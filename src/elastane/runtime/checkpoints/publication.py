@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from elastane.api.checkpoints import METADATA, PLAIN, Manifest, PartFile
-from elastane.runtime.checkpoints.metadata import Path, metadata, plain_buffers
+from elastane.runtime.checkpoints.dcp_metadata import Path, encode_metadata, encode_values
 from elastane.storage.catalog import Catalog
 
 
-def publish(
+def publish_checkpoint(
     catalog: Catalog,
     manifest: Manifest,
     plain: Mapping[Path, Any] | None = None,
@@ -29,16 +29,16 @@ def publish(
         BadInput: elements are missing; the checkpoint was not published.
         StorageError: something could not be written; the checkpoint was not published.
     """
-    there = catalog.look(manifest.name).manifest
+    there = catalog.inspect(manifest.name).manifest
     # A publisher that takes over from a dead one must not open what the dead one had finished.
     if there is not None and there.parts[: len(manifest.parts)] == manifest.parts:
         return there
-    buffers, items = plain_buffers(plain or {})
+    buffers, items = encode_values(plain or {})
     others = []
     if items:
         written = catalog.write(manifest.name, PLAIN, buffers)
         others.append(PartFile(name=PLAIN, bytes=written.bytes, checksum=written.checksum))
-    text = metadata(_tensor_parts(manifest), items, manifest.aliases)
+    text = encode_metadata(_select_tensor_parts(manifest), items, manifest.aliases)
     written = catalog.write(manifest.name, METADATA, [text])
     others.append(PartFile(name=METADATA, bytes=written.bytes, checksum=written.checksum))
     whole = msgspec.structs.replace(manifest, parts=(*manifest.parts, *others))
@@ -46,5 +46,5 @@ def publish(
     return whole
 
 
-def _tensor_parts(manifest: Manifest) -> Sequence[PartFile]:
+def _select_tensor_parts(manifest: Manifest) -> Sequence[PartFile]:
     return [part for part in manifest.parts if part.items]

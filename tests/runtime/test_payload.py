@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elastane.api.foreign import Malformed
-from elastane.runtime.state import parcel
+from elastane.runtime.state.payload import pack_state, unpack_state
 
 PACKED = bytearray().join(
-    parcel.pack(
+    pack_state(
         {"value/0": torch.arange(6.0).reshape(2, 3)}, {"rest": {"big": 1 << 100, "rate": float("inf")}}
     )
 )
@@ -23,7 +23,7 @@ def made(header: object) -> bytearray:
 
 
 def test_what_is_packed_comes_back_exactly():
-    tensors, plain = parcel.unpack(PACKED)
+    tensors, plain = unpack_state(PACKED)
     assert tensors["value/0"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert plain == {"rest": {"big": 1 << 100, "rate": float("inf")}}
 
@@ -52,7 +52,7 @@ def test_what_is_packed_comes_back_exactly():
 )
 def test_what_was_never_packed_is_malformed(payload):
     with pytest.raises(Malformed):
-        parcel.unpack(payload)
+        unpack_state(payload)
 
 
 @settings(derandomize=True, max_examples=300, deadline=None)
@@ -65,7 +65,7 @@ def test_a_damaged_parcel_is_a_parcel_or_malformed(changes, length):
     for place, byte in changes:
         payload[place] = byte
     try:
-        tensors, plain = parcel.unpack(payload[:length])
+        tensors, plain = unpack_state(payload[:length])
     except Malformed:
         return
     assert isinstance(tensors, dict)

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from elastane.runtime.state.layout import ModelLayout
-from elastane.runtime.state.marks import Mark, Marker, content_digest
+from elastane.runtime.state.change_detector import ChangeDetector, ChangeMark, digest_tensor
+from elastane.runtime.state.model_layout import ModelLayout
 
 
-class Untrained:
+class UntrainedTensors:
     """The untrained tensors of one model.
 
     Args:
@@ -38,8 +38,8 @@ class Untrained:
                     self._buffers[full] = (module, name)
                     if name in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no accessor
                         self._caches.add(full)
-        self._marker = Marker()
-        self._marks: dict[str, Mark] = {}
+        self._marker = ChangeDetector()
+        self._marks: dict[str, ChangeMark] = {}
         self.changed: set[str] = set()
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -95,7 +95,7 @@ class Untrained:
     def digests(self) -> dict[str, str]:
         """XXH3-128 of their elements, by name; of those on a device only if they were changed."""
         return {
-            name: content_digest(tensor)
+            name: digest_tensor(tensor)
             for name, tensor in self.tensors().items()
             if name not in self._caches and (tensor.device.type == "cpu" or name in self.changed)
         }

@@ -10,7 +10,7 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime.state.plain import join_tensors, restored, split
+from elastane.runtime.state.json_state import join_tensors, restore_types, split_tensors
 
 NAME = "optimizer"
 
@@ -30,7 +30,7 @@ class RefusedState(dict[Any, Any]):
     get = keys = values = items = pop = setdefault = clear = update = _refuse  # type: ignore[assignment]
 
 
-class SharedState:
+class SharedOptimizerState:
     """Of one optimizer, which may be of the user's own class.
 
     Args:
@@ -49,7 +49,7 @@ class SharedState:
                     means="the state of the inner optimizer would be missing in a worker that joins",
                     do="keep its state in self.state[parameter] of the optimizer given to run.prepare",
                 )
-            _described(value, f"{NAME}.{name}", {})
+            _describe(value, f"{NAME}.{name}", {})
 
     def describe(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """All of it: as JSON, ``{"attributes": ..., "state": ...}``, and the tensors that it refers to.
@@ -59,26 +59,26 @@ class SharedState:
         """
         tensors: dict[str, torch.Tensor] = {}
         attributes = {
-            name: _described(value, f"{NAME}.attributes.{name}", tensors)
+            name: _describe(value, f"{NAME}.attributes.{name}", tensors)
             for name, value in self._attributes().items()
         }
         state = self._optimizer.state
         entries = () if isinstance(state, RefusedState) else state.items()
         shared = {key: value for key, value in entries if not _is_parameter(key)}
-        return {"attributes": attributes, "state": _described(shared, f"{NAME}.state", tensors)}, tensors
+        return {"attributes": attributes, "state": _describe(shared, f"{NAME}.state", tensors)}, tensors
 
     def take(self, there: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
         """Become what `describe` says of another worker's, or of an earlier attempt of the run."""
         for name, described in there["attributes"].items():
             mine = getattr(self._optimizer, name, None)
-            setattr(self._optimizer, name, restored(mine, join_tensors(described, tensors)))
+            setattr(self._optimizer, name, restore_types(mine, join_tensors(described, tensors)))
         for key, state in join_tensors(there["state"], tensors).items():
             mine = self._optimizer.state.get(key, {})
-            self._optimizer.state[key] = restored(mine, state)
+            self._optimizer.state[key] = restore_types(mine, state)
 
-    def snapshot(self) -> "Snapshot":
+    def snapshot(self) -> "OptimizerSnapshot":
         """Copy everything that running the optimizer may change, the state of parameters included."""
-        return Snapshot(self._optimizer, self._attributes())
+        return OptimizerSnapshot(self._optimizer, self._attributes())
 
     def _attributes(self) -> dict[str, Any]:
         """Attributes that torch's own optimizers do not have, without what a script makes anew everywhere."""
@@ -89,7 +89,7 @@ class SharedState:
         }
 
 
-class Snapshot:
+class OptimizerSnapshot:
     """An optimizer as it was at one moment."""
 
     def __init__(self, optimizer: optim.Optimizer, attributes: Mapping[str, Any]) -> None:
@@ -136,9 +136,9 @@ def _is_state(value: object) -> bool:
     return True
 
 
-def _described(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - the user's
+def _describe(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: ANN401 - the user's
     try:
-        return split(value, name, tensors)
+        return split_tensors(value, name, tensors)
     except (TypeError, ValueError) as error:
         raise BadInput(
             f"{name} cannot be given to a joining worker: {error}",

@@ -4,14 +4,14 @@ import mmap
 
 import torch
 
-from elastane.runtime.checkpoints.encoding import Encoded
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
 
 TOUCHED_AT_ONCE = 8 << 20
 ENVELOPES = 1.02
 """What surrounds the elements in a file, as a share of them, generously."""
 
 
-class Staging:
+class StagingBuffer:
     """One stretch of host memory, as large as the largest share of the state this worker has had to copy."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Staging:
         """
         self._at_least(int(nbytes * ENVELOPES))
 
-    def take(self, file: Encoded) -> None:
+    def take(self, file: EncodedPart) -> None:
         """Copy a file as it is now; valid until the next call."""
         self._at_least(file.bytes)
         file.lay_out(self._memory)

@@ -13,30 +13,30 @@ Key: TypeAlias = tuple[str, str]
 """Path of a module in the model, and the name of its attribute."""
 
 
-class Attributes:
+class ModuleAttributes:
     """Numbers, strings and tensors in plain attributes of a model's modules, as they were at one moment."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._found = {key: _copied(value) for key, value in _visible(model)}
+        self._found = {key: _copy(value) for key, value in _list_attributes(model)}
 
     def restore(self) -> None:
         """Put all of them back, and remove those that have come since."""
         modules = dict(self._model.named_modules())
-        now = dict(_visible(self._model))
+        now = dict(_list_attributes(self._model))
         for path, name in now.keys() - self._found.keys():
             delattr(modules[path], name)
         for (path, name), value in self._found.items():
-            if (path, name) not in now or not _same(now[path, name], value):
+            if (path, name) not in now or not _are_equal(now[path, name], value):
                 setattr(modules[path], name, value)
 
-    def changed(self, since: "Attributes") -> dict[Key, Any]:
+    def changed(self, since: "ModuleAttributes") -> dict[Key, Any]:
         """Those that differ from an earlier moment, or were not there, with their values now."""
         earlier = since._found  # noqa: SLF001 - another one of this class
         return {
             key: value
             for key, value in self._found.items()
-            if key not in earlier or not _same(earlier[key], value)
+            if key not in earlier or not _are_equal(earlier[key], value)
         }
 
 
@@ -48,7 +48,7 @@ def set_attributes(model: nn.Module, values: Mapping[Key, Any]) -> None:
             setattr(modules[path], name, value)
 
 
-def _visible(model: nn.Module) -> list[tuple[Key, Any]]:
+def _list_attributes(model: nn.Module) -> list[tuple[Key, Any]]:
     return [
         ((path, name), value)
         for path, module in model.named_modules()
@@ -58,12 +58,12 @@ def _visible(model: nn.Module) -> list[tuple[Key, Any]]:
     ]
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever a script keeps
+def _copy(value: Any) -> Any:  # noqa: ANN401 - whatever a script keeps
     # Without its history: a tensor that a forward pass leaves behind may hold a whole graph.
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - likewise
+def _are_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - likewise
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
             return False

@@ -22,7 +22,7 @@ def _refuse(method: str, *_args: object, **_options: object) -> NoReturn:
     )
 
 
-class Scaling:
+class LossScaling:
     """A scaler and the optimizer it serves.
 
     Args:

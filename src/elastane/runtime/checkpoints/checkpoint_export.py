@@ -1,0 +1,103 @@
+"""A checkpoint as something to export: tensors by name, read and checked when they are asked for."""
+
+from collections.abc import Mapping
+
+import torch
+
+from elastane.api.checkpoints import Manifest, TensorFacts
+from elastane.runtime.checkpoints.contents import MODEL, STATE, read_replicated_state
+from elastane.runtime.checkpoints.model_description import ModelDescription, read_model_description
+from elastane.runtime.checkpoints.reader import CheckpointReader
+from elastane.runtime.finished.formats import TrainedModel
+from elastane.runtime.finished.named_tensors import RenamedTensors, TensorDescription, strip_compiled
+from elastane.runtime.finished.optimizer_state import PREFIX, OptimizerState
+
+
+def read_trained_model(
+    reader: CheckpointReader, manifest: Manifest, *, max_shard_bytes: int, optimizer: bool
+) -> TrainedModel:
+    """What a checkpoint holds.
+
+    Args:
+        reader: of the checkpoint, open for as long as the result is used.
+        manifest: likewise.
+        max_shard_bytes: of weights in one safetensors file.
+        optimizer: with the state of its optimizer.
+
+    Raises:
+        BadInput: another program wrote it.
+    """
+    outline = read_model_description(manifest)
+    model = _CheckpointTensors(reader, _map_keys(manifest, outline), _map_aliases(manifest))
+    return TrainedModel(
+        model=model,
+        max_shard_bytes=max_shard_bytes,
+        optimizer=_read_optimizer(reader, manifest, outline) if optimizer else None,
+        texts={name: text.encode() for name, text in outline.texts.items()},
+        adapter=RenamedTensors(model, outline.adapter, tied=False) if outline.adapter else None,
+        adapter_problem=outline.adapter_problem,
+    )
+
+
+class _CheckpointTensors:
+    """`NamedTensors` of a checkpoint."""
+
+    def __init__(
+        self,
+        reader: CheckpointReader,
+        keys: Mapping[str, tuple[str, TensorFacts]],
+        aliases: Mapping[str, str],
+    ) -> None:
+        self._reader, self._keys, self.aliases = reader, keys, aliases
+        self.described = {
+            name: TensorDescription(getattr(torch, facts.dtype), facts.shape)
+            for name, (_, facts) in keys.items()
+        }
+
+    def tensor(self, name: str) -> torch.Tensor:
+        key, facts = self._keys[name]
+        flat = torch.empty(facts.elements, dtype=getattr(torch, facts.dtype))
+        self._reader.read(key, 0, facts.elements, flat)
+        return flat.as_strided(facts.shape, facts.stride)
+
+
+def _map_keys(manifest: Manifest, outline: ModelDescription) -> dict[str, tuple[str, TensorFacts]]:
+    facts = manifest.tensors
+    return {
+        strip_compiled(name): (key, facts[key]) for name in outline.names if (key := MODEL + name) in facts
+    }
+
+
+def _map_aliases(manifest: Manifest) -> dict[str, str]:
+    return {
+        strip_compiled(name.removeprefix(MODEL)): strip_compiled(first.removeprefix(MODEL))
+        for name, first in manifest.aliases.items()
+        if name.startswith(MODEL)
+    }
+
+
+def _read_optimizer(
+    reader: CheckpointReader, manifest: Manifest, outline: ModelDescription
+) -> OptimizerState:
+    groups = read_replicated_state(manifest)["groups"]
+    keys = {
+        PREFIX + strip_compiled(key.removeprefix(STATE)): (key, facts)
+        for key, facts in manifest.tensors.items()
+        if key.startswith(STATE)
+    }
+    return OptimizerState(
+        tensors=_CheckpointTensors(reader, keys, {}),
+        groups=tuple(
+            {
+                **{key: value for key, value in group.items() if key != "param_names"},
+                "params": [*map(strip_compiled, names)],
+            }
+            for group, names in zip(groups, outline.groups, strict=True)
+        ),
+        plain={
+            f"{PREFIX}{strip_compiled(name)}.{key}": value
+            for name, some in manifest.plain.get("scalars", {}).items()
+            for key, value in some.items()
+        },
+        kind=outline.optimizer,
+    )
