@@ -52,7 +52,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         attempt: number of the newest attempt that has begun; 0: none.
         present: some process of the job exists, an attempt that is about to begin included. Only when none
             does are its devices free.
-        agent: the agent of ``attempt`` attempts.
+        agent: the agent of ``attempt`` is running.
         outcome: how ``attempt`` ended; None: it has not, or left no word.
         workers: worker processes that exist, those on their way in or out included; None: nobody answered.
         members: of ``workers``, those that take part in the training; None: the engine counts processes
