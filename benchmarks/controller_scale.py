@@ -34,15 +34,15 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from elastane.agent import identity
-from elastane.agent.presence import be_present
+from elastane.agent import process_identity
+from elastane.agent.presence import hold_presence
 from elastane.api.attempts import Attempt
 from elastane.api.control import Answer, ProcessInfo, encode
+from elastane.api.controller_start import ControllerReady, ControllerSettings
 from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.records import LedgerLine, Samples
 from elastane.api.rundir import RunDir
-from elastane.api.serving import Ready, Serving
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts.attempt_file import write_attempt
 from elastane.client.cluster import Cluster
@@ -50,7 +50,7 @@ from elastane.controller.noting import Noted
 from elastane.controller.store import jobs, tables
 from elastane.controller.store.columns import text_of
 from elastane.controller.store.database import Store
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from sqlalchemy import select, update
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -77,7 +77,7 @@ class Agents:
         names: of these.
     """
 
-    def __init__(self, places: Places, names: list[str]) -> None:
+    def __init__(self, places: EngineDirectories, names: list[str]) -> None:
         self._run_dirs = {name: places.run_dir(name) for name in names}
         self._presence: dict[str, int] = {}
         self._steps = dict.fromkeys(names, 0)
@@ -86,7 +86,7 @@ class Agents:
 
     def settle_in(self, host: str, port: int) -> None:
         pid = os.getpid()
-        started = identity.started(pid) or 0
+        started = process_identity.read_start_time(pid) or 0
         for name, run_dir in self._run_dirs.items():
             run_dir.logs.mkdir(parents=True)
             secret = f"secret-of-{name}"
@@ -95,7 +95,7 @@ class Agents:
             record = RunRecord(spec=RunSpec(name=name, script=SCRIPT), created="2026-01-01T00:00:00Z")
             run_dir.run.write_bytes(msgspec.json.encode(record))
             run_dir.endpoint.write_bytes(msgspec.json.encode({"host": host, "port": port}))
-            self._presence[name] = be_present(run_dir)
+            self._presence[name] = hold_presence(run_dir)
             write_attempt(run_dir, Attempt(number=1, pid=pid, started=started, began_s=time.time()))
             self._places.note(name)
 
@@ -161,7 +161,7 @@ class Agents:
 
 def live(home: str, names: list[str], told: Connection) -> None:
     many_files()
-    asyncio.run(Agents(Places(Path(home)), names).live(told))
+    asyncio.run(Agents(EngineDirectories(Path(home)), names).live(told))
 
 
 def many_files() -> None:
@@ -231,7 +231,7 @@ def crashed(store: Store, names: list[str]) -> set[str]:
 
 
 @contextmanager
-def controller(wish: Serving, log: Path) -> Iterator[tuple[int, Ready]]:
+def controller(wish: ControllerSettings, log: Path) -> Iterator[tuple[int, ControllerReady]]:
     reading, writing = os.pipe()
     with log.open("ab") as stream:
         process = subprocess.Popen(
@@ -250,7 +250,7 @@ def controller(wish: Serving, log: Path) -> Iterator[tuple[int, Ready]]:
             line = told.readline()
         if not line:
             raise SystemExit(log.read_text())
-        yield process.pid, msgspec.json.decode(line, type=Ready)
+        yield process.pid, msgspec.json.decode(line, type=ControllerReady)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -360,7 +360,7 @@ def main() -> None:
         store = Store(url)
         fill(store, asked.jobs, asked.running, home)
         mine.recv()
-        wish = Serving(home=folder, store=url, devices=max(1, asked.running), user="benchmark")
+        wish = ControllerSettings(home=folder, store=url, devices=max(1, asked.running), user="benchmark")
         begin_s = time.monotonic()
         with controller(wish, home / "controller.log") as (pid, ready):
             said["listens_s"] = round(time.monotonic() - begin_s, 2)

@@ -26,13 +26,13 @@ from typing import NamedTuple, TypeAlias
 
 import elastane
 import msgspec
-from elastane.api.attempts import Attempt, Outcome
+from elastane.api.attempts import Attempt, AttemptOutcome
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import KillAttempt, Order, ResizeJob, SettleJob, StartAttempt, StopAttempt
 from elastane.api.records import LedgerLine
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import decode_ledger_line
 from elastane.observability.tail import Tail
 
@@ -54,7 +54,7 @@ class Timed:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.engine = LocalEngine(home)
-        self.run_dir = Places(home).run_dir(JOB)
+        self.run_dir = EngineDirectories(home).run_dir(JOB)
         self.tail = Tail(self.run_dir.ledger)
         self.lines: list[LedgerLine] = []
         self.resizes: list[tuple[float, int]] = []
@@ -83,7 +83,7 @@ class Timed:
         """Seconds from the decision to the first step with so many workers."""
         known = len(self.ledger())
         decided_s = time.time()
-        if isinstance(order, Resize):
+        if isinstance(order, ResizeJob):
             self.resizes.append((decided_s, workers))
         await self.order(order)
         async with asyncio.timeout(WAIT_S):
@@ -114,7 +114,7 @@ async def resizes(repetitions: int, home: Path) -> Results:
         # A job outlives whoever has started it: this one must not.
         seen = (await timed.engine.observe([JOB]))[JOB]
         if seen.present:
-            await timed.engine.carry_out([Kill(job=JOB, attempt=seen.attempt)])
+            await timed.engine.carry_out([KillAttempt(job=JOB, attempt=seen.attempt)])
             await timed.until(lambda seen: not seen.present)
         await timed.engine.close()
 
@@ -122,7 +122,7 @@ async def resizes(repetitions: int, home: Path) -> Results:
 async def measured_on(timed: Timed, repetitions: int) -> Results:
     measured: dict[str, list[float]] = {"submit": [], "grow": [], "shrink": [], "pause": [], "resume": []}
     for attempt in range(1, 1 + max(1, repetitions // GROWTHS_PER_ATTEMPT)):
-        start = Start(job=JOB, attempt=attempt, workers=1, spec=timed.spec)
+        start = StartAttempt(job=JOB, attempt=attempt, workers=1, spec=timed.spec)
         measured["submit" if attempt == 1 else "resume"].append(await timed.change(start, 1))
         # Until the fork server has imported all, a growth would measure that.
         await timed.until(lambda seen: seen.target == seen.workers == 1)
@@ -133,11 +133,11 @@ async def measured_on(timed: Timed, repetitions: int) -> Results:
             measured["shrink"].append(await timed.change(resized(attempt, 1), 1))
         await timed.calm()
         decided_s = time.time()
-        await timed.order(Stop(job=JOB, attempt=attempt))
+        await timed.order(StopAttempt(job=JOB, attempt=attempt))
         await timed.until(lambda seen: not seen.present)
         measured["pause"].append(time.time() - decided_s)
     felt = [felt_of(timed.ledger(), decided_s, workers) for decided_s, workers in timed.resizes]
-    await timed.order(Settle(job=JOB))
+    await timed.order(SettleJob(job=JOB))
     results = {"seconds": {name: spread(values) for name, values in measured.items()}}
     for name, grown in (("grow", True), ("shrink", False)):
         some = [one for one in felt if one.grown == grown]
@@ -174,18 +174,18 @@ def felt_of(ledger: Sequence[LedgerLine], decided_s: float, workers: int) -> Fel
     )
 
 
-def resized(attempt: int, workers: int) -> Resize:
-    return Resize(job=JOB, attempt=attempt, workers=workers, limits=(1, 2))
+def resized(attempt: int, workers: int) -> ResizeJob:
+    return ResizeJob(job=JOB, attempt=attempt, workers=workers, limits=(1, 2))
 
 
 async def looking(home: Path) -> Spread:
     """One look of an engine whose directory holds many jobs that are over, and many that wait."""
-    engine, places = LocalEngine(home), Places(home)
+    engine, places = LocalEngine(home), EngineDirectories(home)
     for number in range(SETTLED):
         run_dir = places.run_dir(f"settled-{number}")
         run_dir.logs.mkdir(parents=True)
         run_dir.presence.touch()
-        attempt = Attempt(number=1, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0))
+        attempt = Attempt(number=1, pid=1, started=1, began_s=0.0, outcome=AttemptOutcome(code=0))
         run_dir.attempt.write_bytes(msgspec.json.encode(attempt))
     jobs = [f"waiting-{number}" for number in range(WAITING)]
     took = []

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 from elastane.api.cluster import Holding, JobState, Snapshot
-from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
+from elastane.api.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.api.plans import Plan
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
@@ -157,7 +157,7 @@ def job(rng: random.Random, number: int, now_s: float) -> JobState:
             script="train.py",
             team=f"team-{int(TEAMS * rng.random() ** 2)}",
             priority_class=rng.choice(["", "", "", "high", "low"]),
-            resources_per_worker=Resources(
+            resources_per_worker=WorkerResources(
                 devices=devices, kinds=rng.choice([(), ("h100",), ("a100", "h100"), ("h100", "a100")])
             ),
             elastic_policy=ElasticPolicy(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elastane.agent.environment import worker_environment
+from elastane.agent.environment import build_worker_environment
 
 from .processes.stage import Stage, eventually
 
@@ -30,7 +30,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process = subprocess.Popen(
         [sys.executable, "-P", str(WARM_PROCESS), str(path)],
         stdin=subprocess.PIPE,
-        env=worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
+        env=build_worker_environment(os.environ | {"OPENBLAS_NUM_THREADS": "1"}, threads=1),
     )
     try:
         eventually(lambda: path.exists() or process.poll() is not None, "the warm process listens")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from elastane.api import reports
 from elastane.api.control import AskStatus
+from elastane.api.controller_start import ControllerReady
 from elastane.api.errors import ElastaneError
 from elastane.api.job_records import ENDED
 from elastane.api.jobs import JobSpec
 from elastane.api.rest import Job, NewToken
 from elastane.api.rundir import RunDir
-from elastane.api.serving import Ready
 from elastane.api.tokens import Role
 from elastane.attempts.attempt_file import read_attempt
 from elastane.client.channel import ask
@@ -72,7 +72,7 @@ def live(scenario: Scenario, name: str, home: Path, shape: Shape, say: Callable[
 
 class _Arm:
     def __init__(
-        self, scenario: Scenario, name: str, home: Path, ready: Ready, say: Callable[[str], None]
+        self, scenario: Scenario, name: str, home: Path, ready: ControllerReady, say: Callable[[str], None]
     ) -> None:
         self.scenario, self.name, self.home, self.say = scenario, name, home, say
         self.url = ready.url

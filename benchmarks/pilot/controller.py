@@ -11,10 +11,10 @@ from pathlib import Path
 
 import elastane
 import msgspec
-from elastane.agent.presence import those_present
+from elastane.agent.presence import list_present_processes
+from elastane.api.controller_start import ControllerReady
 from elastane.api.errors import RunFailed
 from elastane.api.rundir import RunDir
-from elastane.api.serving import Ready
 
 SOURCES = Path(elastane.__file__).parents[1]
 ELASTANE = (sys.executable, "-m", "elastane.cli.main")
@@ -22,7 +22,7 @@ GONE_S = 20.0
 
 
 @contextmanager
-def controller(home: Path) -> Iterator[Ready]:
+def controller(home: Path) -> Iterator[ControllerReady]:
     """On a free port, with its own home.
 
     Raises:
@@ -43,7 +43,7 @@ def controller(home: Path) -> Iterator[Ready]:
         line = process.stdout.readline()
         if not line.startswith(b'{"url"'):
             raise RunFailed(f"elastane up did not start a controller: {line.decode()}")
-        yield msgspec.json.decode(line, type=Ready)
+        yield msgspec.json.decode(line, type=ControllerReady)
     finally:
         # First the controller, or it would begin the next attempts of its jobs.
         process.terminate()
@@ -58,7 +58,7 @@ def controller(home: Path) -> Iterator[Ready]:
 def end_jobs(home: Path) -> None:
     """SIGKILL for every process of every job, until there is none."""
     for root in (home / "runs").glob("*"):
-        while pids := those_present(RunDir(root)):
+        while pids := list_present_processes(RunDir(root)):
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 from elastane.api.config import Config
+from elastane.api.document_parser import parse_document
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
-from elastane.api.reading import read
 from elastane.api.reservations import Once, Reservation
 from elastane.cli.documents import read_yaml
 
@@ -131,7 +131,7 @@ class Scenario(Part, frozen=True, kw_only=True):
             BadField: it is no job spec.
         """
         written = {"name": submission.name, "team": submission.team} | submission.spec
-        spec = read(written, JobSpec, f"spec of {submission.name}")
+        spec = parse_document(written, JobSpec, f"spec of {submission.name}")
         return msgspec.structs.replace(spec, script=str(root / spec.script), env={**spec.env, **env})
 
 
@@ -147,7 +147,7 @@ def read_scenario(path: Path) -> Scenario:
         raise BadInput(
             f"{path} cannot be read ({error})", do="name a file like benchmarks/pilot/shared.yaml"
         ) from error
-    found = read(document, Scenario, "scenario")
+    found = parse_document(document, Scenario, "scenario")
     names = {job.name for job in found.jobs}
     for one in found.happens:
         given = [each for each in (one.capacity, one.price, one.priority, one.reserve, one.kill) if each]

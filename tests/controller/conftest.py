@@ -12,10 +12,10 @@ import psycopg
 import pytest
 import uvicorn
 
+from elastane.api.controller_start import ControllerSettings
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.plans import Plan
 from elastane.api.rest import NewToken
-from elastane.api.serving import Serving
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.rest.app import application
 from elastane.controller.rest.context import Controller
@@ -182,7 +182,7 @@ def api_over():
 @contextmanager
 def _served(api, port=0):
     """The API over a real socket; yields its URL."""
-    config = configured(api.app, Serving(home="", store=""))
+    config = configured(api.app, ControllerSettings(home="", store=""))
     config.port = port
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -31,18 +31,18 @@ from sqlalchemy import select
 from warm_controller import Wanted
 
 import elastane
-from elastane.agent.presence import anyone_present, those_present
+from elastane.agent.presence import is_any_process_present, list_present_processes
+from elastane.api.controller_start import ControllerSettings
 from elastane.api.job_records import ENDED
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.rest import NewToken
-from elastane.api.rules import Rules
-from elastane.api.serving import Serving
-from elastane.attempts.verification import judged
+from elastane.api.scheduling_rules import SchedulingRules
+from elastane.attempts.verification import verify_run
 from elastane.client.cluster import Cluster, RequestRefused
 from elastane.controller.access.secrets import digest_of, new_id, new_secret
 from elastane.controller.store import events, jobs, tables, tokens
 from elastane.controller.store.database import Store
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import decode_ledger_line, read_lines, read_run
 
 HERE = Path(__file__).parent
@@ -181,7 +181,7 @@ class Controllers:
         agent: command of agents.
     """
 
-    def __init__(self, wish: Serving, folder: Path, agent: tuple[str, ...]) -> None:
+    def __init__(self, wish: ControllerSettings, folder: Path, agent: tuple[str, ...]) -> None:
         self._wish = wish
         self._folder = folder
         self._environment = os.environ | {"ELASTANE_HOME": wish.home}
@@ -322,7 +322,7 @@ def kill_again_and_again(
 # -- what must hold ------------------------------------------------------------------------------------------
 
 
-def look(asked: Asked, store: Store, places: Places, devices: int) -> None:
+def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) -> None:
     """After everything has come to rest.
 
     Raises:
@@ -355,7 +355,7 @@ def look_at(job, run_dir, *, wanted_no_more: bool) -> None:
     expect(job.state == "finished" or wanted_no_more, f"{name} was {job.state}, and nobody asked for that")
     expect(job.crashes == 0, f"{name} crashed {job.crashes} times")
     expect(not job.grant.workers and not job.observed.held and not job.workers, f"{name} holds devices")
-    expect(not anyone_present(run_dir), f"{name} has processes: {those_present(run_dir)}")
+    expect(not is_any_process_present(run_dir), f"{name} has processes: {list_present_processes(run_dir)}")
     if not run_dir.attempt.exists():
         expect(job.state == "cancelled", f"{name} finished without an attempt")
         return
@@ -370,7 +370,7 @@ def look_at(job, run_dir, *, wanted_no_more: bool) -> None:
     expect(ledger == list(range(1, len(ledger) + 1)), f"the ledger of {name} is {ledger}")
     if trains(run_dir):
         run = read_run(run_dir)
-        expect(not judged(run).problems, f"{name}: {judged(run).problems}")
+        expect(not verify_run(run).problems, f"{name}: {verify_run(run).problems}")
         bad = {event.kind for event in run.events} & {"worker.died", "worker.hung", "coordinator.died"}
         expect(not bad, f"{name}: {bad}")
     elif job.state == "finished":
@@ -382,7 +382,7 @@ def trains(run_dir) -> bool:
     return not (run_dir.root / "journal.jsonl").exists()
 
 
-def look_at_devices(places: Places, names: list[str], devices: int) -> None:
+def look_at_devices(places: EngineDirectories, names: list[str], devices: int) -> None:
     """One agent at a time per job, and never more workers than devices."""
     changes: list[tuple[float, int, str]] = []
     for name in names:
@@ -407,7 +407,7 @@ def look_at_devices(places: Places, names: list[str], devices: int) -> None:
         expect(used <= devices, f"{used} of {devices} devices in use, with {name}, at {time_s:.3f}")
 
 
-def changes_of_ledger(places: Places, name: str) -> list[tuple[float, int, str]]:
+def changes_of_ledger(places: EngineDirectories, name: str) -> list[tuple[float, int, str]]:
     """At least so many workers were at work when a step was made."""
     changes, used, time_s = [], 0, 0.0
     for line in read_lines(places.run_dir(name).ledger, decode_ledger_line, torn_tail=False):
@@ -458,8 +458,8 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
     drawn = random.Random(seed)  # noqa: S311 - repeatable
     operator, submitter = token_in(url, "operator", ""), token_in(url, "submitter", "t")
     home, port = folder / "home", free_port()
-    wish = Serving(home=str(home), store=url, port=port, devices=DEVICES + training * 2)
-    places = Places(home)
+    wish = ControllerSettings(home=str(home), store=url, port=port, devices=DEVICES + training * 2)
+    places = EngineDirectories(home)
     names = [f"training-{number}" for number in range(training)]
     with ExitStack() as stack:
         warm = stack.enter_context(fork_server(folder)) if training else ("none",)
@@ -470,7 +470,7 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
         controllers.wait_until_ready()
         address = f"http://127.0.0.1:{port}"
         with Cluster(address, operator) as cluster:
-            cluster.set_rules(Rules(cooldown_s=0.5, min_run_time_s=0.5))
+            cluster.set_rules(SchedulingRules(cooldown_s=0.5, min_run_time_s=0.5))
         asked = Asked(address, submitter, seed)
         stack.callback(end_what_is_left, places)
         for name in names:
@@ -506,11 +506,11 @@ def told(url: str, kills: int, seed: int, training: int, folder: Path) -> dict[s
     return said
 
 
-def asked_step(places: Places, name: str) -> int:
+def asked_step(places: EngineDirectories, name: str) -> int:
     return len(read_lines(places.run_dir(name).ledger, decode_ledger_line, torn_tail=True))
 
 
-def at_rest(store: Store, places: Places) -> bool:
+def at_rest(store: Store, places: EngineDirectories) -> bool:
     with store.reading() as tx:
         return not jobs.alive(tx) and not places.unsettled()
 
@@ -522,9 +522,9 @@ def wait_for(done, what: str) -> None:
         time.sleep(0.1)
 
 
-def end_what_is_left(places: Places) -> None:
+def end_what_is_left(places: EngineDirectories) -> None:
     for name in places.unsettled():
-        for pid in set(those_present(places.run_dir(name))) - {os.getpid()}:
+        for pid in set(list_present_processes(places.run_dir(name))) - {os.getpid()}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

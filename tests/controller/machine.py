@@ -6,12 +6,20 @@ real one.
 
 from dataclasses import dataclass, field
 
-from elastane.api.attempts import Outcome
-from elastane.api.observations import Observation, Progress, SeenNode
-from elastane.api.orders import Drain, Evict, Kill, Resize, Settle, Start, Stop
+from elastane.api.attempts import AttemptOutcome
+from elastane.api.observations import JobProgress, Observation, ObservedNode
+from elastane.api.orders import (
+    DrainWorker,
+    EvictWorkers,
+    KillAttempt,
+    ResizeJob,
+    SettleJob,
+    StartAttempt,
+    StopAttempt,
+)
 
-STOPPED = Outcome(code=130, why="stopped")
-FINISHED = Outcome(code=0, why="all steps are made")
+STOPPED = AttemptOutcome(code=130, why="stopped")
+FINISHED = AttemptOutcome(code=0, why="all steps are made")
 BEGINNING_TURNS = 2
 LEAVING_TURNS = 2
 
@@ -41,7 +49,7 @@ class Agent:
 class Job:
     agent: Agent | None = None
     attempt: int = 0
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     step: int = 0
     begun: list[int] = field(default_factory=list)
 
@@ -93,7 +101,7 @@ class Machine:
         if job.step >= self._steps:
             self._end(job, FINISHED)
 
-    def _end(self, job: Job, outcome: Outcome | None) -> None:
+    def _end(self, job: Job, outcome: AttemptOutcome | None) -> None:
         job.agent, job.outcome = None, outcome
 
     def start(self, name: str, attempt: int, workers: int) -> None:
@@ -143,7 +151,7 @@ class MachineEngine:
             outcome=job.outcome,
             workers=agent.workers if answers else None,
             target=agent.target if answers else None,
-            progress=Progress(step=job.step, steps=100, samples_per_step=1),
+            progress=JobProgress(step=job.step, steps=100, samples_per_step=1),
             run_dir=f"/runs/{name}",
         )
 
@@ -156,30 +164,30 @@ class MachineEngine:
     def _carry_out(self, order) -> None:
         machine = self._machine
         match order:
-            case Start(job=job, attempt=attempt, workers=workers):
+            case StartAttempt(job=job, attempt=attempt, workers=workers):
                 machine.start(job, attempt, workers)
-            case Settle(job=job):
+            case SettleJob(job=job):
                 machine.unsettled.discard(job)
-            case Kill(job=job, attempt=attempt):
+            case KillAttempt(job=job, attempt=attempt):
                 machine.kill(job, attempt)
-            case Resize(job=job) | Evict(job=job) | Stop(job=job):
+            case ResizeJob(job=job) | EvictWorkers(job=job) | StopAttempt(job=job):
                 if agent := machine.agent_of(job, order.attempt):
                     self._tell(agent, order, stubborn=job in machine.stubborn)
-            case Drain():
+            case DrainWorker():
                 raise NotImplementedError
         machine.check()
 
-    def _tell(self, agent: Agent, order: Resize | Evict | Stop, *, stubborn: bool) -> None:
+    def _tell(self, agent: Agent, order: ResizeJob | EvictWorkers | StopAttempt, *, stubborn: bool) -> None:
         match order:
-            case Resize(workers=workers):
+            case ResizeJob(workers=workers):
                 agent.target = workers
-            case Evict():
+            case EvictWorkers():
                 agent.workers = min(agent.workers, agent.target)
-            case Stop():
+            case StopAttempt():
                 agent.stopping = not stubborn
 
     def nodes(self):
-        return (SeenNode(name="here", pool="local", devices=self._machine.devices),)
+        return (ObservedNode(name="here", pool="local", devices=self._machine.devices),)
 
     async def close(self) -> None:
         pass

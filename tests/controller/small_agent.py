@@ -14,7 +14,7 @@ import msgspec
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from elastane.api.attempts import Outcome
+from elastane.api.attempts import AttemptOutcome
 from elastane.api.control import (
     Answer,
     AskEvict,
@@ -63,7 +63,7 @@ class SmallAttempt:
         last = last_line(run_dir.ledger, decode_ledger_line)
         self._step = 0 if last is None else last.step
 
-    async def lived(self) -> Outcome:
+    async def lived(self) -> AttemptOutcome:
         self._note()
         async with serve(self._answer, "127.0.0.1", 0) as server:
             host, port = server.sockets[0].getsockname()
@@ -78,13 +78,13 @@ class SmallAttempt:
                         self._make_step()
                     else:
                         await asyncio.sleep(STOPPING_S)
-                        return self._over(Outcome(code=130, why="stopped"))
+                        return self._over(AttemptOutcome(code=130, why="stopped"))
                 append(self._run_dir.events, EventLine(time=time.time(), kind="run.finished"))
-                return self._over(Outcome(code=0, why="all steps are made"))
+                return self._over(AttemptOutcome(code=0, why="all steps are made"))
             finally:
                 endpoint.unlink()
 
-    def _over(self, outcome: Outcome) -> Outcome:
+    def _over(self, outcome: AttemptOutcome) -> AttemptOutcome:
         self._ended = True
         if self._changing is not None:
             self._changing.cancel()
@@ -150,10 +150,10 @@ def append(path: Path, value: msgspec.Struct) -> None:
         file.write(msgspec.json.encode(value) + b"\n")
 
 
-def outcome_of(run_dir: RunDir, wish: attempts.Wish, _: object) -> Outcome:
+def outcome_of(run_dir: RunDir, wish: attempts.AttemptRequest, _: object) -> AttemptOutcome:
     return asyncio.run(SmallAttempt(run_dir, wish.attempt, wish.workers).lived())
 
 
 if __name__ == "__main__":
-    attempts.outcome_of = outcome_of
+    attempts.determine_outcome = outcome_of
     attempts.main()

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 import pytest
 
-from elastane.api.serving import NotStarted, Ready, Serving
+from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
 from elastane.controller.store import failures, lease
 from elastane.controller.store.database import Store
 from elastane.controller.store.lease import Lease, Taken
@@ -47,13 +47,15 @@ class Controller:
             )
         os.close(writing)
         with self.process.stdin as asked:
-            asked.write(msgspec.json.encode(Serving(home=str(home), store=f"sqlite:///{store}", devices=2)))
+            asked.write(
+                msgspec.json.encode(ControllerSettings(home=str(home), store=f"sqlite:///{store}", devices=2))
+            )
         with os.fdopen(reading, "rb") as told:
             line = told.readline()
         try:
-            self.ready, self.refusal = msgspec.json.decode(line, type=Ready), None
+            self.ready, self.refusal = msgspec.json.decode(line, type=ControllerReady), None
         except msgspec.ValidationError:
-            self.ready, self.refusal = None, msgspec.json.decode(line, type=NotStarted)
+            self.ready, self.refusal = None, msgspec.json.decode(line, type=ControllerStartFailure)
             self.process.wait(WAIT_S)
 
     def get(self, path):

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from elastane.api.admission import AdmissionRules
+from elastane.api.unproven_connections import AdmissionRules
 from elastane.controller import arriving, serving
 from elastane.controller.arriving import waiting_rules
 from elastane.controller.store import events

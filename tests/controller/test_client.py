@@ -13,7 +13,7 @@ from elastane.api.pools import Pool
 from elastane.api.quotas import Quota, Team
 from elastane.api.reports import Capacity
 from elastane.api.rest import NewToken
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.client.cluster import (
     Cluster,
     ControllerUnreachable,
@@ -85,7 +85,7 @@ def test_operators_declare_compare_and_account(operator, sqlite_store):
     operator.set_quota(Team, "vision", Quota(pool="h100", nominal_quota=6))
     assert operator.document(Team, "vision").quotas == (Quota(pool="h100", nominal_quota=6),)
     assert [one.name for one in operator.declared(Pool)] == ["h100"]
-    operator.set_rules(Rules(cooldown_s=1))
+    operator.set_rules(SchedulingRules(cooldown_s=1))
     assert operator.rules().cooldown_s == 1
     assert [one.change for one in operator.diff(Config(teams=()))] == ["remove"]
     assert [one.name for one in operator.apply(Config(teams=()))] == ["vision"]
@@ -316,7 +316,7 @@ def test_what_something_else_answers_is_not_taken_for_done(other_server, status,
             lambda: cluster.declare(Team(name="vision")),
             lambda: cluster.undeclare(Team, "vision"),
             lambda: cluster.report(Capacity(pool="h100", devices=2)),
-            lambda: cluster.set_rules(Rules()),
+            lambda: cluster.set_rules(SchedulingRules()),
             lambda: cluster.logs("train"),
             cluster.me,
         ):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from elastane.api.jobs import ElasticPolicy, RunPolicy, Target
-from elastane.api.orders import Kill, Stop
+from elastane.api.jobs import ElasticPolicy, JobTarget, RunPolicy
+from elastane.api.orders import KillAttempt, StopAttempt
 
 POOL = {"name": "h100", "device": "h100", "devices": 8}
 
@@ -45,7 +45,9 @@ def test_a_job_whose_time_is_up_is_stopped_and_has_failed(cluster, ada, make_spe
     assert job.state == "failed"
     assert job.why == "DeadlineExceeded: it has run for 60 s, as long as activeDeadlineSeconds allows"
     assert 60 <= job.active_s <= 65
-    assert [type(order) for order in cluster.world.orders if isinstance(order, Stop | Kill)] == [Stop]
+    assert [
+        type(order) for order in cluster.world.orders if isinstance(order, StopAttempt | KillAttempt)
+    ] == [StopAttempt]
     assert cluster.world.running["train"].saved_s is not None
     told = ada.get("/jobs/train/explain").json()
     assert "It has run for as long as activeDeadlineSeconds allows." in told["decisions"][0]["sentences"]
@@ -70,7 +72,7 @@ def test_time_in_which_a_job_holds_nothing_does_not_count(cluster, ada, make_spe
 
 
 def test_a_job_that_reaches_its_loss_is_stopped_with_its_state_and_has_finished(cluster, ada, make_spec):
-    ada.post("/jobs", spec(make_spec, target=Target(loss=0.5)))
+    ada.post("/jobs", spec(make_spec, target=JobTarget(loss=0.5)))
     cluster.until(lambda: ended(cluster, "train"))
     job, there = cluster.job("train"), cluster.world.running["train"]
     assert job.state == "finished"
@@ -84,14 +86,14 @@ def test_a_job_that_reaches_its_loss_is_stopped_with_its_state_and_has_finished(
 
 def test_a_job_that_makes_all_its_steps_first_has_simply_finished(cluster, ada, make_spec):
     cluster.world.habits["train"] = {"steps": 100}
-    ada.post("/jobs", spec(make_spec, target=Target(loss=0.5)))
+    ada.post("/jobs", spec(make_spec, target=JobTarget(loss=0.5)))
     cluster.until(lambda: ended(cluster, "train"))
     assert (cluster.job("train").state, cluster.job("train").why) == ("finished", "all 100 steps are made")
 
 
 def test_one_lucky_step_is_no_target_reached(cluster, ada, make_spec):
     cluster.world.habits["train"] = {"decay": 1.0}
-    ada.post("/jobs", spec(make_spec, target=Target(loss=1.0)))
+    ada.post("/jobs", spec(make_spec, target=JobTarget(loss=1.0)))
     cluster.pass_time(30)
     there = cluster.world.running["train"]
     lucky = there.step + 3
@@ -114,7 +116,7 @@ def test_a_job_that_is_to_end_cannot_be_paused_back_to_life_but_cancelled(cluste
 
 
 def test_a_job_that_must_be_killed_at_its_end_says_so(cluster, ada, make_spec):
-    ada.post("/jobs", spec(make_spec, target=Target(loss=0.5)))
+    ada.post("/jobs", spec(make_spec, target=JobTarget(loss=0.5)))
     cluster.until(lambda: cluster.job("train").wanted == "finish")
     cluster.world.running["train"].end(None)
     cluster.until(lambda: ended(cluster, "train"))

@@ -11,13 +11,13 @@ import time
 import msgspec
 import pytest
 
-from elastane.agent.presence import those_present
+from elastane.agent.presence import list_present_processes
 from elastane.api.rest import JobSummary, Page
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 from tests.hostile import DEEP
@@ -50,7 +50,9 @@ def engine(tmp_path, monkeypatch):
     engine = LocalEngine(tmp_path / "home", agent=(sys.executable, str(tmp_path / "agent.py")))
     yield engine
     for name in ("bad", "good"):
-        for pid in set(those_present(Places(tmp_path / "home").run_dir(name))) - {os.getpid()}:
+        for pid in set(list_present_processes(EngineDirectories(tmp_path / "home").run_dir(name))) - {
+            os.getpid()
+        }:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     for started in engine._started.values():
@@ -93,7 +95,7 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
         # Nobody can tell which attempt it is: its processes are ended once they have lingered.
         await until(loop, lambda: job("bad").state == "cancelled")
 
-    bad = Places(tmp_path / "home").run_dir("bad")
+    bad = EngineDirectories(tmp_path / "home").run_dir("bad")
     api.clock.now_s = time.time()
     submit("bad")
     submit("good")
@@ -104,4 +106,4 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
     assert (job("bad").observed.step, job("good").observed.step) == (0, 1)
     for file in ("ledger.jsonl", "events.jsonl", "attempt.json"):
         assert len([one for one in caplog.messages if f"bad/{file}" in one]) == 1, caplog.messages
-    assert those_present(bad) == ()
+    assert list_present_processes(bad) == ()

@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from elastane.api.serving import Serving
+from elastane.api.controller_start import ControllerSettings
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 
@@ -26,7 +26,7 @@ def test_what_the_server_says_itself_and_why_it_ends_have_their_time(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        wish = Serving(home=str(tmp_path), store=f"sqlite:///{tmp_path}/store.db", port=port)
+        wish = ControllerSettings(home=str(tmp_path), store=f"sqlite:///{tmp_path}/store.db", port=port)
         with started() as controller:
             _, said = controller.communicate(msgspec.json.encode(wish), timeout=60)
     assert controller.returncode == 2

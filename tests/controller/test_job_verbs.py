@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from elastane.api.job_checks import job_spec
-from elastane.api.orders import Stop
+from elastane.api.job_checks import parse_job_spec
+from elastane.api.orders import StopAttempt
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
@@ -167,7 +167,7 @@ def test_a_dry_run_is_a_file_of_the_same_job_and_submits_nothing(elastane, scrip
     printed = elastane(*words, "--dry-run").stdout
     (script.parent / "job.yaml").write_text(printed)
     assert elastane("submit", "job.yaml", "--dry-run").stdout == printed
-    assert job_spec(json.loads(elastane(*words, "--dry-run", "--json").stdout)).name == "digits"
+    assert parse_job_spec(json.loads(elastane(*words, "--dry-run", "--json").stdout)).name == "digits"
     assert elastane("jobs", "--json").stdout == ""
 
 
@@ -425,7 +425,9 @@ def test_a_job_is_held_goes_on_and_is_ended(elastane, cluster, submitted, meanwh
     assert "pausing" in elastane("jobs").stdout
     meanwhile(lambda: cluster.job("digits").state == "paused")
     assert elastane("pause", "digits", "--wait").stdout == "digits is paused\n"
-    assert {order.why for order in cluster.world.orders if isinstance(order, Stop)} == {"It is paused."}
+    assert {order.why for order in cluster.world.orders if isinstance(order, StopAttempt)} == {
+        "It is paused."
+    }
     assert cluster.uses() == {}
     meanwhile(lambda: bool(cluster.job("digits").observed.held))
     assert elastane("resume", "digits", "--wait").stdout == "digits runs with 2 workers\n"

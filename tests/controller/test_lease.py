@@ -10,7 +10,7 @@ import msgspec
 import psycopg
 import pytest
 
-from elastane.api.serving import Serving
+from elastane.api.controller_start import ControllerSettings
 from elastane.controller.store import lease
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease, Taken
@@ -104,7 +104,7 @@ def test_a_controller_whose_database_hangs_up_ends_itself_and_says_why(store_url
     if not store_url.startswith("postgresql"):
         pytest.skip("a file does not hang up")
     wish = tmp_path / "wish.json"
-    wish.write_bytes(msgspec.json.encode(Serving(home=str(tmp_path), store=store_url)))
+    wish.write_bytes(msgspec.json.encode(ControllerSettings(home=str(tmp_path), store=store_url)))
     reading, writing = os.pipe()
     with (
         wish.open("rb") as asked,

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from elastane.api.observations import SeenNode
+from elastane.api.observations import ObservedNode
 from elastane.cli.main import app
 from elastane.controller.store import events
 
@@ -75,7 +75,7 @@ def test_a_pool_of_which_no_engine_has_seen_a_node_says_where_its_jobs_run(olga,
     listed = olga("pool", "list")
     assert warning in listed.stderr
     assert olga.json("pool", "list")[0]["nodes"] == 0
-    cluster.world.seen_nodes.append(SeenNode(name="n1", pool="h100", devices=8))
+    cluster.world.seen_nodes.append(ObservedNode(name="n1", pool="h100", devices=8))
     cluster.pass_time(1)
     assert not olga("pool", "set", "h100", "--price", "3").stderr
     assert not olga("pool", "list").stderr
@@ -204,7 +204,7 @@ def test_a_reporters_word_limits_what_jobs_have(olga, terminal, cluster):
 def test_nodes_are_listed_drained_failed_and_used(olga, cluster, terminal):
     olga(*H100)
     assert "no engine has seen a node" in olga.said("node", "list")
-    cluster.world.seen_nodes.append(SeenNode(name="n1", pool="h100", devices=8))
+    cluster.world.seen_nodes.append(ObservedNode(name="n1", pool="h100", devices=8))
     cluster.pass_time(1)
     assert olga.said("node", "drain", "n1", "--why", "new disk") == (
         "node n1 is drained: 8 devices of h100, new disk\n"
@@ -220,8 +220,8 @@ def test_nodes_are_listed_drained_failed_and_used(olga, cluster, terminal):
 
 def test_a_job_hears_which_node_it_loses_and_why(olga, cluster, make_spec):
     olga(*H100)
-    cluster.world.seen_nodes.append(SeenNode(name="n1", pool="h100", devices=1))
-    cluster.world.seen_nodes.append(SeenNode(name="n2", pool="h100", devices=1))
+    cluster.world.seen_nodes.append(ObservedNode(name="n1", pool="h100", devices=1))
+    cluster.world.seen_nodes.append(ObservedNode(name="n2", pool="h100", devices=1))
     cluster.pass_time(1)
     cluster.api.user("operator", user="olga").post("/jobs", make_spec("digits"))
     cluster.until(lambda: cluster.workers("digits") == 2)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from elastane.api.jobs import ElasticPolicy, Resources, Target
+from elastane.api.jobs import ElasticPolicy, JobTarget, WorkerResources
 from elastane.api.nodes import UNSEEN_S
-from elastane.api.observations import SeenNode
-from elastane.api.orders import Kill
+from elastane.api.observations import ObservedNode
+from elastane.api.orders import KillAttempt
 from elastane.controller.reconciling import HOPELESS_S
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import StoreFull
@@ -155,7 +155,7 @@ def test_another_price_counts_from_its_moment_on(cluster, operator, everybody):
 
 
 def test_a_pool_is_removed_once_its_jobs_have_drained_from_it(cluster, operator, everybody):
-    cluster.world.seen_nodes += [SeenNode(name="n1", pool="h100", devices=4)]
+    cluster.world.seen_nodes += [ObservedNode(name="n1", pool="h100", devices=4)]
     operator.put("/pools/h100", pool(4))
     everybody.post("/jobs", job(least=2, most=4))
     cluster.until(lambda: cluster.workers("train") == 4)
@@ -172,7 +172,7 @@ def test_a_pool_is_removed_once_its_jobs_have_drained_from_it(cluster, operator,
     cluster.until(lambda: operator.delete("/pools/h100").status_code == 204)
     cluster.pass_time(60)
     assert cluster.job("train").state == "queued"
-    assert not any(isinstance(order, Kill) for order in cluster.world.orders)
+    assert not any(isinstance(order, KillAttempt) for order in cluster.world.orders)
 
 
 def test_a_metric_from_outside_limits_a_pool_for_as_long_as_it_counts(cluster, operator, everybody):
@@ -192,8 +192,8 @@ def test_a_metric_from_outside_limits_a_pool_for_as_long_as_it_counts(cluster, o
 
 def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
     operator.put("/pools/h100", pool(8))
-    cluster.world.seen_nodes += [SeenNode(name="n1", pool="h100", devices=4)]
-    cluster.world.seen_nodes += [SeenNode(name="n2", pool="h100", devices=4)]
+    cluster.world.seen_nodes += [ObservedNode(name="n1", pool="h100", devices=4)]
+    cluster.world.seen_nodes += [ObservedNode(name="n2", pool="h100", devices=4)]
     everybody.post("/jobs", job())
     cluster.until(lambda: cluster.workers("train") == 8)
     reporter = cluster.api.user("reporter")
@@ -214,7 +214,7 @@ def test_a_notice_empties_a_node_before_it_goes(cluster, operator, everybody):
 def test_after_a_full_disk_the_nodes_are_heard_of_before_anything_is_decided(
     cluster, operator, everybody, monkeypatch
 ):
-    cluster.world.seen_nodes += [SeenNode(name="n1", pool="h100", devices=4)]
+    cluster.world.seen_nodes += [ObservedNode(name="n1", pool="h100", devices=4)]
     # It waits for the same disk.
     cluster.world.habits["train"] = {"speed": 0.0}
     operator.put("/pools/h100", pool(4))
@@ -284,10 +284,10 @@ def test_a_job_that_has_its_devices_and_cannot_begin_says_why_once(cluster, oper
 
 
 def test_a_worker_of_eight_devices_counts_as_eight_everywhere(cluster, operator, everybody):
-    cluster.world.seen_nodes = [SeenNode(name=f"n{n}", pool="h100", devices=16) for n in (1, 2)]
+    cluster.world.seen_nodes = [ObservedNode(name=f"n{n}", pool="h100", devices=16) for n in (1, 2)]
     operator.put("/pools/h100", pool(0, price=3.6))
     operator.put("/teams/vision", team("vision", h100=20))
-    everybody.post("/jobs", job(most=100, resources_per_worker=Resources(devices=8)))
+    everybody.post("/jobs", job(most=100, resources_per_worker=WorkerResources(devices=8)))
 
     def used():
         (row,) = everybody.get("/occupancy").json()["items"]
@@ -350,7 +350,7 @@ def test_a_job_that_would_be_late_grows_before_others(cluster, operator, everybo
     everybody.post("/jobs", job("easy"))
     cluster.until(lambda: cluster.workers("easy") == 8)
     when = datetime.fromtimestamp(cluster.clock() + 1100, UTC)
-    wish = {"deadline": when} if by == "deadline" else {"target": Target(loss=1e-12, by=when)}
+    wish = {"deadline": when} if by == "deadline" else {"target": JobTarget(loss=1e-12, by=when)}
     everybody.post("/jobs", job("late", **wish))
     cluster.pass_time(200)
     assert cluster.workers("late") >= 6

@@ -191,10 +191,10 @@ def test_progress_that_could_not_be_read_back_is_not_stored(running, speed, capl
 
 
 def test_a_jobs_last_words_are_stored_without_what_terminals_and_databases_refuse(running):
-    from elastane.api.attempts import Outcome  # noqa: PLC0415
+    from elastane.api.attempts import AttemptOutcome  # noqa: PLC0415
 
     why, traceback = "a\0b\x1b[2J\ud800" * 1_000, "line\nline\x07\0" * 20_000
-    running.world.running["bad"].end(Outcome(code=1, why=why, traceback=traceback))
+    running.world.running["bad"].end(AttemptOutcome(code=1, why=why, traceback=traceback))
     running.until(lambda: running.job("bad").state == "failed")
     ended = running.job("bad")
     assert len(ended.why) <= 4_000

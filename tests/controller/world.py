@@ -11,9 +11,18 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from elastane.api.attempts import Outcome
-from elastane.api.observations import RECENT_STEPS, Observation, Progress, SeenNode
-from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.attempts import AttemptOutcome
+from elastane.api.observations import RECENT_STEPS, JobProgress, Observation, ObservedNode
+from elastane.api.orders import (
+    DrainWorker,
+    EvictWorkers,
+    KillAttempt,
+    Order,
+    ResizeJob,
+    SettleJob,
+    StartAttempt,
+    StopAttempt,
+)
 from elastane.api.rest import Job
 from elastane.api.usage import Usage
 from elastane.controller.loop import Loop
@@ -61,7 +70,7 @@ class Running:
     answers: bool = True
     attempt: int = 0
     agent: bool = False
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     target: int = 0
     workers: int = 0
     made: float = 0.0
@@ -91,7 +100,7 @@ class Running:
             workers=(max(self.workers, self.target) if self.hang else self.workers) if told else None,
             members=self.workers if told else None,
             target=self.target if told else None,
-            progress=Progress(
+            progress=JobProgress(
                 step=step,
                 loss=self.loss(step) if step else None,
                 recent_loss=sum(recent) / RECENT_STEPS if step >= RECENT_STEPS else None,
@@ -105,7 +114,7 @@ class Running:
             run_dir=run_dir,
         )
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: AttemptOutcome | None) -> None:
         self.agent, self.outcome, self.workers, self.stopping = False, outcome, 0, False
 
     def go_on(self, seconds: float, now_s: float) -> None:
@@ -119,10 +128,10 @@ class Running:
             self.made += rate * seconds
         if self.steps and self.made >= self.steps:
             self.made = self.steps
-            self.end(Outcome(0, f"all {self.steps} steps are made"))
+            self.end(AttemptOutcome(0, f"all {self.steps} steps are made"))
         elif self.stopping:
             self.saved_s = now_s
-            self.end(Outcome(130, "stopped"))
+            self.end(AttemptOutcome(130, "stopped"))
         elif self.workers != min(self.target, self.most):
             more = min(self.target, self.most) > self.workers
             self.busy_s += seconds
@@ -139,7 +148,7 @@ class World:
         nodes: that it sees.
     """
 
-    def __init__(self, where, nodes: Sequence[SeenNode] = ()) -> None:
+    def __init__(self, where, nodes: Sequence[ObservedNode] = ()) -> None:
         self.where = where
         self.seen_nodes = list(nodes)
         self.habits: dict[str, dict] = {}
@@ -166,31 +175,31 @@ class World:
         return {order.job: why for order in orders if (why := self._obey(order))}
 
     def _obey(self, order: Order) -> str:
-        if isinstance(order, Start):
+        if isinstance(order, StartAttempt):
             return self._start(order)
-        if isinstance(order, Settle):
+        if isinstance(order, SettleJob):
             self.unsettled.discard(order.job)
             return ""
         # A signal needs nobody's answer.
-        if order.job in self.deaf and not isinstance(order, Kill):
+        if order.job in self.deaf and not isinstance(order, KillAttempt):
             return "its coordinator did not answer"
         job = self.running.get(order.job)
         if job is None or not job.agent or job.attempt != order.attempt:
             return f"attempt {order.attempt} is not there"
         match order:
-            case Resize(workers=workers):
+            case ResizeJob(workers=workers):
                 job.target = workers
-            case Drain():
+            case DrainWorker():
                 job.target -= 1
-            case Evict():
+            case EvictWorkers():
                 job.workers = min(job.workers, job.target)
-            case Stop():
+            case StopAttempt():
                 job.stopping = True
-            case Kill():
+            case KillAttempt():
                 job.end(None)
         return ""
 
-    def _start(self, order: Start) -> str:
+    def _start(self, order: StartAttempt) -> str:
         name = order.job
         if self.full:
             return self.full
@@ -206,7 +215,7 @@ class World:
         job.begun.append(order.attempt)
         return ""
 
-    def nodes(self) -> Sequence[SeenNode]:
+    def nodes(self) -> Sequence[ObservedNode]:
         return self.seen_nodes
 
     async def close(self) -> None:

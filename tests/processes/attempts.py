@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from elastane.api.checkpoints import Summary
+from elastane.api.checkpoints import CheckpointSummary
 from elastane.api.control import Answer, Ask, AskStatus, RunOver
 from elastane.api.errors import ElastaneError
 from elastane.api.records import EventLine
@@ -186,7 +186,7 @@ class Attempts:
     def catalog(self) -> Catalog:
         return Catalog(open_storage(str(self.run_dir.checkpoints)))
 
-    def found(self) -> dict[str, Summary]:
+    def found(self) -> dict[str, CheckpointSummary]:
         """Checkpoints by name, oldest first."""
         return {summary.name: summary for summary in self.catalog.list_summaries()}
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from elastane.agent.agent import Agent
 from elastane.agent.processes import Commands
 from elastane.api.spec import RunSpec
-from elastane.attempts.run_directory import claimed
+from elastane.attempts.run_directory import claim_run_directory
 
 
 def main() -> None:
     border = sys.argv.index("--")
     root, fork_server, (script, *args) = Path(sys.argv[1]), sys.argv[2:border], sys.argv[border + 1 :]
     spec = RunSpec(name="lone", script=script, args=tuple(args), start=2)
-    with claimed(spec, root) as files:
+    with claim_run_directory(spec, root) as files:
         asyncio.run(Agent(files, spec, Commands(fork_server=tuple(fork_server))).run())
 
 

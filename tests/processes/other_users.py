@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import elastane
-from elastane.agent import identity
+from elastane.agent import process_identity
 
 SOURCES = Path(elastane.__file__).parents[1]
 SITE = Path(msgspec.__file__).parents[1]
@@ -176,4 +176,8 @@ class Users:
 
 def processes_of(uids: set[int]) -> Sequence[int]:
     found = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
-    return [pid for pid in found if identity.user_of(pid) in uids and identity.started(pid) is not None]
+    return [
+        pid
+        for pid in found
+        if process_identity.read_user_id(pid) in uids and process_identity.read_start_time(pid) is not None
+    ]

@@ -19,8 +19,8 @@ from elastane.api.errors import NoSuchRun, RunFailed
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.attempts.run_directory import claimed
-from elastane.attempts.verification import judged
+from elastane.attempts.run_directory import claim_run_directory
+from elastane.attempts.verification import verify_run
 from elastane.client.channel import ask
 from elastane.observability.run_files import Recorded, read_run
 from elastane.observability.verify import Verdict
@@ -123,7 +123,7 @@ class Ended:
 
     @cached_property
     def verdict(self) -> Verdict:
-        return judged(self.run)
+        return verify_run(self.run)
 
     @cached_property
     def dealt(self) -> dict[int, Counter[tuple[int, int]]]:
@@ -205,7 +205,7 @@ class Stage:
         self._runs += 1
         limits = {"start": 1, "max_workers": VIRTUAL_RANKS, "digest_every": 5} | wishes
         spec = RunSpec(name=f"run-{self._runs}", script=str(SCRIPTS / script), args=args, **limits)
-        with claimed(spec, run_dir or self._root / spec.name) as files:
+        with claim_run_directory(spec, run_dir or self._root / spec.name) as files:
             agent = Agent(files, spec, self.commands)
             over = asyncio.run(_played(agent, Running(files, agent), story))
         return Ended(over, read_run(files))

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 import elastane
-from elastane.agent.presence import those_present
+from elastane.agent.presence import list_present_processes
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.attempts.verification import judged
+from elastane.attempts.verification import verify_run
 from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from tests.courses import cancelling, granting
 
@@ -154,7 +154,7 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
     seed = time.time_ns()
     dice = Random(seed)  # noqa: S311 - a death, not a secret
     warm = stage.program("elastane.attempts.__main__")
-    places, store = Places(tmp_path), Store(tmp_path / "stored.json")
+    places, store = EngineDirectories(tmp_path), Store(tmp_path / "stored.json")
     courses = {job: granting(Course(job=job, spec=spec(job)), WISHES[job][0], time.time()) for job in WISHES}
     store.write(Stored(courses, dict.fromkeys(WISHES, 0)))
     killed, give_up = 0, time.monotonic() + LONGEST_S
@@ -164,7 +164,7 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
             killed += 1
             assert time.monotonic() < give_up, f"seed {seed}, {killed} kills: {store.read()}"
     finally:
-        left = {job: set(those_present(places.run_dir(job))) - {os.getpid()} for job in WISHES}
+        left = {job: set(list_present_processes(places.run_dir(job))) - {os.getpid()} for job in WISHES}
         for pid in set.union(*left.values()):
             os.kill(pid, signal.SIGKILL)
     assert not any(left.values()), f"seed {seed}"
@@ -182,7 +182,7 @@ def assert_undisturbed(job, course, run, where):
     begun = [line for line in log.splitlines() if " begins with " in line]
     assert [line.split()[1] for line in begun] == [str(attempt + 1) for attempt in range(course.over)], where
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
-    assert judged(run).problems == (), f"{where}\n{told(run)}"
+    assert verify_run(run).problems == (), f"{where}\n{told(run)}"
     # Nothing but the job's own changes: nobody died, and no coordinator was replaced.
     assert not {event.kind for event in run.events} & {"worker.died", "worker.hung", "coordinator.died"}, (
         told(run)

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from elastane.api.rundir import RunDir
-from elastane.attempts.verification import judged
+from elastane.attempts.verification import verify_run
 from elastane.observability.compare import compare
 from elastane.observability.run_files import read_run
 
@@ -102,9 +102,9 @@ def test_a_flipped_bit_or_a_missing_file_of_the_model_is_noticed(copied):
         raw = bytearray((copy.root / name).read_bytes())
         raw[len(raw) // 2] ^= 16
         (copy.root / name).write_bytes(raw)
-        assert [(p.kind, name in p.text) for p in judged(read_run(copy)).problems] == [("model", True)]
+        assert [(p.kind, name in p.text) for p in verify_run(read_run(copy)).problems] == [("model", True)]
         (copy.root / name).unlink()
-        assert [(p.kind, name in p.text) for p in judged(read_run(copy)).problems] == [("model", True)]
+        assert [(p.kind, name in p.text) for p in verify_run(read_run(copy)).problems] == [("model", True)]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_a_line_that_contradicts_itself_is_noticed(copied, step, change, kind):
     lines = [json.loads(line) for line in tampered.ledger.read_text().splitlines()]
     lines[step - 1] = change(lines[step - 1])
     tampered.ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert {(p.kind, p.step) for p in judged(read_run(tampered)).problems} >= {(kind, step)}
+    assert {(p.kind, p.step) for p in verify_run(read_run(tampered)).problems} >= {(kind, step)}
     if kind != "shares":  # who computed what may differ between two runs
         assert not compare(whole, read_run(tampered)).equal

@@ -15,7 +15,7 @@ import uvicorn
 from typer.testing import CliRunner
 
 import elastane
-from elastane.agent.presence import those_present
+from elastane.agent.presence import list_present_processes
 from elastane.api.config import Config
 from elastane.api.pools import Pool
 from elastane.cli.main import app
@@ -28,7 +28,7 @@ from elastane.controller.rest.context import Controller
 from elastane.controller.store import documents
 from elastane.controller.store.database import Store
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
@@ -77,8 +77,8 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     for thread in threads:
         thread.join()
     store.close()
-    for run_dir in map(Places(home).run_dir, Places(home).unsettled()):
-        for pid in set(those_present(run_dir)) - {os.getpid()}:
+    for run_dir in map(EngineDirectories(home).run_dir, EngineDirectories(home).unsettled()):
+        for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
             os.kill(pid, signal.SIGKILL)
 
 
@@ -107,7 +107,7 @@ def test_a_job_is_waited_for_and_trains_as_it_was_asked_to(typed, tmp_path):
     )
     answer = typed("submit", job, "--name", "asked", "--wait")
     assert "all 12 steps are made" in answer.stdout
-    run = read_run(Places(tmp_path / "home").run_dir("asked"))
+    run = read_run(EngineDirectories(tmp_path / "home").run_dir("asked"))
     assert (run.record.pinned.seed, run.record.pinned.virtual_ranks) == (5, 4)
     assert run.record.spec.checkpoints is None
     assert {len(line.workers) for line in run.ledger} == {2}

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 import elastane
-from elastane.agent.presence import anyone_present, those_present
+from elastane.agent.presence import is_any_process_present, list_present_processes
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Start
+from elastane.api.orders import KillAttempt, StartAttempt
 from elastane.attempts.attempt_file import read_attempt
-from elastane.attempts.verification import judged
+from elastane.attempts.verification import verify_run
 from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import due
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
 from tests.courses import cancelling, granting
 
@@ -51,7 +51,7 @@ class Loop:
     def __init__(self, engine: LocalEngine, home: Path, spec: JobSpec, workers: int = 1) -> None:
         self.engine = engine
         self.course = granting(Course(job=spec.name, spec=spec), workers, time.time())
-        self.run_dir = Places(home).run_dir(spec.name)
+        self.run_dir = EngineDirectories(home).run_dir(spec.name)
         self.seen = Observation(job=spec.name)
 
     async def turn(self) -> None:
@@ -91,15 +91,15 @@ class Loop:
 def engine(stage, tmp_path) -> Iterator[LocalEngine]:
     warm = stage.program("elastane.attempts.__main__")
     yield LocalEngine(tmp_path, agent=warm)
-    for run_dir in map(Places(tmp_path).run_dir, Places(tmp_path).unsettled()):
-        for pid in set(those_present(run_dir)) - {os.getpid()}:
+    for run_dir in map(EngineDirectories(tmp_path).run_dir, EngineDirectories(tmp_path).unsettled()):
+        for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
             os.kill(pid, signal.SIGKILL)
 
 
 def assert_proved(loop: Loop) -> None:
     """Every step, virtual rank and sample was there once."""
     run = read_run(loop.run_dir)
-    assert judged(run).problems == (), told(run)
+    assert verify_run(run).problems == (), told(run)
     assert [line.step for line in run.ledger] == list(range(1, len(run.ledger) + 1))
 
 
@@ -113,7 +113,7 @@ def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, quiet):
     loop = asyncio.run(story())
     assert loop.course.ended.how == "finished", loop.course
     assert (loop.course.over, loop.course.crashes, loop.course.uses) == (1, 0, 0)
-    assert Places(tmp_path).unsettled() == set()
+    assert EngineDirectories(tmp_path).unsettled() == set()
     assert loop.run_dir.report.exists()
     assert loop.run_dir.card.exists()
     assert_proved(loop)
@@ -166,7 +166,7 @@ def test_a_job_grows_shrinks_pauses_and_goes_on(engine, tmp_path):
         assert loop.course.uses == 2
         await loop.until(lambda loop: loop.course.uses == 0)
         assert loop.course.over == 1
-        assert not anyone_present(loop.run_dir)
+        assert not is_any_process_present(loop.run_dir)
         loop.grant(3)
         await loop.until_over()
         return loop
@@ -187,7 +187,7 @@ def test_a_cancelled_job_holds_nothing(engine, tmp_path):
 
     loop = asyncio.run(story())
     assert loop.course.ended.how == "cancelled"
-    assert those_present(loop.run_dir) == ()
+    assert list_present_processes(loop.run_dir) == ()
 
 
 @pytest.mark.parametrize("moment", ["ordered", "living", "answering"])
@@ -208,7 +208,7 @@ def test_a_job_that_is_cancelled_while_it_begins_holds_nothing(engine, tmp_path,
 
     loop = asyncio.run(story())
     assert loop.course.ended.how == "cancelled"
-    assert those_present(loop.run_dir) == ()
+    assert list_present_processes(loop.run_dir) == ()
 
 
 def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine, tmp_path):
@@ -225,7 +225,7 @@ def test_a_job_whose_script_never_ends_its_step_is_killed_after_its_grace(engine
 
     loop = asyncio.run(story())
     assert loop.course.ended.how == "cancelled"
-    assert those_present(loop.run_dir) == ()
+    assert list_present_processes(loop.run_dir) == ()
 
 
 def test_a_worker_that_does_not_leave_in_time_is_ended_and_the_others_go_on(engine, tmp_path):
@@ -254,7 +254,7 @@ def test_an_agent_that_is_killed_is_followed_by_an_attempt_that_goes_on(engine, 
     async def story():
         loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
         await loop.until_step(4)
-        await engine.carry_out([Kill(job="j", attempt=1)])
+        await engine.carry_out([KillAttempt(job="j", attempt=1)])
         loop.open("gates")
         await loop.until_over()
         return loop
@@ -289,14 +289,14 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
         loop = Loop(engine, tmp_path, job("j", "--paced-from=5"), workers=2)
         await loop.until_step(4)
         os.kill(worker_pid(loop), signal.SIGSTOP)
-        await engine.carry_out([Kill(job="j", attempt=1)])
+        await engine.carry_out([KillAttempt(job="j", attempt=1)])
         await loop.until(lambda loop: not loop.seen.agent)
         await asyncio.sleep(0.5)
         await loop.turn()
         assert loop.seen.present
         assert loop.course.uses == 2
         assert loop.course.over == 0
-        await engine.carry_out([Kill(job="j", attempt=1)])
+        await engine.carry_out([KillAttempt(job="j", attempt=1)])
         await loop.until(lambda loop: loop.course.over == 1)
         loop.course = cancelling(loop.course, time.time())
         await loop.until_over()
@@ -305,7 +305,7 @@ def test_a_worker_that_outlives_its_agent_still_holds_its_device(engine, tmp_pat
 
 
 def worker_pid(loop: Loop) -> int:
-    return next(pid for pid in those_present(loop.run_dir) if b"worker-1" in logs_of(pid))
+    return next(pid for pid in list_present_processes(loop.run_dir) if b"worker-1" in logs_of(pid))
 
 
 def logs_of(pid: int) -> bytes:
@@ -317,7 +317,7 @@ def test_an_attempt_is_begun_once_however_often_and_late_it_is_ordered(engine, t
 
     async def story():
         loop = Loop(engine, tmp_path, spec)
-        order = Start(job="j", attempt=1, workers=1, spec=spec)
+        order = StartAttempt(job="j", attempt=1, workers=1, spec=spec)
         others = [LocalEngine(tmp_path, agent=engine._agent) for _ in range(3)]
         await asyncio.gather(*(other.carry_out([order, order]) for other in others))
         await loop.until_over()

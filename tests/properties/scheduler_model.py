@@ -10,7 +10,7 @@ from fractions import Fraction
 import msgspec
 
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
-from elastane.api.jobs import ElasticPolicy, JobSpec, Resources
+from elastane.api.jobs import ElasticPolicy, JobSpec, WorkerResources
 from elastane.api.plans import Decision, Plan
 from elastane.api.quotas import Quota
 from elastane.controller.standing import AT_REST, Standing, standing_after
@@ -54,7 +54,7 @@ def job(
             script="train.py",
             team=team,
             priority_class=priority,
-            resources_per_worker=Resources(devices=devices, kinds=spec.pop("kinds", ())),
+            resources_per_worker=WorkerResources(devices=devices, kinds=spec.pop("kinds", ())),
             elastic_policy=policy,
             **spec,
         ),

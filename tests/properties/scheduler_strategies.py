@@ -4,11 +4,11 @@ import random
 from datetime import UTC, datetime
 
 from elastane.api.cluster import JobState, Snapshot
-from elastane.api.jobs import Target
+from elastane.api.jobs import JobTarget
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.goodput import SpeedCurve
 
 from .scheduler_model import job, quota, replace
@@ -56,7 +56,7 @@ def empty_cluster(rng: random.Random, *, limits: bool = True, plain: bool = Fals
         teams=teams,
         cohorts=tuple(cohorts),
         priorities=PRIORITIES,
-        rules=Rules(),
+        rules=SchedulingRules(),
     )
 
 
@@ -103,7 +103,7 @@ def aiming_job(rng: random.Random, number: int, *, price: float) -> JobState:
     match rng.choice(["throughput", "deadline", "budget"]):
         case "throughput":
             return replace(
-                state, spec=replace(state.spec, target=Target(throughput=curve.compute_speed(wanted)))
+                state, spec=replace(state.spec, target=JobTarget(throughput=curve.compute_speed(wanted)))
             )
         case "deadline":
             spec = replace(state.spec, deadline=datetime.fromtimestamp(far_s, UTC))

@@ -9,10 +9,18 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.attempts import Outcome
+from elastane.api.attempts import AttemptOutcome
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
 from elastane.api.observations import Observation
-from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import (
+    EvictWorkers,
+    KillAttempt,
+    Order,
+    ResizeJob,
+    SettleJob,
+    StartAttempt,
+    StopAttempt,
+)
 from elastane.controller.course import Course
 from elastane.controller.observing import observed
 from elastane.controller.reconciling import LINGER_S, due
@@ -27,9 +35,9 @@ SPEC = JobSpec(
 )
 ENDS = {
     "crash": None,
-    "lost": Outcome(128, "every copy of the state died"),
-    "fail": Outcome(1, "ValueError", "Traceback"),
-    "finish": Outcome(0, "all steps are made"),
+    "lost": AttemptOutcome(128, "every copy of the state died"),
+    "fail": AttemptOutcome(1, "ValueError", "Traceback"),
+    "finish": AttemptOutcome(0, "all steps are made"),
 }
 TURN_S = 1.0
 ENOUGH_TURNS = 700
@@ -41,7 +49,7 @@ class World:
 
     attempt: int = 0
     agent: bool = False
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     target: int = 0
     workers: int = 0
     booting: list[tuple[int, int]] = field(default_factory=list)
@@ -58,7 +66,7 @@ class World:
 
     def seen(self) -> Observation:
         if self.failed > self.attempt and not self.present:
-            return Observation(job="j", attempt=self.failed, outcome=Outcome(128, "could not begin"))
+            return Observation(job="j", attempt=self.failed, outcome=AttemptOutcome(128, "could not begin"))
         told = self.agent and self.answers
         return Observation(
             job="j",
@@ -73,24 +81,27 @@ class World:
 
     def obey(self, order: Order | None) -> None:
         """An engine may be asked for anything at any time."""
-        mine = isinstance(order, Resize | Evict | Stop | Kill) and order.attempt == self.attempt
+        mine = (
+            isinstance(order, ResizeJob | EvictWorkers | StopAttempt | KillAttempt)
+            and order.attempt == self.attempt
+        )
         match order:
-            case Start(attempt=attempt, workers=workers) if attempt > self.attempt:
+            case StartAttempt(attempt=attempt, workers=workers) if attempt > self.attempt:
                 self.booting.append((attempt, workers))
-            case Resize(workers=workers) if mine and self.agent:
+            case ResizeJob(workers=workers) if mine and self.agent:
                 self.target = workers
-            case Evict() if mine and self.agent:
+            case EvictWorkers() if mine and self.agent:
                 self.workers = min(self.workers, self.target)
-            case Stop() if mine and self.agent:
+            case StopAttempt() if mine and self.agent:
                 self.stopping = True
-            case Kill() if mine and self.agent:
+            case KillAttempt() if mine and self.agent:
                 self.agent = False
-            case Kill() if mine:
+            case KillAttempt() if mine:
                 self.workers, self.booting = 0, []
             case _:
                 pass
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: AttemptOutcome | None) -> None:
         if self.agent:
             self.agent, self.outcome = False, outcome
             self.workers = 0 if outcome else self.workers
@@ -109,7 +120,7 @@ class World:
                 self.target, self.workers, self.stopping, self.stuck = workers, 0, False, False
                 self.begun.append(attempt)
         elif self.agent and self.stopping:
-            self.end(Outcome(130, "stopped"))
+            self.end(AttemptOutcome(130, "stopped"))
         elif self.agent:
             self.booting = []
             self.workers += 0 if self.stuck else (self.target > self.workers) - (self.target < self.workers)
@@ -195,7 +206,7 @@ def left_alone(turns: Turns) -> None:
         turns.world.go_on()
         after = (turns.course, msgspec.to_builtins(turns.world.seen()), list(turns.world.booting))
         waits = turns.course.granted > 0 and turns.now_s < turns.course.retry_at_s
-        quiet = quiet + 1 if order in (None, Settle(job="j")) and before == after and not waits else 0
+        quiet = quiet + 1 if order in (None, SettleJob(job="j")) and before == after and not waits else 0
         if quiet > LINGER_S:
             return
     raise AssertionError(f"no rest: {turns}")

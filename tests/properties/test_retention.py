@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.checkpoints import Retention, Summary, age_of, checkpoint_name
+from elastane.api.checkpoints import CheckpointSummary, Retention, age_of, checkpoint_name
 from elastane.checkpointing.retention import choose_deletions, find_best
 
 
 def summary(step, state="complete", resumed=0, **metrics):
-    return Summary(
+    return CheckpointSummary(
         name=checkpoint_name(step, resumed), state=state, step=step, resumed=resumed, metrics=metrics
     )
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastane.api.foreign import Malformed
+from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.handshake import (
     Credentials,
     Handshake,

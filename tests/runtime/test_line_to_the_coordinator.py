@@ -10,7 +10,7 @@ import pytest
 from websockets.sync.server import serve
 
 from elastane.api import control
-from elastane.api.endpoint import Endpoint
+from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
 from elastane.runtime.links.coordinator_link import CoordinatorLink
@@ -29,7 +29,7 @@ class Coordinators:
         host, port = self._server.socket.getsockname()[:2]
         self.files = RunDir(folder)
         self.files.secret.write_text("s" * 32)
-        self.files.endpoint.write_bytes(msgspec.json.encode(Endpoint(host=host, port=port)))
+        self.files.endpoint.write_bytes(msgspec.json.encode(CoordinatorEndpoint(host=host, port=port)))
 
     def _attend(self, connection) -> None:
         self._connections.append(connection)
@@ -72,9 +72,9 @@ def line(coordinators):
     )
 
 
-def happened(key: str, step: int) -> control.Happened:
+def happened(key: str, step: int) -> control.WorkerEvent:
     event = EventLine(time=1.0, kind="message", step=step)
-    return control.Happened(worker=0, key=key, event=event)
+    return control.WorkerEvent(worker=0, key=key, event=event)
 
 
 def report(step: int) -> control.StepReport:
@@ -87,27 +87,27 @@ def report(step: int) -> control.StepReport:
 
 
 def keys_of(messages) -> list[str]:
-    return [one.key for one in messages if isinstance(one, control.Happened)]
+    return [one.key for one in messages if isinstance(one, control.WorkerEvent)]
 
 
 def is_report_of(step: int):
-    return lambda message: isinstance(message, control.Steps) and message.reports[-1].line.step >= step
+    return lambda message: isinstance(message, control.StepReports) and message.reports[-1].line.step >= step
 
 
 def test_what_a_coordinator_took_with_it_is_told_to_the_next(coordinators, line):
     line.step(report(1))
     line.tell(happened("a", 1))
-    first = coordinators.until(lambda message: isinstance(message, control.Happened))
+    first = coordinators.until(lambda message: isinstance(message, control.WorkerEvent))
     coordinators.die()
     second = coordinators.until(is_report_of(1), term=2)
     assert keys_of(first) == keys_of(second) == ["a"]
-    assert [type(one) for one in second] == [control.WorkerReport, control.Happened, control.Steps]
+    assert [type(one) for one in second] == [control.WorkerReport, control.WorkerEvent, control.StepReports]
 
 
 def test_what_is_acknowledged_with_a_later_step_is_not_told_again(coordinators, line):
     line.step(report(1))
     line.tell(happened("a", 1))
-    coordinators.until(lambda message: isinstance(message, control.Happened))
+    coordinators.until(lambda message: isinstance(message, control.WorkerEvent))
     coordinators.acknowledge(1)
     line.step(report(2))
     line.tell(happened("b", 2))

@@ -9,7 +9,7 @@ import torch
 import xxhash
 from torch import nn
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.runtime.finished.model_writer import write_finished
@@ -58,7 +58,7 @@ def test_it_says_what_it_has_written(tmp_path, wishes):
     for _ in range(2):
         written = write_finished(state, RunDir(tmp_path), spec(**wishes))
         there = {
-            name: Written(len(raw), xxhash.xxh3_128_hexdigest(raw))
+            name: WrittenFile(len(raw), xxhash.xxh3_128_hexdigest(raw))
             for name, raw in contents(tmp_path).items()
         }
         assert written == there

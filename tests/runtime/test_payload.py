@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastane.api.foreign import Malformed
+from elastane.api.untrusted_data import Malformed
 from elastane.runtime.state.payload import pack_state, unpack_state
 
 PACKED = bytearray().join(

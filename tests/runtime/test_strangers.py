@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastane.api.admission import AdmissionRules
-from elastane.api.foreign import Malformed
+from elastane.api.unproven_connections import AdmissionRules
+from elastane.api.untrusted_data import Malformed
 from elastane.protocol.messages import State, Vote
 from elastane.runtime.links.frames import HEADER, RECEIVE_BYTES
 from elastane.runtime.links.mesh import LIMITS, Mesh, decode_peer_message

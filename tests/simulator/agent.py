@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from elastane.api.control import AgentReport, Kill, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
+from elastane.api.control import AgentReport, KillWorker, ProcessInfo, RunOver, SetTarget, ToAgent, WorkerExit
 from elastane.api.membership import WorkerId
 from tests.simulator.clock import Clock
 
@@ -78,7 +78,7 @@ class SimAgent:
                 self.target, self.draining = target, drain
                 self._fill()
                 self.report()
-            case Kill(worker=worker):
+            case KillWorker(worker=worker):
                 if worker in self.living:
                     self.world.kill_worker(worker)
             case RunOver():

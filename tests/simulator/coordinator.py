@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from elastane.api.control import Acknowledge, Answer, Ask, Steps, ToAgent, ToWorker
+from elastane.api.control import Acknowledge, Answer, Ask, StepReports, ToAgent, ToWorker
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
@@ -98,7 +98,7 @@ class SimCoordinator:
         if not self.alive:
             return
         for event in events:
-            if isinstance(event, Steps):
+            if isinstance(event, StepReports):
                 self._write(event)
         self.roster, actions = decide(self.roster, events, self.world.clock.now)
         for action in actions:
@@ -114,7 +114,7 @@ class SimCoordinator:
                 case SendReply(_, answer):
                     self.answers.append(answer)
 
-    def _write(self, steps: Steps) -> None:
+    def _write(self, steps: StepReports) -> None:
         """The ledger: each step once, in order, the same whoever reports it."""
         files = self.world.files
         ledger = files.ledger

@@ -1,6 +1,6 @@
 """A simulated worker's line to the coordinator: reports, lost peers, steps until they are acknowledged."""
 
-from elastane.api.control import CheckpointPart, PeerLost, StepReport, Steps, WorkerReport, WorkerState
+from elastane.api.control import CheckpointPart, PeerLost, StepReport, StepReports, WorkerReport, WorkerState
 from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
 from elastane.protocol import messages
@@ -72,7 +72,9 @@ class Reports:
             self._reported = report
             self.world.to_coordinator(report)
             if self._unacknowledged:
-                self.world.to_coordinator(Steps(worker=self.worker, reports=tuple(self._unacknowledged)))
+                self.world.to_coordinator(
+                    StepReports(worker=self.worker, reports=tuple(self._unacknowledged))
+                )
 
     def note_step(self, outcome: messages.RoundOutcome, *, healthy: bool) -> None:
         now = self.world.clock.now

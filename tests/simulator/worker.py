@@ -14,7 +14,7 @@ from elastane.api.control import (
     ModelWritten,
     Propose,
     PublishCheckpoint,
-    Stop,
+    StopTraining,
     TakeCheckpoint,
     ToWorker,
     WorkerFailed,
@@ -140,7 +140,7 @@ class SimWorker(Endpoint):
                 self.handle(events.GenerationProposed(generation))
             case Acknowledge(step=step):
                 self.reports.acknowledge(step)
-            case Stop():
+            case StopTraining():
                 self.handle(events.StopRequested())
             case WriteModel():
                 if self.state == "finished":

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from elastane.api.checkpoints import MANIFEST, MARKER, Marker, Retention, checkpoint_name
+from elastane.api.checkpoints import MANIFEST, MARKER, CheckpointMarker, Retention, checkpoint_name
 from elastane.api.errors import Damaged, NoSuchFile
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.storage.catalog import Catalog
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
     three.storage.delete(f"{checkpoint_name(2)}/{MARKER}")
     text = msgspec.json.encode(manifest | {"schema": 99})
-    marker = Marker(len(text), hashlib.sha256(text).hexdigest())
+    marker = CheckpointMarker(len(text), hashlib.sha256(text).hexdigest())
     three.write(checkpoint_name(2), MANIFEST, [text])
     three.write(checkpoint_name(2), MARKER, [msgspec.json.encode(marker)])
     assert three.inspect(checkpoint_name(2)).summary.state == "foreign"

@@ -11,8 +11,9 @@ from functools import partial
 
 import msgspec
 
+from elastane.agent.control_link import ControlLink
 from elastane.agent.coordinators import Coordinators
-from elastane.agent.directory import DirectoryGuard
+from elastane.agent.directory_guard import DirectoryGuard
 from elastane.agent.fork_server import (
     ForkServerHandle,
     ForkServerMessage,
@@ -20,27 +21,39 @@ from elastane.agent.fork_server import (
     WorkerExited,
     WorkerForked,
 )
-from elastane.agent.heartbeat import READ_EVERY_S, Beats, Pulse, awaits_data, is_hung, observed
-from elastane.agent.link import Link
+from elastane.agent.hang_detection import (
+    READ_EVERY_S,
+    HeartbeatFile,
+    Pulse,
+    is_awaiting_data,
+    is_hung,
+    update_pulse,
+)
 from elastane.agent.processes import Commands, Watch, start_coordinator, start_fork_server
 from elastane.agent.restarts import Deaths
-from elastane.agent.staff import Staff, ended, hired, started, still_asked
+from elastane.agent.worker_set import (
+    WorkerSet,
+    keep_missing_requests,
+    record_exit,
+    record_start,
+    request_missing,
+)
 from elastane.api.control import (
     AgentReport,
-    Kill,
+    KillWorker,
     ProcessInfo,
     RunOver,
     SetTarget,
     ToAgent,
     WorkerExit,
 )
-from elastane.api.endpoint import Endpoint, read_secret
+from elastane.api.endpoint import CoordinatorEndpoint, read_secret
 from elastane.api.exit_codes import ExitCode
-from elastane.api.foreign import Malformed
 from elastane.api.membership import WorkerId
-from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
+from elastane.api.safe_text import escape_line
 from elastane.api.spec import Resumed, RunSpec
+from elastane.api.untrusted_data import Malformed
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
@@ -73,7 +86,7 @@ class Agent:
         self._run_dir = run_dir
         self._spec = spec
         self._commands = commands or Commands()
-        self._staff = Staff(target=spec.start, following=0 if resumed is None else resumed.first_worker)
+        self._staff = WorkerSet(target=spec.start, following=0 if resumed is None else resumed.first_worker)
         self._first_term = 1 if resumed is None else resumed.first_term
         self._stopping = False
         self._coordinators: Coordinators | None = None
@@ -115,7 +128,7 @@ class Agent:
         """
         self._group = asyncio.TaskGroup()
         self._guard = DirectoryGuard(self._run_dir)
-        self._beats = Beats(self._run_dir.beats)
+        self._beats = HeartbeatFile(self._run_dir.beats)
         self._lifeline, lifeline_end = os.pipe()
         try:
             with socket.create_server((LOOPBACK, 0), backlog=BACKLOG) as listening:
@@ -141,8 +154,8 @@ class Agent:
         address = listening.getsockname()
         secret = read_secret(self._run_dir)
         complain = partial(self._write_log, "coordinator")
-        link = Link(address, secret, self._report, self._hear, self._news, complain=complain)
-        self._run_dir.endpoint.write_bytes(msgspec.json.encode(Endpoint(*address)))
+        link = ControlLink(address, secret, self._report, self._hear, self._news, complain=complain)
+        self._run_dir.endpoint.write_bytes(msgspec.json.encode(CoordinatorEndpoint(*address)))
         try:
             async with self._group as group:
                 keeping = [
@@ -217,7 +230,7 @@ class Agent:
     def _write_log(self, process: str, line: str) -> None:
         """Append a line to the log of a process; a full disk takes nothing more."""
         with contextlib.suppress(OSError), self._run_dir.log(process).open("a") as log:
-            log.write(f"{one_line(line)}\n")
+            log.write(f"{escape_line(line)}\n")
 
     def _give_up(self, process: str, code: int, deaths: Deaths) -> None:
         what = f"the {process} process died {len(deaths.times)} times within {deaths.within_s:.0f} s"
@@ -235,7 +248,7 @@ class Agent:
             return
         if self._spec.debug and self._staff.exits:
             return  # nobody replaces a worker under a debugger
-        self._staff, numbers = hired(self._staff)
+        self._staff, numbers = request_missing(self._staff)
         for worker in numbers:
             self._beats.clear(worker)
             fork_server.ask(worker)
@@ -245,17 +258,17 @@ class Agent:
             case ForkServerReady():
                 if self._fork_server is not None:
                     self._fork_server.state = "ready"
-                    self._staff = still_asked(self._staff)
+                    self._staff = keep_missing_requests(self._staff)
                     for worker in self._staff.asked:
                         self._fork_server.ask(worker)
                 self._hire()
             case WorkerForked(worker, pid):
-                self._staff = started(self._staff, worker, pid)
+                self._staff = record_start(self._staff, worker, pid)
                 self._codes[worker] = asyncio.get_running_loop().create_future()
                 self._group.create_task(self._watch_worker(worker, pid))
             case WorkerExited(worker, 0, code):
                 # The fork server could not fork it. The machine needs a moment, and the coordinator counts.
-                self._staff = ended(self._staff, WorkerExit(worker=worker, pid=0, code=code))
+                self._staff = record_exit(self._staff, WorkerExit(worker=worker, pid=0, code=code))
                 asyncio.get_running_loop().call_later(START_AGAIN_S, self._hire)
             case WorkerExited(worker, _, code):
                 future = self._codes.get(worker)
@@ -278,7 +291,7 @@ class Agent:
         self._codes.pop(worker, None)
         # What ended before our signal came has a reason of its own.
         why = self._reasons.get(worker, "") if code == KILLED else ""
-        self._staff = ended(
+        self._staff = record_exit(
             self._staff, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
         )
         self._hire()
@@ -307,7 +320,7 @@ class Agent:
         while True:
             now = time.monotonic()
             for worker, watch in self._watches.items():
-                pulse = observed(self._pulses.get(worker), *self._beats.read(worker), now)
+                pulse = update_pulse(self._pulses.get(worker), *self._beats.read(worker), now)
                 self._pulses[worker] = pulse
                 if is_hung(pulse, now) and watch.alive and not self._spec.debug:
                     self._hung.add(worker)
@@ -315,7 +328,7 @@ class Agent:
             awaiting = tuple(
                 w
                 for w, pulse in sorted(self._pulses.items())
-                if awaits_data(pulse, now) and not self._spec.debug
+                if is_awaiting_data(pulse, now) and not self._spec.debug
             )
             if awaiting != self._awaiting_data:
                 self._awaiting_data = awaiting
@@ -347,7 +360,7 @@ class Agent:
                 self._staff = replace(self._staff, target=target, draining=drain, by_hand=by_hand)
                 self._hire()
                 self._news.set()
-            case Kill(worker=worker, why=why):
+            case KillWorker(worker=worker, why=why):
                 self._end(worker, why)
             case RunOver():
                 self._finish(message)

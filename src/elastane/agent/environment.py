@@ -16,16 +16,18 @@ give gradients back to the kernel and have them cleared anew in each step, a ten
 the largest that glibc takes."""
 
 
-def process_environment(own: Mapping[str, str]) -> dict[str, str]:
+def build_process_environment(own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process of a run; its hash seed is `HASH_SEED`, whatever ``own`` has."""
     return {**own, **HASH_SEED}
 
 
-def worker_environment(own: Mapping[str, str], threads: int) -> dict[str, str]:
+def build_worker_environment(own: Mapping[str, str], threads: int) -> dict[str, str]:
     """Return the environment of workers, and of the fork server that forks them.
 
     Args:
         own: the environment of the process that starts it.
         threads: of numerical libraries in it.
     """
-    return process_environment({**MALLOC_VARIABLES, **own, **dict.fromkeys(THREAD_VARIABLES, str(threads))})
+    return build_process_environment(
+        {**MALLOC_VARIABLES, **own, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+    )

@@ -7,8 +7,8 @@ from typing import IO, TypeAlias
 import msgspec
 
 from elastane.agent.processes import Child
-from elastane.api.foreign import Decoder, Malformed
 from elastane.api.membership import WorkerId
+from elastane.api.untrusted_data import Decoder, Malformed
 
 
 class WorkerForked(msgspec.Struct, frozen=True):

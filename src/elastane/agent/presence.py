@@ -12,7 +12,7 @@ import stat
 import time
 from pathlib import Path
 
-from elastane.agent import identity
+from elastane.agent import process_identity
 from elastane.api.rundir import RunDir
 
 NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -21,7 +21,7 @@ PATIENCE_S = 1.0
 RETRY_S = 0.01
 
 
-def be_present(run_dir: RunDir) -> int:
+def hold_presence(run_dir: RunDir) -> int:
     """Take part in the lock, with all who are forked from now on or inherit the descriptor.
 
     Returns:
@@ -46,7 +46,7 @@ def be_present(run_dir: RunDir) -> int:
             return descriptor
 
 
-def anyone_present(run_dir: RunDir) -> bool:
+def is_any_process_present(run_dir: RunDir) -> bool:
     """Whether some process holds the lock. Two who ask at once may take each other for one.
 
     Raises:
@@ -85,7 +85,7 @@ def _opened(presence: Path, flags: int = 0) -> int:
     return descriptor
 
 
-def those_present(run_dir: RunDir, user: int | None = None) -> tuple[int, ...]:
+def list_present_processes(run_dir: RunDir, user: int | None = None) -> tuple[int, ...]:
     """Return the ids of all processes that have the file of the lock open.
 
     The file itself is not resolved: if a job put a link in its place, to ``/dev/null`` say, every process of
@@ -97,7 +97,9 @@ def those_present(run_dir: RunDir, user: int | None = None) -> tuple[int, ...]:
     """
     pids = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
     return tuple(
-        pid for pid in pids if (user is None or identity.user_of(pid) == user) and is_present(run_dir, pid)
+        pid
+        for pid in pids
+        if (user is None or process_identity.read_user_id(pid) == user) and is_present(run_dir, pid)
     )
 
 
@@ -114,7 +116,7 @@ def is_present(run_dir: RunDir, pid: int) -> bool:
     return False
 
 
-def set_aside(run_dir: RunDir) -> None:
+def move_presence_aside(run_dir: RunDir) -> None:
     """Rename what is in the file's place, if it cannot be locked and no process has the file open.
 
     Only for whoever has ended the run's processes: else nobody could ever see that they are gone.
@@ -123,7 +125,7 @@ def set_aside(run_dir: RunDir) -> None:
         OSError: it cannot be renamed.
     """
     try:
-        anyone_present(run_dir)
+        is_any_process_present(run_dir)
     except OSError:
-        if not those_present(run_dir):
+        if not list_present_processes(run_dir):
             run_dir.presence.rename(run_dir.presence.with_name(f"presence.refused-{time.time_ns()}"))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from elastane.agent.environment import process_environment, worker_environment
+from elastane.agent.environment import build_process_environment, build_worker_environment
 from elastane.api.rundir import RunDir
 
 PF_EXITING = 0x4
@@ -105,7 +105,9 @@ class Child:
         threads: int | None = None,
     ) -> None:
         environment = (
-            process_environment(os.environ) if threads is None else worker_environment(os.environ, threads)
+            build_process_environment(os.environ)
+            if threads is None
+            else build_worker_environment(os.environ, threads)
         )
         with log.open("ab") as stream:
             self.process = subprocess.Popen(  # noqa: S603 - our own modules

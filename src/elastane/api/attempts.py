@@ -12,7 +12,7 @@ RETRYABLE = 128
 """Exit code of an attempt that ended for a reason outside the script: another one may fare better."""
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class AttemptOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How an attempt ended.
 
     Args:
@@ -46,4 +46,4 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_PID)]
     started: Position
     began_s: Moment
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, cast
 
+from elastane.api.document_parser import check_minimum, make_field_error
 from elastane.api.durations import parse_duration_s
-from elastane.api.jobs import Checkpoints
-from elastane.api.reading import at_least, invalid
+from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy
 
 STEPS = re.compile(r"(\d+)\s*steps?", re.ASCII)
@@ -22,7 +22,9 @@ FIELDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def policy_of(wishes: Checkpoints, named: Mapping[str, str] = FIELDS) -> CheckpointPolicy | None:
+def parse_checkpoint_policy(
+    wishes: JobCheckpoints, named: Mapping[str, str] = FIELDS
+) -> CheckpointPolicy | None:
     """What is wished for; None: no checkpoints.
 
     ``never`` beside moments or a place: only at those, at the end, and when `elastane checkpoint now` asks.
@@ -36,8 +38,8 @@ def policy_of(wishes: Checkpoints, named: Mapping[str, str] = FIELDS) -> Checkpo
     """
     if wishes.every == "never" and not (wishes.at or wishes.url):
         return None
-    at_least(named["keep_last"], wishes.keep_last, 1)
-    at_least(named["keep_every"], wishes.keep_every, 1)
+    check_minimum(named["keep_last"], wishes.keep_last, 1)
+    check_minimum(named["keep_every"], wishes.keep_every, 1)
     every_s, every_steps = _parse_interval(named["every"], wishes.every)
     return CheckpointPolicy(
         url=wishes.url,
@@ -62,7 +64,7 @@ def _parse_interval(name: str, text: str) -> tuple[float | None, int | None]:
     except (ValueError, OverflowError):
         number = 0
     if number <= 0:
-        raise invalid(
+        raise make_field_error(
             name,
             f"{text!r} is neither a duration nor a number of steps",
             'write auto, never, or for example 10min or "500 steps"',
@@ -75,5 +77,5 @@ def _best(name: str, text: str) -> tuple[str, Literal["min", "max"]] | None:
         return None
     match = BEST.fullmatch(text)
     if match is None:
-        raise invalid(name, f"{text!r} is not METRIC:min or METRIC:max", "write eval_loss:min")
+        raise make_field_error(name, f"{text!r} is not METRIC:min or METRIC:max", "write eval_loss:min")
     return match[1], cast(Literal["min", "max"], match[2])

@@ -93,7 +93,7 @@ EVALUATION = "evaluation."
 """Precedes the name of an evaluation's total among the metrics of a checkpoint."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenFile(msgspec.Struct, frozen=True):
     """A file as it was written: its size in bytes and XXH3-128, 32 hexadecimal digits."""
 
     bytes: int
@@ -160,14 +160,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Marker(msgspec.Struct, frozen=True):
+class CheckpointMarker(msgspec.Struct, frozen=True):
     """The last file of a checkpoint, which makes it exist: size in bytes and SHA-256 of ``manifest.json``."""
 
     bytes: int
     sha256: str
 
 
-class Damage(msgspec.Struct, frozen=True):
+class FileDamage(msgspec.Struct, frozen=True):
     """What is wrong with one file of a checkpoint."""
 
     file: str
@@ -182,7 +182,7 @@ State: TypeAlias = Literal["complete", "unfinished", "damaged", "foreign"]
 ``damaged``: something is missing or does not fit. ``foreign``: of a schema this version does not know."""
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint at a glance, as far as can be told without reading its data.
 
     Args:
@@ -203,7 +203,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     created: str = ""
     metrics: dict[str, float] = {}
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[FileDamage, ...] = ()
 
     @property
     def age(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reservations import Reservation
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,8 +60,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         draining: what it is giving back.
         started_s: when it was last granted its minimum; None: never.
         resized_s: when its size last changed, other than by a start; None: never.
-        setbacks: how often it had to give something back, each time less than `elastane.api.rules.QUIET_S`
-            after the time before.
+        setbacks: how often it had to give something back, each time less than
+            `elastane.api.scheduling_rules.QUIET_S` after the time before.
         promised: the size that the last plan entitled it to.
         starting_since_s: since when some of ``holds`` have not arrived, of a job that crashed from its next
             try on; None: all have.
@@ -128,7 +128,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     cohorts: tuple[Cohort, ...] = ()
     priorities: tuple[PriorityClass, ...] = ()
     reservations: tuple[Reservation, ...] = ()
-    rules: Rules = Rules()
+    rules: SchedulingRules = SchedulingRules()
     jobs: tuple[JobState, ...] = ()
     departures: tuple[Departure, ...] = ()
     restrictions: tuple[Restriction, ...] = ()

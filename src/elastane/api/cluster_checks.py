@@ -6,11 +6,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from elastane.api.cluster import Snapshot
+from elastane.api.document_parser import (
+    check_bounded_count,
+    check_minimum,
+    check_name,
+    check_positive,
+    check_unique,
+    make_field_error,
+)
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.reading import at_least, check_name, count, invalid, more_than_zero, unique
 from elastane.api.reservations import Once, Reservation, Weekly
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 
 LONGEST_S = 30 * 24 * 3600.0
 """How far ahead a plan looks for reservations, and how long a job rests."""
@@ -26,9 +33,9 @@ def check_cluster(cluster: Snapshot) -> None:
         BadInput: with the field, what is wrong and what to write.
     """
     pools = [pool.name for pool in cluster.pools]
-    unique("pools", pools)
-    unique("priorities", (one.name for one in cluster.priorities))
-    unique("reservations", (one.name for one in cluster.reservations))
+    check_unique("pools", pools)
+    check_unique("priorities", (one.name for one in cluster.priorities))
+    check_unique("reservations", (one.name for one in cluster.reservations))
     for pool in cluster.pools:
         _check_pool(pool)
     _check_tree(cluster.cohorts, cluster.teams, pools)
@@ -37,21 +44,21 @@ def check_cluster(cluster: Snapshot) -> None:
     check_rules(cluster.rules)
 
 
-def check_rules(rules: Rules) -> None:
+def check_rules(rules: SchedulingRules) -> None:
     """Raises: BadInput."""
-    more_than_zero("rules.horizonS", rules.horizon_s)
+    check_positive("rules.horizonS", rules.horizon_s)
     _check_duration("rules.horizonS", rules.horizon_s)
     _check_duration("rules.cooldownS", rules.cooldown_s)
-    at_least("rules.minRunTimeS", rules.min_run_time_s, 0)
-    at_least("rules.patienceS", rules.patience_s, 0)
-    at_least("rules.worth", rules.worth, 0)
+    check_minimum("rules.minRunTimeS", rules.min_run_time_s, 0)
+    check_minimum("rules.patienceS", rules.patience_s, 0)
+    check_minimum("rules.worth", rules.worth, 0)
     _check_divisor("rules.fairnessGrain", rules.fairness_grain)
 
 
 def _check_duration(field: str, seconds: float) -> None:
-    at_least(field, seconds, 0)
+    check_minimum(field, seconds, 0)
     if seconds > LONGEST_S:
-        raise invalid(
+        raise make_field_error(
             field,
             f"{seconds:g} is more than {LONGEST_S:.0f}",
             f"write {LONGEST_S:.0f} or less",
@@ -60,9 +67,9 @@ def _check_duration(field: str, seconds: float) -> None:
 
 
 def _check_divisor(field: str, value: float) -> None:
-    more_than_zero(field, value)
+    check_positive(field, value)
     if value < LEAST_DIVISOR:
-        raise invalid(
+        raise make_field_error(
             field,
             f"{value:g} is less than {LEAST_DIVISOR:g}",
             f"write {LEAST_DIVISOR:g} or more",
@@ -73,36 +80,40 @@ def _check_divisor(field: str, value: float) -> None:
 def _check_pool(pool: Pool) -> None:
     field = f"pools.{pool.name}"
     check_name("pools", pool.name)
-    count(f"{field}.devices", pool.devices, 0)
-    count(f"{field}.leaving", pool.leaving, 0)
-    count(f"{field}.devicesPerNode", pool.devices_per_node, 1)
-    at_least(f"{field}.price", pool.price, 0)
+    check_bounded_count(f"{field}.devices", pool.devices, 0)
+    check_bounded_count(f"{field}.leaving", pool.leaving, 0)
+    check_bounded_count(f"{field}.devicesPerNode", pool.devices_per_node, 1)
+    check_minimum(f"{field}.price", pool.price, 0)
     if pool.price > MOST_PRICE:
-        raise invalid(f"{field}.price", f"{pool.price:g} is more than {MOST_PRICE:g}", "write a lower one")
+        raise make_field_error(
+            f"{field}.price", f"{pool.price:g} is more than {MOST_PRICE:g}", "write a lower one"
+        )
     if pool.leaving > pool.devices:
-        raise invalid(
+        raise make_field_error(
             f"{field}.leaving", f"{pool.leaving} is more than its devices", f"write at most {pool.devices}"
         )
 
 
 def _check_tree(cohorts: Iterable[Cohort], teams: Iterable[Team], pools: list[str]) -> None:
     parents = {cohort.name: cohort.parent for cohort in cohorts}
-    unique("teams and cohorts", (*(cohort.name for cohort in cohorts), *(team.name for team in teams)))
+    check_unique("teams and cohorts", (*(cohort.name for cohort in cohorts), *(team.name for team in teams)))
     known = ", ".join(parents) or "there is none"
     for cohort in cohorts:
         field = f"cohorts.{cohort.name}"
         _check_node("cohorts", cohort, pools)
         if cohort.parent and cohort.parent not in parents:
-            raise invalid(
+            raise make_field_error(
                 f"{field}.parent", f"there is no cohort {cohort.parent!r}", f"write one of: {known}"
             )
         _check_ends(field, cohort.name, parents)
     for team in teams:
         _check_node("teams", team, pools)
         for limit in msgspec.structs.fields(team.limits):
-            count(f"teams.{team.name}.limits.{limit.encode_name}", getattr(team.limits, limit.name), 0)
+            check_bounded_count(
+                f"teams.{team.name}.limits.{limit.encode_name}", getattr(team.limits, limit.name), 0
+            )
         if team.cohort and team.cohort not in parents:
-            raise invalid(
+            raise make_field_error(
                 f"teams.{team.name}.cohort", f"there is no cohort {team.cohort!r}", f"write one of: {known}"
             )
 
@@ -112,7 +123,9 @@ def _check_ends(field: str, name: str, parents: dict[str, str]) -> None:
     while (parent := parents.get(above[-1], "")) != "":
         if parent in above:
             circle = " > ".join([*above, parent])
-            raise invalid(f"{field}.parent", f"goes round in a circle: {circle}", "leave one parent out")
+            raise make_field_error(
+                f"{field}.parent", f"goes round in a circle: {circle}", "leave one parent out"
+            )
         above.append(parent)
 
 
@@ -120,39 +133,41 @@ def _check_node(kind: str, node: Cohort | Team, pools: list[str]) -> None:
     field = f"{kind}.{node.name}"
     check_name(kind, node.name)
     _check_divisor(f"{field}.weight", node.weight)
-    unique(f"{field}.quotas", (quota.pool for quota in node.quotas))
+    check_unique(f"{field}.quotas", (quota.pool for quota in node.quotas))
     for quota in node.quotas:
         _check_quota(f"{field}.quotas.{quota.pool}", quota, pools)
 
 
 def _check_quota(field: str, quota: Quota, pools: list[str]) -> None:
     _check_known(f"{field}.pool", quota.pool, pools)
-    count(f"{field}.nominalQuota", quota.nominal_quota, 0)
-    count(f"{field}.borrowingLimit", quota.borrowing_limit, 0)
-    count(f"{field}.lendingLimit", quota.lending_limit, 0)
+    check_bounded_count(f"{field}.nominalQuota", quota.nominal_quota, 0)
+    check_bounded_count(f"{field}.borrowingLimit", quota.borrowing_limit, 0)
+    check_bounded_count(f"{field}.lendingLimit", quota.lending_limit, 0)
 
 
 def _check_reservation(reservation: Reservation, pools: list[str]) -> None:
     field = f"reservations.{reservation.name}"
     check_name("reservations", reservation.name)
     _check_known(f"{field}.pool", reservation.pool, pools)
-    count(f"{field}.devices", reservation.devices, 1)
+    check_bounded_count(f"{field}.devices", reservation.devices, 1)
     _check_duration(f"{field}.announcedAheadS", reservation.announced_ahead_s)
     match reservation.when:
         case Once(start=start, end=end):
             if start.tzinfo is None or end.tzinfo is None:
-                raise invalid(
+                raise make_field_error(
                     f"{field}.when", "has no time zone", f"write {start.isoformat()}Z, or an offset"
                 )
             if end <= start:
-                raise invalid(f"{field}.when.end", f"{end} is not after {start}", "write a later time")
+                raise make_field_error(
+                    f"{field}.when.end", f"{end} is not after {start}", "write a later time"
+                )
         case Weekly(days=days, zone=zone):
             if not days:
-                raise invalid(f"{field}.when.days", "is empty", "write for example [mon, tue]")
+                raise make_field_error(f"{field}.when.days", "is empty", "write for example [mon, tue]")
             try:
                 ZoneInfo(zone)
             except (ZoneInfoNotFoundError, ValueError, OSError):
-                raise invalid(
+                raise make_field_error(
                     f"{field}.when.zone", f"{zone!r} is not a time zone", "write for example Europe/Berlin"
                 ) from None
 
@@ -160,4 +175,4 @@ def _check_reservation(reservation: Reservation, pools: list[str]) -> None:
 def _check_known(field: str, pool: str, pools: list[str]) -> None:
     if pool not in pools:
         known = ", ".join(pools) or "there is none"
-        raise invalid(field, f"there is no pool {pool!r}", f"write one of: {known}")
+        raise make_field_error(field, f"there is no pool {pool!r}", f"write one of: {known}")

@@ -7,7 +7,7 @@ from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
 from elastane.api.reservations import Reservation
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 
 
 class Trigger(RequestBody, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Config(RequestBody, frozen=True, kw_only=True, omit_defaults=True):
     pools: tuple[Pool, ...] | None = None
     reservations: tuple[Reservation, ...] | None = None
     triggers: tuple[Trigger, ...] | None = None
-    rules: Rules | None = None
+    rules: SchedulingRules | None = None
 
 
 class Change(AnswerBody, frozen=True, kw_only=True, omit_defaults=True):

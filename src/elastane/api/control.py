@@ -9,14 +9,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from elastane.api.checkpoints import Written
-from elastane.api.foreign import Decoder
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.membership import Generation, WorkerId
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.spec import Pinned, RunSpec
+from elastane.api.untrusted_data import Decoder
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+class ControlMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Base of every message; the JSON key ``type`` names the class."""
 
 
@@ -56,7 +56,7 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     attempt: int = 0
 
 
-class WorkerReport(Message, frozen=True, kw_only=True):
+class WorkerReport(ControlMessage, frozen=True, kw_only=True):
     """All the coordinator must know about a worker; sent on every change and twice a second.
 
     Args:
@@ -97,7 +97,7 @@ class WorkerReport(Message, frozen=True, kw_only=True):
     stopped: bool = False
 
 
-class StepReport(Message, frozen=True, kw_only=True):
+class StepReport(ControlMessage, frozen=True, kw_only=True):
     """One committed step as one worker saw it. Every member reports every step until it is acknowledged.
 
     Args:
@@ -113,14 +113,14 @@ class StepReport(Message, frozen=True, kw_only=True):
     healthy: bool
 
 
-class Steps(Message, frozen=True, kw_only=True):
+class StepReports(ControlMessage, frozen=True, kw_only=True):
     """Committed steps not yet acknowledged, oldest first."""
 
     worker: WorkerId
     reports: tuple[StepReport, ...]
 
 
-class PeerLost(Message, frozen=True, kw_only=True):
+class PeerLost(ControlMessage, frozen=True, kw_only=True):
     """A connection between two workers broke: ``peer`` is dead, or ``worker`` cannot reach it."""
 
     worker: WorkerId
@@ -128,7 +128,7 @@ class PeerLost(Message, frozen=True, kw_only=True):
     generation: int
 
 
-class WorkerFailed(Message, frozen=True, kw_only=True):
+class WorkerFailed(ControlMessage, frozen=True, kw_only=True):
     """The user's code raised, or the run cannot go on (``fatal``): the whole run ends with this traceback.
 
     ``lost``: not for what the code did, but because every copy of some state has died.
@@ -140,7 +140,7 @@ class WorkerFailed(Message, frozen=True, kw_only=True):
     lost: bool = False
 
 
-class Happened(Message, frozen=True, kw_only=True):
+class WorkerEvent(ControlMessage, frozen=True, kw_only=True):
     """An event a worker saw, for ``events.jsonl`` (an evaluation, a metric); written once per ``key``."""
 
     worker: WorkerId
@@ -148,18 +148,18 @@ class Happened(Message, frozen=True, kw_only=True):
     event: EventLine
 
 
-class ModelWritten(Message, frozen=True, kw_only=True):
+class ModelWritten(ControlMessage, frozen=True, kw_only=True):
     """The finished model is complete in the run directory; ``files`` are all of its set.
 
     With ``error``, this worker could not write it, and another one is asked.
     """
 
     worker: WorkerId
-    files: dict[str, Written] = {}
+    files: dict[str, WrittenFile] = {}
     error: str = ""
 
 
-class CheckpointKept(Message, frozen=True, kw_only=True):
+class CheckpointKept(ControlMessage, frozen=True, kw_only=True):
     """A checkpoint exists from now on; with ``error``, it could not be published and is asked for again."""
 
     worker: WorkerId
@@ -173,29 +173,29 @@ class CheckpointKept(Message, frozen=True, kw_only=True):
 # -- coordinator to worker ---------------------------------------------------------------------------------
 
 
-class Propose(Message, frozen=True, kw_only=True):
+class Propose(ControlMessage, frozen=True, kw_only=True):
     """Begin this generation: at once, or at the next step boundary all agree on when it is planned."""
 
     generation: Generation
 
 
-class Acknowledge(Message, frozen=True, kw_only=True):
+class Acknowledge(ControlMessage, frozen=True, kw_only=True):
     """Every step up to this one is in the ledger; reports of it may be forgotten."""
 
     step: int
 
 
-class Stop(Message, frozen=True, kw_only=True):
+class StopTraining(ControlMessage, frozen=True, kw_only=True):
     """Stop at the next commit (Ctrl-C, `elastane stop`), then finish as if it were the last step."""
 
 
-class TakeCheckpoint(Message, frozen=True, kw_only=True):
+class TakeCheckpoint(ControlMessage, frozen=True, kw_only=True):
     """Keep the state of one of the next steps, unless one after ``after`` has been kept already."""
 
     after: int
 
 
-class PublishCheckpoint(Message, frozen=True, kw_only=True):
+class PublishCheckpoint(ControlMessage, frozen=True, kw_only=True):
     """All parts are written: make the checkpoint exist."""
 
     name: str
@@ -203,7 +203,7 @@ class PublishCheckpoint(Message, frozen=True, kw_only=True):
     writers: tuple[WorkerId, ...]
 
 
-class WriteAgain(Message, frozen=True, kw_only=True):
+class WriteAgain(ControlMessage, frozen=True, kw_only=True):
     """The run has ended, and somebody could not write a part of its last checkpoint: write it all anew.
 
     ``writers`` do so; ``attempt`` counts from 1.
@@ -213,11 +213,11 @@ class WriteAgain(Message, frozen=True, kw_only=True):
     attempt: int
 
 
-class WriteModel(Message, frozen=True, kw_only=True):
+class WriteModel(ControlMessage, frozen=True, kw_only=True):
     """The run is over: write the finished model. Asked of one worker after the other until one answers."""
 
 
-class Dismiss(Message, frozen=True, kw_only=True):
+class Dismiss(ControlMessage, frozen=True, kw_only=True):
     """Exit. ``code`` 0: left or finished; otherwise the run failed or this worker is refused, for ``why``."""
 
     code: int
@@ -263,7 +263,7 @@ class WorkerExit(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class AgentReport(Message, frozen=True, kw_only=True):
+class AgentReport(ControlMessage, frozen=True, kw_only=True):
     """All the coordinator must know about the agent; sent on every change and once a second.
 
     ``target`` and ``draining`` live here, in the agent, because a new coordinator must be able to learn them.
@@ -295,7 +295,7 @@ class AgentReport(Message, frozen=True, kw_only=True):
     by_hand: bool = False
 
 
-class SetTarget(Message, frozen=True, kw_only=True):
+class SetTarget(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: run this many workers from now on.
 
     ``drain``: those on their way out. ``by_hand``: a human has said how many.
@@ -306,14 +306,14 @@ class SetTarget(Message, frozen=True, kw_only=True):
     by_hand: bool = False
 
 
-class Kill(Message, frozen=True, kw_only=True):
+class KillWorker(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: end this worker's process with SIGKILL, for ``why``."""
 
     worker: WorkerId
     why: str = "its peers had lost it while it lived, so it was ended"
 
 
-class RunOver(Message, frozen=True, kw_only=True):
+class RunOver(ControlMessage, frozen=True, kw_only=True):
     """Coordinator to agent: every worker is dismissed; ``code`` and ``traceback`` are the run's outcome.
 
     ``lost``: every copy of some state died, so the newest checkpoint is what is left.
@@ -328,7 +328,7 @@ class RunOver(Message, frozen=True, kw_only=True):
 # -- command line to coordinator and back ------------------------------------------------------------------
 
 
-class AskResize(Message, frozen=True, kw_only=True):
+class AskResize(ControlMessage, frozen=True, kw_only=True):
     """Another number of workers.
 
     Args:
@@ -343,11 +343,11 @@ class AskResize(Message, frozen=True, kw_only=True):
     unless_by_hand: bool = False
 
 
-class AskDrain(Message, frozen=True, kw_only=True):
+class AskDrain(ControlMessage, frozen=True, kw_only=True):
     worker: WorkerId
 
 
-class AskStop(Message, frozen=True, kw_only=True):
+class AskStop(ControlMessage, frozen=True, kw_only=True):
     """Drain the whole run at the next commit.
 
     Args:
@@ -359,19 +359,19 @@ class AskStop(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
-class AskEvict(Message, frozen=True, kw_only=True):
+class AskEvict(ControlMessage, frozen=True, kw_only=True):
     """End at once whoever is still on the way out."""
 
 
-class AskCheckpoint(Message, frozen=True, kw_only=True):
+class AskCheckpoint(ControlMessage, frozen=True, kw_only=True):
     """Keep the state of one of the next steps."""
 
 
-class AskStatus(Message, frozen=True, kw_only=True):
+class AskStatus(ControlMessage, frozen=True, kw_only=True):
     pass
 
 
-class Answer(Message, frozen=True, kw_only=True):
+class Answer(ControlMessage, frozen=True, kw_only=True):
     """To any Ask: ``ok`` or why not; ``processes`` and the rest to `AskStatus` (and after a change).
 
     ``by_hand``: the target was last set by a human, not by a controller.
@@ -392,13 +392,20 @@ class Answer(Message, frozen=True, kw_only=True):
 
 
 FromWorker: TypeAlias = (
-    WorkerReport | Steps | PeerLost | WorkerFailed | Happened | ModelWritten | CheckpointKept
+    WorkerReport | StepReports | PeerLost | WorkerFailed | WorkerEvent | ModelWritten | CheckpointKept
 )
 ToWorker: TypeAlias = (
-    Propose | Acknowledge | Stop | TakeCheckpoint | PublishCheckpoint | WriteAgain | WriteModel | Dismiss
+    Propose
+    | Acknowledge
+    | StopTraining
+    | TakeCheckpoint
+    | PublishCheckpoint
+    | WriteAgain
+    | WriteModel
+    | Dismiss
 )
 FromAgent: TypeAlias = AgentReport
-ToAgent: TypeAlias = SetTarget | Kill | RunOver
+ToAgent: TypeAlias = SetTarget | KillWorker | RunOver
 Ask: TypeAlias = AskResize | AskDrain | AskEvict | AskStop | AskCheckpoint | AskStatus
 
 ToCoordinator: TypeAlias = FromWorker | FromAgent | Ask

@@ -8,7 +8,7 @@ import msgspec
 from elastane.api.quotas import Limits
 
 
-def lean(document: msgspec.Struct) -> dict[str, Any]:
+def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
     """A document as files write it: without what is as it would be anyway."""
     found = {}
     for field in msgspec.structs.fields(document):
@@ -24,19 +24,19 @@ def lean(document: msgspec.Struct) -> dict[str, Any]:
 
 def _lean(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
     if isinstance(value, msgspec.Struct):
-        return lean(value)
+        return build_lean_document(value)
     if isinstance(value, tuple):
         return [_lean(one) for one in value]
     return msgspec.to_builtins(value)
 
 
-def new_fields(document: Mapping[str, Any]) -> dict[str, str]:
+def list_new_fields(document: Mapping[str, Any]) -> dict[str, str]:
     """Fields of a document that was not there before, without limits of a team that are the usual ones."""
-    usual = flat({"limits": msgspec.to_builtins(Limits())})
-    return {field: value for field, value in flat(document).items() if usual.get(field) != value}
+    usual = flatten_fields({"limits": msgspec.to_builtins(Limits())})
+    return {field: value for field, value in flatten_fields(document).items() if usual.get(field) != value}
 
 
-def field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+def describe_field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """``devices 64 -> 32`` for each field that differs."""
     names = dict.fromkeys((*before, *after))
     return [
@@ -46,7 +46,7 @@ def field_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[s
     ]
 
 
-def flat(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - whatever JSON has
+def flatten_fields(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - whatever JSON has
     """Fields of a document and of the documents in it, by path, but for its name and for what is empty.
 
     Quotas go by their pools.
@@ -56,11 +56,11 @@ def flat(value: Any, path: str = "") -> dict[str, str]:  # noqa: ANN401 - whatev
         case dict():
             for key, one in value.items():
                 if path or key != "name":
-                    found |= flat(one, f"{path}.{key}" if path else str(key))
+                    found |= flatten_fields(one, f"{path}.{key}" if path else str(key))
         case [dict(), *_]:
             for number, one in enumerate(value):
                 rest = {key: inner for key, inner in one.items() if key != "pool"}
-                found |= flat(rest, f"{path}.{one.get('pool', number)}")
+                found |= flatten_fields(rest, f"{path}.{one.get('pool', number)}")
         case None | "" | [] | ():
             pass
         case list() | tuple():

@@ -5,15 +5,15 @@ from typing import Annotated
 
 import msgspec
 
-from elastane.api.foreign import Decoder, Malformed, read_bytes
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
 LARGEST_BYTES = 4096
 """Of either file."""
 _SECRET = re.compile(rb"[!-~]{1,256}")
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class CoordinatorEndpoint(msgspec.Struct, frozen=True):
     """Host and TCP port of the coordinator."""
 
     host: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.:-]{1,253}$")]
@@ -25,10 +25,10 @@ class Endpoint(msgspec.Struct, frozen=True):
         return f"ws://[{self.host}]:{self.port}" if ":" in self.host else f"ws://{self.host}:{self.port}"
 
 
-_decode: Decoder[Endpoint] = Decoder(Endpoint, at_most_bytes=LARGEST_BYTES)
+_decode: Decoder[CoordinatorEndpoint] = Decoder(CoordinatorEndpoint, at_most_bytes=LARGEST_BYTES)
 
 
-def read_endpoint(run_dir: RunDir) -> Endpoint:
+def read_endpoint(run_dir: RunDir) -> CoordinatorEndpoint:
     """Return where the coordinator of a run listens.
 
     Raises:
@@ -51,6 +51,6 @@ def read_secret(run_dir: RunDir) -> str:
     return secret.decode()
 
 
-def bearer(secret: str) -> dict[str, str]:
+def build_bearer_header(secret: str) -> dict[str, str]:
     """Return the header that presents a secret."""
     return {"Authorization": f"Bearer {secret}"}

@@ -16,9 +16,9 @@ ElastaneError
 
 from pathlib import Path
 
-from elastane.api.checkpoints import Damage
+from elastane.api.checkpoints import FileDamage
 from elastane.api.exit_codes import ExitCode
-from elastane.api.printable import folded
+from elastane.api.safe_text import fold_text
 
 LONGEST = 20_000
 """Characters of each part of an error."""
@@ -32,11 +32,11 @@ class ElastaneError(Exception):
     def __init__(self, what: str, *, means: str = "", do: str = "") -> None:
         self.what, self.means, self.do = what, means, do
         # Requests and files are quoted in them; such a text adds no line and commands no terminal.
-        lines = [folded(what, LONGEST)]
+        lines = [fold_text(what, LONGEST)]
         if means:
-            lines.append(f"  means: {folded(means, LONGEST)}")
+            lines.append(f"  means: {fold_text(means, LONGEST)}")
         if do:
-            lines.append(f"  do:    {folded(do, LONGEST)}")
+            lines.append(f"  do:    {fold_text(do, LONGEST)}")
         super().__init__("\n".join(lines))
 
 
@@ -111,7 +111,7 @@ class Damaged(StorageError):
         means: for whoever asked.
     """
 
-    def __init__(self, checkpoint: str, damages: tuple[Damage, ...], *, means: str = "") -> None:
+    def __init__(self, checkpoint: str, damages: tuple[FileDamage, ...], *, means: str = "") -> None:
         self.checkpoint, self.damages = checkpoint, damages
         super().__init__(
             f"checkpoint {checkpoint} is damaged: " + "; ".join(map(str, damages)),

@@ -8,7 +8,7 @@ ExportFormat: TypeAlias = Literal["hf", "dcp", "torch"]
 ExportType: TypeAlias = Literal["bf16", "fp16", "fp32"]
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="exported"):
+class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="exported"):
     """A new folder.
 
     Args:
@@ -22,7 +22,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     checked: tuple[str, ...] = ()
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="refused"):
+class ExportRefusal(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="refused"):
     """An `elastane.api.errors.ElastaneError`; nothing was written."""
 
     what: str

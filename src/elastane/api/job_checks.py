@@ -2,9 +2,17 @@
 
 import msgspec
 
-from elastane.api.checkpoint_policy import policy_of
-from elastane.api.jobs import ElasticPolicy, JobSpec, Training
-from elastane.api.reading import at_least, check_name, count, finite, invalid, more_than_zero, read
+from elastane.api.checkpoint_policy import parse_checkpoint_policy
+from elastane.api.document_parser import (
+    check_bounded_count,
+    check_finite,
+    check_minimum,
+    check_name,
+    check_positive,
+    make_field_error,
+    parse_document,
+)
+from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 
 LARGEST_SEED = 2**63 - 1
 LONGEST_TIMEOUT_S = 3600.0
@@ -14,23 +22,25 @@ FIRST_YEAR, LAST_YEAR = 1971, 9998
 """Of moments: so that they are one in every time zone, for whoever looks at the job there."""
 
 
-def job_spec(document: object) -> JobSpec:
+def parse_job_spec(document: object) -> JobSpec:
     """The spec that a document describes, checked.
 
     Raises:
         BadField: with the field, what is wrong and what to write.
     """
     if isinstance(document, dict) and document.get("version", 1) != 1:
-        raise invalid("version", f"{document['version']!r} is not known here", "write 1, or upgrade elastane")
-    return checked(read(document, JobSpec, "job"))
+        raise make_field_error(
+            "version", f"{document['version']!r} is not known here", "write 1, or upgrade elastane"
+        )
+    return check_job_spec(parse_document(document, JobSpec, "job"))
 
 
-def document_of(spec: JobSpec) -> object:
-    """What `job_spec` reads the same spec from."""
+def make_job_document(spec: JobSpec) -> object:
+    """What `parse_job_spec` reads the same spec from."""
     return msgspec.to_builtins(spec)
 
 
-def checked(spec: JobSpec) -> JobSpec:
+def check_job_spec(spec: JobSpec) -> JobSpec:
     """The same spec.
 
     Raises:
@@ -49,18 +59,18 @@ def check_numbers(spec: JobSpec) -> None:
     Raises:
         BadField: with the field, what is wrong and what to write.
     """
-    count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
+    check_bounded_count("resourcesPerWorker.devices", spec.resources_per_worker.devices, 1)
     _check_policy(spec.elastic_policy)
     _check_training(spec.training, spec.elastic_policy)
     run = spec.run_policy
-    at_least("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
-    more_than_zero("runPolicy.activeDeadlineSeconds", run.active_deadline_seconds)
-    at_least("runPolicy.ttlSecondsAfterFinished", run.ttl_seconds_after_finished, 0)
-    more_than_zero("budget", spec.budget)
-    more_than_zero("target.throughput", spec.target.throughput)
-    finite("target.loss", spec.target.loss)
+    check_minimum("runPolicy.jobMaxRetryCount", run.job_max_retry_count, 0)
+    check_positive("runPolicy.activeDeadlineSeconds", run.active_deadline_seconds)
+    check_minimum("runPolicy.ttlSecondsAfterFinished", run.ttl_seconds_after_finished, 0)
+    check_positive("budget", spec.budget)
+    check_positive("target.throughput", spec.target.throughput)
+    check_finite("target.loss", spec.target.loss)
     if spec.target.by is not None and spec.target.loss is None:
-        raise invalid(
+        raise make_field_error(
             "target.by",
             "belongs to target.loss, and there is none",
             "leave it out, or write deadline for when the job should be done",
@@ -68,13 +78,17 @@ def check_numbers(spec: JobSpec) -> None:
         )
     for field, time in (("deadline", spec.deadline), ("target.by", spec.target.by)):
         if time is not None and time.tzinfo is None:
-            raise invalid(field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset")
+            raise make_field_error(
+                field, f"{time} has no time zone", f"write {time.isoformat()}Z, or an offset"
+            )
         if time is not None and not FIRST_YEAR <= time.year <= LAST_YEAR:
             wrong = f"{time} is no time at which a job could end"
-            raise invalid(field, wrong, f"write a year between {FIRST_YEAR} and {LAST_YEAR}, or leave it out")
+            raise make_field_error(
+                field, wrong, f"write a year between {FIRST_YEAR} and {LAST_YEAR}, or leave it out"
+            )
 
 
-def retries_left(spec: JobSpec, crashes: int) -> int:
+def count_retries_left(spec: JobSpec, crashes: int) -> int:
     """Restarts that are left after so many crashes; resizes, drains and preemptions are none."""
     return max(0, spec.run_policy.job_max_retry_count - crashes)
 
@@ -84,21 +98,21 @@ def _check_program(spec: JobSpec) -> None:
     there = [name for name, value in fields.items() if value]
     if len(there) != 1:
         wrong = f"is there beside {there[0]}" if there else "is missing, and so are module and command"
-        raise invalid(there[1] if there else "script", wrong, f"write one of {', '.join(fields)}")
+        raise make_field_error(there[1] if there else "script", wrong, f"write one of {', '.join(fields)}")
     if spec.module and not all(name.isidentifier() for name in spec.module.split(".")):
         wrong = f"{spec.module!r} is no name of a Python module"
-        raise invalid("module", wrong, "write it as python -m takes it: package.train")
+        raise make_field_error("module", wrong, "write it as python -m takes it: package.train")
     if spec.command and spec.args:
-        raise invalid("args", "belongs to script or module", "put the arguments into command")
+        raise make_field_error("args", "belongs to script or module", "put the arguments into command")
 
 
 def _check_policy(policy: ElasticPolicy) -> None:
-    count("elasticPolicy.minReplicas", policy.min_replicas, 1)
-    count("elasticPolicy.replicaIncrementStep", policy.replica_increment_step, 1)
-    count("elasticPolicy.maxReplicas", policy.max_replicas, 1)
+    check_bounded_count("elasticPolicy.minReplicas", policy.min_replicas, 1)
+    check_bounded_count("elasticPolicy.replicaIncrementStep", policy.replica_increment_step, 1)
+    check_bounded_count("elasticPolicy.maxReplicas", policy.max_replicas, 1)
     low, high = policy.min_replicas, policy.max_replicas
     if high < low:
-        raise invalid(
+        raise make_field_error(
             "elasticPolicy.maxReplicas", f"{high} is less than minReplicas {low}", f"write {low} or more"
         )
     for field in ("graceful_shutdown_timeout", "scaling_timeout", "faulty_scale_down_timeout"):
@@ -109,9 +123,9 @@ def _check_policy(policy: ElasticPolicy) -> None:
 
 
 def _check_timeout(field: str, seconds: float) -> None:
-    at_least(field, seconds, 0)
+    check_minimum(field, seconds, 0)
     if seconds > LONGEST_TIMEOUT_S:
-        raise invalid(
+        raise make_field_error(
             field,
             f"{seconds:g} is more than {LONGEST_TIMEOUT_S:g}",
             f"write {LONGEST_TIMEOUT_S:g} or less",
@@ -119,37 +133,39 @@ def _check_timeout(field: str, seconds: float) -> None:
         )
 
 
-def _check_training(training: Training, policy: ElasticPolicy) -> None:
-    at_least("training.seed", training.seed, 0)
+def _check_training(training: JobTraining, policy: ElasticPolicy) -> None:
+    check_minimum("training.seed", training.seed, 0)
     if training.seed > LARGEST_SEED:
-        raise invalid("training.seed", f"{training.seed} is larger than 2**63 - 1", "write a smaller one")
-    at_least("training.threads", training.threads, 1)
-    at_least("training.virtualRanks", training.virtual_ranks, 1)
+        raise make_field_error(
+            "training.seed", f"{training.seed} is larger than 2**63 - 1", "write a smaller one"
+        )
+    check_minimum("training.threads", training.threads, 1)
+    check_minimum("training.virtualRanks", training.virtual_ranks, 1)
     most = policy.limits[1]
     if training.virtual_ranks is not None and training.virtual_ranks < most:
-        raise invalid(
+        raise make_field_error(
             "training.virtualRanks",
             f"{training.virtual_ranks} is less than the {most} workers that the job may have",
             f"write {most} or more, or a smaller elasticPolicy.maxReplicas",
             means="a worker computes at least one virtual rank, so some would have nothing to do",
         )
     if training.copies != "all":
-        at_least("training.copies", training.copies, 1)
-    policy_of(training.checkpoints)
+        check_minimum("training.copies", training.copies, 1)
+    parse_checkpoint_policy(training.checkpoints)
 
 
 def _check_values(policy: ElasticPolicy) -> None:
     field, values = "elasticPolicy.replicaDiscreteValues", policy.replica_discrete_values
     if policy.replica_increment_step != 1:
-        raise invalid(field, "is there beside replicaIncrementStep", "write only one of the two")
+        raise make_field_error(field, "is there beside replicaIncrementStep", "write only one of the two")
     ordered = sorted(set(values))
     if list(values) != ordered:
-        raise invalid(field, f"{list(values)} is not ascending", f"write {ordered}")
+        raise make_field_error(field, f"{list(values)} is not ascending", f"write {ordered}")
     for i in (0, len(values) - 1):
-        count(f"{field}[{i}]", values[i], 1)
+        check_bounded_count(f"{field}[{i}]", values[i], 1)
     ends = (policy.min_replicas, policy.max_replicas)
     if ends not in ((values[0], values[-1]), (1, 1)):
-        raise invalid(
+        raise make_field_error(
             field,
             f"{list(values)} does not reach from minReplicas {ends[0]} to maxReplicas {ends[1]}",
             f"write minReplicas {values[0]} and maxReplicas {values[-1]}, or leave both out",

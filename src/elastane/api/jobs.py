@@ -12,7 +12,7 @@ import msgspec
 VERSION: Literal[1] = 1
 
 
-class Part(
+class SpecPart(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -27,7 +27,7 @@ class Part(
     """
 
 
-class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
+class ElasticPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
     """How far a job stretches.
 
     Its timeouts are an hour at most: so long others may have to wait for what is theirs.
@@ -59,7 +59,7 @@ class ElasticPolicy(Part, frozen=True, kw_only=True, gc=False):
         return (values[0], values[-1]) if values else (self.min_replicas, self.max_replicas)
 
 
-class Resources(Part, frozen=True, kw_only=True, gc=False):
+class WorkerResources(SpecPart, frozen=True, kw_only=True, gc=False):
     """What one worker takes.
 
     Args:
@@ -72,7 +72,7 @@ class Resources(Part, frozen=True, kw_only=True, gc=False):
     kinds: tuple[str, ...] = ()
 
 
-class DataPlacement(Part, frozen=True, kw_only=True, gc=False):
+class DataPlacement(SpecPart, frozen=True, kw_only=True, gc=False):
     """Where the job's data may be read.
 
     Args:
@@ -84,7 +84,7 @@ class DataPlacement(Part, frozen=True, kw_only=True, gc=False):
     labels: dict[str, str] = {}
 
 
-class Target(Part, frozen=True, kw_only=True, gc=False):
+class JobTarget(SpecPart, frozen=True, kw_only=True, gc=False):
     """When more workers would be more than enough.
 
     Args:
@@ -99,7 +99,7 @@ class Target(Part, frozen=True, kw_only=True, gc=False):
     by: datetime | None = None
 
 
-class RunPolicy(Part, frozen=True, kw_only=True, gc=False):
+class RunPolicy(SpecPart, frozen=True, kw_only=True, gc=False):
     """When a job is held, given up or forgotten.
 
     Args:
@@ -117,7 +117,7 @@ class RunPolicy(Part, frozen=True, kw_only=True, gc=False):
     job_max_retry_count: int = 3
 
 
-class Checkpoints(Part, frozen=True, kw_only=True, gc=False):
+class JobCheckpoints(SpecPart, frozen=True, kw_only=True, gc=False):
     """When the job's state is kept, where, and how long; `elastane.api.checkpoint_policy` reads it.
 
     Args:
@@ -137,7 +137,7 @@ class Checkpoints(Part, frozen=True, kw_only=True, gc=False):
     keep_best: str = ""
 
 
-class Training(Part, frozen=True, kw_only=True, gc=False):
+class JobTraining(SpecPart, frozen=True, kw_only=True, gc=False):
     """How the job trains. Its bytes depend on the first five, and on nothing that a cluster does.
 
     Args:
@@ -154,10 +154,10 @@ class Training(Part, frozen=True, kw_only=True, gc=False):
     virtual_ranks: int | None = None
     convergence: Literal["exact", "fast"] = "exact"
     copies: int | Literal["all"] = "all"
-    checkpoints: Checkpoints = Checkpoints()
+    checkpoints: JobCheckpoints = JobCheckpoints()
 
 
-class JobSpec(Part, frozen=True, kw_only=True, gc=False):
+class JobSpec(SpecPart, frozen=True, kw_only=True, gc=False):
     """One job, as it was submitted.
 
     Args:
@@ -197,15 +197,15 @@ class JobSpec(Part, frozen=True, kw_only=True, gc=False):
     team: str
     queue: str = ""
     priority_class: str = ""
-    resources_per_worker: Resources = Resources()
+    resources_per_worker: WorkerResources = WorkerResources()
     elastic_policy: ElasticPolicy = ElasticPolicy()
     run_policy: RunPolicy = RunPolicy()
-    training: Training = Training()
+    training: JobTraining = JobTraining()
     borrow: bool = True
     spot: bool = False
     data: DataPlacement = DataPlacement()
     deadline: datetime | None = None
-    target: Target = Target()
+    target: JobTarget = JobTarget()
     budget: float | None = None
 
     @property

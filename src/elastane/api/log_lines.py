@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from elastane.api.printable import entry
+from elastane.api.safe_text import format_entry
 
 LONGEST = 20_000
 """Characters of one entry; a long traceback has 10,000."""
@@ -18,7 +18,7 @@ class EntryFormatter(logging.Formatter):
         super().__init__(FORMAT)
 
     def format(self, record: logging.LogRecord) -> str:
-        return entry(super().format(record), LONGEST)
+        return format_entry(super().format(record), LONGEST)
 
 
 class Repeats(logging.Filter):

@@ -2,13 +2,13 @@
 
 import msgspec
 
-from elastane.api.attempts import Outcome
+from elastane.api.attempts import AttemptOutcome
 
 RECENT_STEPS = 20
 """Over which a loss is averaged where one lucky step must not count."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a job is and what it can do, for the scheduler's goodput.
 
     Args:
@@ -69,13 +69,13 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     present: bool = False
     agent: bool = False
-    outcome: Outcome | None = None
+    outcome: AttemptOutcome | None = None
     workers: int | None = None
     members: int | None = None
     target: int | None = None
     fixed: bool = False
     lingering_s: float = 0.0
-    progress: Progress | None = None
+    progress: JobProgress | None = None
     run_dir: str = ""
 
     @property
@@ -88,7 +88,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         return self.members or self.workers
 
 
-class SeenNode(msgspec.Struct, frozen=True, kw_only=True):
+class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     """One machine, as its engine sees it.
 
     Args:

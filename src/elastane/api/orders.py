@@ -10,7 +10,7 @@ import msgspec
 from elastane.api.jobs import JobSpec
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class StartAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Begin an attempt with so many workers, unless it has begun already.
 
     Any but the first goes on from the newest checkpoint, or, if there is none, from the beginning. What has
@@ -24,7 +24,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     submitted_s: float = 0.0
 
 
-class Resize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ResizeJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Train with so many workers from now on; ``limits`` are the fewest and most that the job may have."""
 
     job: str
@@ -33,7 +33,7 @@ class Resize(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     limits: tuple[int, int]
 
 
-class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class DrainWorker(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Let one worker leave at a commit, because its device will not be there for long."""
 
     job: str
@@ -41,7 +41,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker: int
 
 
-class Evict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class EvictWorkers(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End now, with SIGKILL, the workers that should have left by now; the others go on with what they hold.
 
     If nobody else holds some of the state, the job goes back to its newest checkpoint.
@@ -51,7 +51,7 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     attempt: int
 
 
-class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class StopAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End the attempt at the next commit, with a checkpoint if the run keeps any; ``why`` is a sentence."""
 
     job: str
@@ -59,17 +59,19 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
-class Kill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class KillAttempt(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """End every process of the attempt now, those its agent has left behind included."""
 
     job: str
     attempt: int
 
 
-class Settle(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class SettleJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The job's end is written down: it need not be looked at any more."""
 
     job: str
 
 
-Order: TypeAlias = Start | Resize | Drain | Evict | Stop | Kill | Settle
+Order: TypeAlias = (
+    StartAttempt | ResizeJob | DrainWorker | EvictWorkers | StopAttempt | KillAttempt | SettleJob
+)

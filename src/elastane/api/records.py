@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from elastane.api.bounds import Count, Difference, Duration, Moment, Position, Steps
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 
 SCRIPT = "script"
 """Who ended a run, in a ``run.finished`` before the last planned step."""
@@ -66,7 +66,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     skipped: bool = False
     digest: Digest | None = None
     logged: Mapping[str, float | None] = {}
-    artifacts: Mapping[str, Written] = {}
+    artifacts: Mapping[str, WrittenFile] = {}
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,7 +83,7 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     A ``generation.started`` event is written once the first step of the generation has committed:
     ``pause_ms`` then maps each healthy worker (in it before and after) to what that step took beyond its
     usual one, ``pause_steps`` to the same in usual steps. ``workers`` are then its members; in a
-    ``worker.*`` event, the one it is about. ``key`` is that of the `elastane.api.control.Happened` it came
+    ``worker.*`` event, the one it is about. ``key`` is that of the `elastane.api.control.WorkerEvent` it came
     from. A number in ``detail`` reads back as None when it was not finite. ``files`` are, in ``run.finished``
     and ``run.stopped``, those of the finished model as they were written. ``samples``, in ``evaluation``, is
     how many samples were evaluated: ``detail`` has the totals over all of them.
@@ -100,5 +100,5 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pause_steps: dict[int, Difference] = {}
     key: str = ""
     detail: Mapping[str, float | int | str | None] = {}
-    files: Mapping[str, Written] = {}
+    files: Mapping[str, WrittenFile] = {}
     samples: int | None = None

@@ -5,7 +5,7 @@ import msgspec
 from elastane.api.records import Digest
 
 
-class Rehearsed(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="rehearsed"):
+class RestoreRehearsal(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="rehearsed"):
     """A checkpoint, read back as a resumed run reads it.
 
     Args:

@@ -177,7 +177,7 @@ class PriorityChange(RequestBody, frozen=True, kw_only=True):
 class Bounds(RequestBody, frozen=True, kw_only=True):
     """Other bounds for a job; what is left out stays as it is, null takes one away. See `JobSpec`.
 
-    ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.Target`.
+    ``loss``, ``throughput`` and ``by`` are those of its `elastane.api.jobs.JobTarget`.
     """
 
     budget: float | msgspec.UnsetType | None = msgspec.UNSET

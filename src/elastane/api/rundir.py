@@ -114,7 +114,7 @@ class RunDir(msgspec.Struct, frozen=True):
 
     @property
     def beats(self) -> Path:
-        """Heartbeats of the workers, see `elastane.api.heartbeat`."""
+        """Heartbeats of the workers, see `elastane.api.heartbeat_file`."""
         return self.root / "beats"
 
     @property

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.agent import identity
+from elastane.agent import process_identity
 from elastane.api.atomic_file import replace_file
-from elastane.api.attempts import RETRYABLE, Attempt, Outcome
+from elastane.api.attempts import RETRYABLE, Attempt, AttemptOutcome
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile, RunDirectoryLost
 from elastane.api.exit_codes import ExitCode
@@ -25,11 +25,11 @@ from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts.attempt_file import read_attempt, write_attempt
-from elastane.attempts.display import Log
-from elastane.attempts.results import concluded
-from elastane.attempts.resumption import from_the_beginning, resume
-from elastane.attempts.run_directory import reclaimed
-from elastane.attempts.supervision import lived
+from elastane.attempts.display import LogDisplay
+from elastane.attempts.results import write_results
+from elastane.attempts.resumption import prepare_restart, prepare_resumption
+from elastane.attempts.run_directory import reclaim_run_directory
+from elastane.attempts.supervision import run_to_end
 from elastane.client.permissions import narrow_umask
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
@@ -37,7 +37,7 @@ NOTHING_TO_DO = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class AttemptRequest:
     """What this process was started for.
 
     Args:
@@ -60,11 +60,11 @@ def main() -> None:
     options = parser.parse_args()
     low, _, high = options.limits.partition(":")
     narrow_umask()
-    wish = Wish(options.attempt, options.workers, (int(low), int(high)))
-    audience = Log()
+    wish = AttemptRequest(options.attempt, options.workers, (int(low), int(high)))
+    audience = LogDisplay()
     try:
-        with reclaimed(RunDir(options.run_dir.absolute())) as run_dir:
-            code = live(run_dir, wish, audience)
+        with reclaim_run_directory(RunDir(options.run_dir.absolute())) as run_dir:
+            code = run_attempt(run_dir, wish, audience)
     except BadInput as error:
         # Another process lives this attempt or the one before: it is told by its lock, and needs no help.
         audience.say(f"not begun: {error}")
@@ -72,7 +72,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
+def run_attempt(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> int:
     """The attempt, if it is still to be lived; its exit code. The caller holds the lock."""
     try:
         newest = read_attempt(run_dir)
@@ -83,11 +83,13 @@ def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
         audience.say(f"attempt {wish.attempt} has begun before; the newest is {newest.number}")
         return NOTHING_TO_DO
     pid = os.getpid()
-    attempt = Attempt(number=wish.attempt, pid=pid, started=identity.started(pid) or 0, began_s=time.time())
+    attempt = Attempt(
+        number=wish.attempt, pid=pid, started=process_identity.read_start_time(pid) or 0, began_s=time.time()
+    )
     write_attempt(run_dir, attempt)
     audience.say(f"attempt {wish.attempt} begins with {wish.workers} workers")
     try:
-        outcome = outcome_of(run_dir, wish, audience)
+        outcome = determine_outcome(run_dir, wish, audience)
     except RunDirectoryLost as lost:
         # Its outcome has no file to go to.
         audience.say(f"attempt {wish.attempt} ended: {lost}")
@@ -97,7 +99,7 @@ def live(run_dir: RunDir, wish: Wish, audience: Log) -> int:
     return outcome.code
 
 
-def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
+def determine_outcome(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> AttemptOutcome:
     """Lives to the end. The one place where a failure becomes an outcome.
 
     Raises:
@@ -109,20 +111,20 @@ def outcome_of(run_dir: RunDir, wish: Wish, audience: Log) -> Outcome:
             # The attempt before ended between its last word and its file.
             over = RunOver(code=0, why="all steps had been made")
         else:
-            over = lived(run_dir, beginning(run_dir, wish, audience), audience)
-        concluded(run_dir, audience.say)
+            over = run_to_end(run_dir, prepare_record(run_dir, wish, audience), audience)
+        write_results(run_dir, audience.say)
     except RunDirectoryLost:
         raise
     except BadInput as error:
         # A script that has changed, a file that is damaged: another attempt would find the same.
-        return Outcome(code=error.exit_code, why=str(error))
+        return AttemptOutcome(code=error.exit_code, why=str(error))
     except ElastaneError as error:
-        return Outcome(code=RETRYABLE, why=str(error))
+        return AttemptOutcome(code=RETRYABLE, why=str(error))
     except Exception as error:  # noqa: BLE001 - see above
         traceback.print_exc()
-        return Outcome(code=RETRYABLE, why=f"{type(error).__name__}: {error}")
+        return AttemptOutcome(code=RETRYABLE, why=f"{type(error).__name__}: {error}")
     blameless = over.code not in (ExitCode.OK, ExitCode.STOPPED_BY_USER) and (over.lost or not over.traceback)
-    return Outcome(code=RETRYABLE if blameless else over.code, why=over.why, traceback=over.traceback)
+    return AttemptOutcome(code=RETRYABLE if blameless else over.code, why=over.why, traceback=over.traceback)
 
 
 def has_finished(run_dir: RunDir) -> bool:
@@ -130,14 +132,14 @@ def has_finished(run_dir: RunDir) -> bool:
     return any(event.kind == "run.finished" for event in events)
 
 
-def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
+def prepare_record(run_dir: RunDir, wish: AttemptRequest, audience: LogDisplay) -> RunRecord:
     """What the attempt begins with: the run as it was made, its newest good checkpoint, or nothing.
 
     Raises:
         ElastaneError: there are checkpoints, and none can be had.
     """
     record = read_record(run_dir)
-    spec = beginning_with(record, wish)
+    spec = adapt_spec(record, wish)
     if not run_dir.events.exists():
         record = msgspec.structs.replace(record, spec=spec)
         content = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
@@ -145,14 +147,14 @@ def beginning(run_dir: RunDir, wish: Wish, audience: Log) -> RunRecord:
         return record
     why = f"attempt {wish.attempt}"
     if spec.checkpoints is None:
-        return from_the_beginning(run_dir, spec, audience.say, why=why)
+        return prepare_restart(run_dir, spec, audience.say, why=why)
     try:
-        return resume(run_dir, spec, audience.say, why=why)
+        return prepare_resumption(run_dir, spec, audience.say, why=why)
     except NoSuchFile:
-        return from_the_beginning(run_dir, spec, audience.say, why=why)
+        return prepare_restart(run_dir, spec, audience.say, why=why)
 
 
-def beginning_with(record: RunRecord, wish: Wish) -> RunSpec:
+def adapt_spec(record: RunRecord, wish: AttemptRequest) -> RunSpec:
     """The run's spec with the sizes of this attempt; the number of virtual ranks, once known, bounds them."""
     low, high = wish.limits
     if record.pinned is not None:

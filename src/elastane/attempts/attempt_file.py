@@ -5,8 +5,8 @@ import msgspec
 from elastane.api.atomic_file import replace_file
 from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Decoder, Malformed, read_bytes
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 
 LARGEST_BYTES = 4 << 20
 """A traceback is in it."""

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Protocol
 
-from elastane.api.printable import entry
+from elastane.api.safe_text import format_entry
 from elastane.api.spec import RunRecord
 
 
-class View(Protocol):
+class AttemptView(Protocol):
     """One attempt as somebody sees it."""
 
     async def follow(self) -> None:
@@ -20,23 +20,23 @@ class View(Protocol):
         """Takes a last look, if wanted, and ends."""
 
 
-class Audience(Protocol):
+class Display(Protocol):
     """Nothing it does changes what becomes of the run."""
 
     def say(self, line: str) -> None:
         """A line between two attempts."""
 
-    def view(self, record: RunRecord) -> View:
+    def view(self, record: RunRecord) -> AttemptView:
         """Opens the view of an attempt that begins now."""
 
 
-class Log:
+class LogDisplay:
     """Standard output, when that is a file that nobody watches: the run's own files say the rest."""
 
     def say(self, line: str) -> None:
-        print(entry(line), flush=True)  # noqa: T201 - standard output is the log
+        print(format_entry(line), flush=True)  # noqa: T201 - standard output is the log
 
-    def view(self, record: RunRecord) -> View:  # noqa: ARG002 - all attempts look alike here
+    def view(self, record: RunRecord) -> AttemptView:  # noqa: ARG002 - all attempts look alike here
         return self
 
     async def follow(self) -> None:

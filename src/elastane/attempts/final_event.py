@@ -14,7 +14,7 @@ from elastane.observability.run_files import decode_event_line, read_lines
 KINDS: dict[int, str] = {ExitCode.OK: "run.finished", ExitCode.STOPPED_BY_USER: "run.stopped"}
 
 
-def say_last_word(run_dir: RunDir, over: RunOver) -> None:
+def write_final_event(run_dir: RunDir, over: RunOver) -> None:
     """Cut off torn lines, and add how the run ended if nobody has.
 
     Only for whoever holds the run's lock once every other process of the run is gone: a second Ctrl-C kills

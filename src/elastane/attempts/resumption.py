@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from elastane.api.atomic_file import replace_file
-from elastane.api.checkpoints import Damage, Manifest
+from elastane.api.checkpoints import FileDamage, Manifest
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
@@ -27,7 +27,7 @@ from elastane.storage.urls import open_storage
 Say = Callable[[str], None]
 
 
-def resume(
+def prepare_resumption(
     run_dir: RunDir, spec: RunSpec, say: Say, *, why: str = "asked to", adapted: bool = False
 ) -> RunRecord:
     """Make the run directory ready for another attempt. The caller holds its lock.
@@ -58,7 +58,7 @@ def resume(
     if not adapted:
         _check_unchanged(record, spec)
     lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
-    manifest = newest_good(run_dir, spec, say, within=lines)
+    manifest = find_newest_valid(run_dir, spec, say, within=lines)
     beginning = Resumed(manifest.name, manifest.step, *_numbers(record, events))
     pinned = None if adapted else _pinned(record, spec)
     record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
@@ -67,10 +67,11 @@ def resume(
     return record
 
 
-def from_the_beginning(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> RunRecord:
+def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> RunRecord:
     """Make the run directory ready for another attempt without a checkpoint. The caller holds its lock.
 
-    All steps are made again, to the same bytes; the lines that the ledger loses are kept as after `resume`.
+    All steps are made again, to the same bytes; the lines that the ledger loses are kept as after
+    `prepare_resumption`.
 
     Args:
         run_dir: of the run; some process of it has written an event.
@@ -129,7 +130,7 @@ def _begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
     return lost
 
 
-def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
+def find_newest_valid(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None = None) -> Manifest:
     """The newest checkpoint of which every byte is as it was written.
 
     Args:
@@ -149,10 +150,10 @@ def newest_good(run_dir: RunDir, spec: RunSpec, say: Say, *, within: int | None 
     catalog = Catalog(open_storage(spec.checkpoints.root(run_dir)))
 
     def proved(manifest: Manifest) -> None:
-        damages: tuple[Damage, ...]
+        damages: tuple[FileDamage, ...]
         if within is not None and manifest.step > within:
             # Lines of it were removed, or it was left behind when the run went back to an older checkpoint.
-            damages = (Damage(run_dir.ledger.name, f"ends at step {within}, before this checkpoint"),)
+            damages = (FileDamage(run_dir.ledger.name, f"ends at step {within}, before this checkpoint"),)
         else:
             damages = catalog.verify(manifest.name)
         if damages:

@@ -23,7 +23,7 @@ SECRET_BYTES = 32
 
 
 @contextmanager
-def claimed(
+def claim_run_directory(
     spec: RunSpec, directory: Path | None, typed: tuple[str, ...] | None = None, *, linked: bool = True
 ) -> Iterator[RunDir]:
     """A new run directory, locked for as long as the context lasts.
@@ -42,23 +42,23 @@ def claimed(
         run_dir.logs.mkdir(parents=True, exist_ok=True)
         lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise unwritable(run_dir, error) from error
+        raise explain_unwritable(run_dir, error) from error
     try:
-        lock_now(lock, run_dir)
+        acquire_lock(lock, run_dir)
         refuse_another_run(run_dir)
         try:
-            write_beginnings(run_dir, spec, typed)
+            write_run_request(run_dir, spec, typed)
             if directory is not None and linked:
-                make_known(spec.name, run_dir)
+                link_run_name(spec.name, run_dir)
         except OSError as error:
-            raise unwritable(run_dir, error) from error
+            raise explain_unwritable(run_dir, error) from error
         yield run_dir
     finally:
         os.close(lock)
 
 
 @contextmanager
-def reclaimed(run_dir: RunDir) -> Iterator[RunDir]:
+def reclaim_run_directory(run_dir: RunDir) -> Iterator[RunDir]:
     """An existing run directory whose processes are gone, locked for as long as the context lasts.
 
     Raises:
@@ -66,17 +66,17 @@ def reclaimed(run_dir: RunDir) -> Iterator[RunDir]:
     """
     lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        lock_now(lock, run_dir)
+        acquire_lock(lock, run_dir)
         # Of an `elastane run` that was killed the coordinator may be writing its last line.
         if run_dir.events.exists():
             with run_dir.events.open("r+b") as events:
-                lock_now(events.fileno(), run_dir)
+                acquire_lock(events.fileno(), run_dir)
         yield run_dir
     finally:
         os.close(lock)
 
 
-def lock_now(lock: int, run_dir: RunDir) -> None:
+def acquire_lock(lock: int, run_dir: RunDir) -> None:
     """Take the lock, or fail once it is clear that a run holds it."""
     give_up = time.monotonic() + PATIENCE_S
     while True:
@@ -101,7 +101,7 @@ def refuse_another_run(run_dir: RunDir) -> None:
         )
 
 
-def write_beginnings(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | None) -> None:
+def write_run_request(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | None) -> None:
     """The secret first: whoever sees ``run.json`` may ask for the rest."""
     run_dir.secret.unlink(missing_ok=True)
     secret = os.open(run_dir.secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -114,7 +114,7 @@ def write_beginnings(run_dir: RunDir, spec: RunSpec, typed: tuple[str, ...] | No
     )
 
 
-def make_known(name: str, run_dir: RunDir) -> None:
+def link_run_name(name: str, run_dir: RunDir) -> None:
     """A link in the home, so that other terminals may call the run by its name."""
     link = runs_home() / name
     if link.resolve() == run_dir.root.resolve():
@@ -140,7 +140,7 @@ def check_name_is_free(name: str, directory: Path | None) -> None:
     )
 
 
-def unwritable(run_dir: RunDir, error: OSError) -> BadInput:
+def explain_unwritable(run_dir: RunDir, error: OSError) -> BadInput:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return BadInput(
         f"cannot write the run directory {run_dir.root}: {error.strerror}",

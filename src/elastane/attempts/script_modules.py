@@ -9,7 +9,7 @@ from elastane.api.errors import BadInput
 MAIN = "__main__"
 
 
-def file_of(module: str, folder: Path | None) -> Path:
+def find_module_file(module: str, folder: Path | None) -> Path:
     """The file that ``python -m module`` would run in this folder.
 
     Args:
@@ -41,7 +41,7 @@ def file_of(module: str, folder: Path | None) -> Path:
     )
 
 
-def root_of(module: str, file: Path) -> Path:
+def find_package_root(module: str, file: Path) -> Path:
     """The directory in which the outermost package of a module is, or the module itself."""
     return file.parents[module.removesuffix(f".{MAIN}").count(".") + (file.stem == MAIN)]
 

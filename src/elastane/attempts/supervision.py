@@ -10,14 +10,14 @@ from elastane.api.errors import ElastaneError, RunDirectoryLost, RunFailed
 from elastane.api.exit_codes import ExitCode
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.attempts.display import Audience, View
-from elastane.attempts.final_event import say_last_word
-from elastane.attempts.resumption import resume
+from elastane.attempts.display import AttemptView, Display
+from elastane.attempts.final_event import write_final_event
+from elastane.attempts.resumption import prepare_resumption
 
 MOST_FUTILE_ATTEMPTS = 3
 
 
-def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
+def run_to_end(run_dir: RunDir, record: RunRecord, audience: Display) -> RunOver:
     """The run to its end. The caller holds its lock.
 
     Raises:
@@ -26,14 +26,14 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
     in_vain = 0
     while True:
         try:
-            over, wanted = asyncio.run(trained(run_dir, record, audience))
+            over, wanted = asyncio.run(train_attempt(run_dir, record, audience))
         except RunDirectoryLost as lost:
             # Nothing is written in its old place. What is there now may be another run's.
             if lost.moved_to is not None:
                 _end_elsewhere(RunDir(lost.moved_to), lost, audience)
             raise
         try:
-            say_last_word(run_dir, over)
+            write_final_event(run_dir, over)
         except (OSError, ElastaneError) as error:
             audience.say(f"the end of the run is not in its files: {error}")
         if not over.lost or in_vain == MOST_FUTILE_ATTEMPTS or record.spec.debug:
@@ -42,7 +42,7 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
         # Those that it gave back meanwhile are somebody else's.
         spec = msgspec.structs.replace(record.spec, start=wanted)
         try:
-            record = resume(run_dir, spec, audience.say, why="every copy of the state died")
+            record = prepare_resumption(run_dir, spec, audience.say, why="every copy of the state died")
         except ElastaneError as error:
             audience.say(f"no way back: {error}")
             return over
@@ -50,16 +50,16 @@ def lived(run_dir: RunDir, record: RunRecord, audience: Audience) -> RunOver:
         in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
 
 
-def _end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Audience) -> None:
+def _end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Display) -> None:
     """Record in a directory that was moved why its run ended."""
     try:
-        say_last_word(run_dir, RunOver(code=1, why=lost.what))
+        write_final_event(run_dir, RunOver(code=1, why=lost.what))
         run_dir.endpoint.unlink(missing_ok=True)
     except (OSError, ElastaneError) as error:
         audience.say(f"the end of the run is not in its files: {error}")
 
 
-async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> tuple[RunOver, int]:
+async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -> tuple[RunOver, int]:
     """One attempt: the first SIGINT or SIGTERM stops at the next commit, the second ends everything at once.
 
     Returns:
@@ -90,14 +90,14 @@ async def trained(run_dir: RunDir, record: RunRecord, audience: Audience) -> tup
     except OSError as error:
         raise RunFailed(f"cannot start the processes of the run in {run_dir.root}: {error}") from error
     finally:
-        await ended(showing, view, audience)
+        await close_view(showing, view, audience)
     # Killed before it could say so itself: the outcome is still the user's wish, not a failure.
     if interrupts > 1 and over.code != 0:
         over = msgspec.structs.replace(over, code=ExitCode.STOPPED_BY_USER, traceback="")
     return over, agent.target
 
 
-async def ended(showing: "asyncio.Task[None]", view: View, audience: Audience) -> None:
+async def close_view(showing: "asyncio.Task[None]", view: AttemptView, audience: Display) -> None:
     """Let the view take its last look; a view that failed says so, but does not change the run's outcome."""
     showing.cancel()
     (outcome,) = await asyncio.gather(showing, return_exceptions=True)

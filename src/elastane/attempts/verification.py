@@ -14,13 +14,13 @@ from elastane.protocol.cursors import hash_stream_sample
 from elastane.protocol.sampling import find_sample_index, hash_sample
 
 
-def judged(run: Recorded) -> Verdict:
+def verify_run(run: Recorded) -> Verdict:
     """Whether every step, virtual rank and sample was there once, and the finished model is what was written.
 
     Raises:
         BadInput: a file of the finished model cannot be read.
     """
-    verdict, model, artifacts = judged_by_ledger(run), check_model(run), check_artifacts(run)
+    verdict, model, artifacts = verify_samples(run), check_model(run), check_artifacts(run)
     problems = in_order((*verdict.problems, *model.problems, *artifacts.problems))
     remarks = (*model.remarks, *artifacts.remarks)
     return msgspec.structs.replace(
@@ -28,7 +28,7 @@ def judged(run: Recorded) -> Verdict:
     )
 
 
-def judged_by_ledger(run: Recorded) -> Verdict:
+def verify_samples(run: Recorded) -> Verdict:
     """Whether every step, virtual rank and sample was there once; no file of the model is read."""
     outcome, _ = outcome_of(run.events, live=run.live)
     rules = SampleRules(find_sample_index, hash_sample, hash_stream_sample)

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from elastane.api.checkpoints import Damage, Item, Manifest, TensorFacts
+from elastane.api.checkpoints import FileDamage, Item, Manifest, TensorFacts
 
 MANY = 5
 """Holes named per tensor; the rest is counted."""
 
 
-def find_gaps(manifest: Manifest) -> tuple[Damage, ...]:
+def find_gaps(manifest: Manifest) -> tuple[FileDamage, ...]:
     """Every tensor of which an element is not stored, or stored twice; nothing if the manifest is whole.
 
     Must be empty before a manifest is published: a writer that died leaves a hole that nobody else sees.
@@ -16,26 +16,26 @@ def find_gaps(manifest: Manifest) -> tuple[Damage, ...]:
     return tuple(_found(manifest))
 
 
-def _found(manifest: Manifest) -> Iterator[Damage]:
+def _found(manifest: Manifest) -> Iterator[FileDamage]:
     tensors = manifest.tensors
     items: dict[str, list[Item]] = {key: [] for key in tensors}
     for part in manifest.parts:
         for key, facts in part.tensors.items():
             if facts != tensors[key]:
-                yield Damage(part.name, f"{key} is {_words(facts)}, elsewhere {_words(tensors[key])}")
+                yield FileDamage(part.name, f"{key} is {_words(facts)}, elsewhere {_words(tensors[key])}")
         for item in part.items:
             if item.key in items:
                 items[item.key].append(item)
             else:
-                yield Damage(part.name, f"holds {item.key}, of which no shape is known")
+                yield FileDamage(part.name, f"holds {item.key}, of which no shape is known")
     for key, pieces in items.items():
         yield from _holes(key, tensors[key].elements, pieces)
     for alias, key in manifest.aliases.items():
         if key not in tensors:
-            yield Damage(alias, f"is another name of {key}, which is not stored")
+            yield FileDamage(alias, f"is another name of {key}, which is not stored")
 
 
-def _holes(key: str, elements: int, items: list[Item]) -> Iterator[Damage]:
+def _holes(key: str, elements: int, items: list[Item]) -> Iterator[FileDamage]:
     wrong, position = [], 0
     for item in sorted(items, key=lambda item: (item.start, item.stop)):
         if item.start > position:
@@ -55,7 +55,7 @@ def _holes(key: str, elements: int, items: list[Item]) -> Iterator[Damage]:
     if len(wrong) > MANY:
         wrong[MANY:] = [f"and {len(wrong) - MANY} more"]
     for what in wrong:
-        yield Damage(key, what)
+        yield FileDamage(key, what)
 
 
 def _words(facts: TensorFacts) -> str:

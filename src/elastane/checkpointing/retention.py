@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from elastane.api.checkpoints import EVALUATION, Deletion, Retention, Summary
+from elastane.api.checkpoints import EVALUATION, CheckpointSummary, Deletion, Retention
 
 
-def choose_deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deletion, ...]:
+def choose_deletions(found: Iterable[CheckpointSummary], rules: Retention) -> tuple[Deletion, ...]:
     """Checkpoints to delete, oldest first, each with its reason.
 
     Never the newest complete one, never the best one, never the one that the run's present attempt began
@@ -39,7 +39,7 @@ def choose_deletions(found: Iterable[Summary], rules: Retention) -> tuple[Deleti
     return tuple(gone)
 
 
-def find_best(complete: Sequence[Summary], rules: Retention) -> Summary | None:
+def find_best(complete: Sequence[CheckpointSummary], rules: Retention) -> CheckpointSummary | None:
     """The best by the metric of the rules, the newest of equals; None if nobody has that metric."""
     if rules.best is None:
         return None
@@ -54,7 +54,7 @@ def read_metric(metrics: Mapping[str, float], metric: str) -> float:
     return metrics.get(metric, metrics.get(EVALUATION + metric, math.nan))
 
 
-def _kept(complete: Sequence[Summary], rules: Retention) -> list[Summary]:
+def _kept(complete: Sequence[CheckpointSummary], rules: Retention) -> list[CheckpointSummary]:
     if (rules.last, rules.every, rules.best) == (None, None, None):
         return list(complete)
     kept = list(complete[-(rules.last or 1) :])

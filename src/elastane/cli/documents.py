@@ -14,7 +14,7 @@ import msgspec
 
 from elastane.api.errors import BadInput
 from elastane.api.extras import needing
-from elastane.api.foreign import DEEPEST
+from elastane.api.untrusted_data import DEEPEST
 
 LARGEST_BYTES = 8 << 20
 MOST_VALUES = 1_000_000

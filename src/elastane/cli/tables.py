@@ -11,7 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.printable import folded
+from elastane.api.safe_text import fold_text
 
 UNBOUNDED = 10_000
 BETWEEN = 2
@@ -71,8 +71,8 @@ def build_table(
 def _cell(cell: Text | str) -> Text:
     """One line, whatever is in it: a row that has two could pass for another row."""
     if isinstance(cell, str):
-        return Text(folded(cell, UNBOUNDED))
-    return Text(folded(cell.plain, UNBOUNDED), style=cell.style) if "\n" in cell.plain else cell
+        return Text(fold_text(cell, UNBOUNDED))
+    return Text(fold_text(cell.plain, UNBOUNDED), style=cell.style) if "\n" in cell.plain else cell
 
 
 def print_wide(console: Console, what: RenderableType) -> None:

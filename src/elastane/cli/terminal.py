@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from elastane.api.printable import entry, one_line, paragraphs
+from elastane.api.safe_text import escape_line, escape_text, format_entry
 
 UNBOUNDED = 1 << 30
 """Characters: what a person asked to see is not cut."""
@@ -32,12 +32,12 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in rich
         """As in rich. Further lines of a text are indented, so that none passes for another message."""
-        shown = (entry(one, UNBOUNDED) if isinstance(one, str) else one for one in objects)
+        shown = (format_entry(one, UNBOUNDED) if isinstance(one, str) else one for one in objects)
         super().print(*shown, **options)
 
     def print_document(self, text: str) -> None:
         """Prints text of several lines that a verb has written itself."""
-        super().print(Text(paragraphs(text.rstrip("\n"), UNBOUNDED)))
+        super().print(Text(escape_text(text.rstrip("\n"), UNBOUNDED)))
 
     def print_quoted(self, text: str) -> None:
         """Prints text of several lines that somebody else has written, such as a traceback: indented."""
@@ -50,23 +50,23 @@ class Terminal(Console):
             if segment.control or text == "\n" or text.isprintable():
                 yield segment
             else:
-                yield Segment(paragraphs(text, UNBOUNDED), segment.style)
+                yield Segment(escape_text(text, UNBOUNDED), segment.style)
 
 
 def indent_quotation(text: str) -> str:
     """Somebody else's text of several lines; no line of it passes for one of ours."""
-    return "  " + entry(text, UNBOUNDED)
+    return "  " + format_entry(text, UNBOUNDED)
 
 
 def write_paragraphs(text: str, to: TextIO) -> None:
     """Write text of several lines without styles, and end its last line."""
-    to.write(paragraphs(text.rstrip("\n"), UNBOUNDED) + "\n")
+    to.write(escape_text(text.rstrip("\n"), UNBOUNDED) + "\n")
     to.flush()
 
 
 def write_csv(text: str, to: TextIO) -> None:
     """Write rows that end as RFC 4180 has it; whatever else commands a terminal in them is escaped."""
-    to.write("\r\n".join(one_line(row, UNBOUNDED) for row in text.split("\r\n")))
+    to.write("\r\n".join(escape_line(row, UNBOUNDED) for row in text.split("\r\n")))
     to.flush()
 
 
@@ -77,7 +77,7 @@ def split_log_line(line: str) -> list[str]:
     several lines. Whatever else would command the terminal is escaped.
     """
     parts = COLOURS.sub("", line.removesuffix("\r")).split("\r")
-    return [one_line(part.expandtabs(), UNBOUNDED) for part in parts if part] or [""]
+    return [escape_line(part.expandtabs(), UNBOUNDED) for part in parts if part] or [""]
 
 
 def escape_json(document: bytes) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from elastane.api.errors import BadInput, ElastaneError, RunFailed
-from elastane.api.export import Refused
+from elastane.api.export import ExportRefusal
 from elastane.api.extras import require
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -33,14 +33,14 @@ def run_module(module: str, options: Sequence[str], kind: type[T]) -> T:
     process = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own module
     lines = process.stdout.splitlines()
     try:
-        said: T | Refused = msgspec.json.decode(lines[-1] if lines else b"", type=kind | Refused)
+        said: T | ExportRefusal = msgspec.json.decode(lines[-1] if lines else b"", type=kind | ExportRefusal)
     except msgspec.DecodeError:
         raise RunFailed(
             f"{module} ended with exit code {process.returncode} and without a word",
             means="nothing was done; what it printed is above",
             do=f"check that torch works: {sys.executable} -c 'import torch, safetensors'",
         ) from None
-    if isinstance(said, Refused):
+    if isinstance(said, ExportRefusal):
         error = BadInput if said.exit_code == BadInput.exit_code else ElastaneError
         raise error(said.what, means=said.means, do=said.do)
     return said

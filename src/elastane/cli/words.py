@@ -6,8 +6,8 @@ import msgspec
 from rich.text import Text
 
 from elastane.api.durations import format_duration
-from elastane.api.printable import folded
 from elastane.api.records import EventLine
+from elastane.api.safe_text import fold_text
 from elastane.cli.runs.progress import Progress
 from elastane.cli.tables import UNBOUNDED
 from elastane.observability.attempts import restored_of
@@ -52,9 +52,9 @@ def event_text(event: EventLine) -> Text:
     words = [who_text(event), detail_text(event), event.why, pause_text(event)]
     return Text.assemble(
         (f"{where:>10}  ", "dim"),
-        (folded(event.kind), COLOURS.get(event.kind, "")),
+        (fold_text(event.kind), COLOURS.get(event.kind, "")),
         "  ",
-        folded("; ".join(word for word in words if word), UNBOUNDED),
+        fold_text("; ".join(word for word in words if word), UNBOUNDED),
     )
 
 

@@ -6,10 +6,10 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
-from elastane.api.endpoint import bearer, read_endpoint, read_secret
+from elastane.api.endpoint import build_bearer_header, read_endpoint, read_secret
 from elastane.api.errors import NoSuchRun, RunFailed
-from elastane.api.foreign import Malformed
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Malformed
 from elastane.client.owner_rights import use_owner_rights
 from elastane.observability.run_files import is_live
 
@@ -55,7 +55,7 @@ def _ask_once(run_dir: RunDir, question: Ask, timeout_s: float) -> Answer:
         endpoint, secret = read_endpoint(run_dir), read_secret(run_dir)
     with connect(
         endpoint.url,
-        additional_headers=bearer(secret),
+        additional_headers=build_bearer_header(secret),
         open_timeout=timeout_s,
         close_timeout=1,
         max_size=LARGEST_ANSWER_BYTES,

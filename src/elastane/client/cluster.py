@@ -22,10 +22,10 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from elastane.api.config import Change, Config, Trigger
+from elastane.api.document_parser import check_name
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import needing
-from elastane.api.foreign import Decoder, Malformed
 from elastane.api.health import Health
 from elastane.api.history import AuditLine, Event
 from elastane.api.job_records import State
@@ -34,7 +34,6 @@ from elastane.api.nodes import Node
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
-from elastane.api.reading import check_name
 from elastane.api.reports import Report
 from elastane.api.reservations import Reservation
 from elastane.api.rest import (
@@ -53,8 +52,9 @@ from elastane.api.rest import (
     ScaleRequest,
     Version,
 )
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.api.tokens import Token
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.api.usage import Occupancy, Usage
 
 with needing("client", "to talk to a cluster"):
@@ -342,10 +342,10 @@ class Cluster:
         after = msgspec.structs.replace(before, quotas=(*others, quota))
         self._done("PUT", path, body=after, if_match=_read_header(answer, "ETag"))
 
-    def rules(self) -> Rules:
-        return self._do("GET", "/rules", Rules)
+    def rules(self) -> SchedulingRules:
+        return self._do("GET", "/rules", SchedulingRules)
 
-    def set_rules(self, rules: Rules) -> None:
+    def set_rules(self, rules: SchedulingRules) -> None:
         self._done("PUT", "/rules", body=rules)
 
     def config(self) -> Config:

@@ -7,9 +7,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from elastane.api.control import LARGEST_ANSWER_BYTES, Answer, Ask, decode_answer, encode
-from elastane.api.endpoint import bearer, read_endpoint, read_secret
-from elastane.api.foreign import Malformed
+from elastane.api.endpoint import build_bearer_header, read_endpoint, read_secret
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Malformed
 from elastane.client.owner_rights import use_owner_rights
 
 
@@ -59,7 +59,7 @@ class Line:
                 endpoint, secret = read_endpoint(self._run_dir), read_secret(self._run_dir)
             self._connection = await connect(
                 endpoint.url,
-                additional_headers=bearer(secret),
+                additional_headers=build_bearer_header(secret),
                 max_size=LARGEST_ANSWER_BYTES,
                 compression=None,
                 proxy=None,

@@ -1,7 +1,7 @@
 """``python -m elastane.controller``: the controller, until SIGTERM or SIGINT. `elastane up` starts it.
 
-Its standard input is a `Serving` as JSON: everybody on the machine may read a command line, and the store's
-URL may hold a password.
+Its standard input is a `ControllerSettings` as JSON: everybody on the machine may read a command line, and
+the store's URL may hold a password.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import time
 
 import msgspec
 
+from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
 from elastane.api.errors import ElastaneError
 from elastane.api.extras import require
 from elastane.api.log_lines import log_to
-from elastane.api.serving import NotStarted, Ready, Serving
 from elastane.client.permissions import narrow_umask
 
 COMPANION_S = 0.5
@@ -40,7 +40,7 @@ def main() -> None:
 
     told = False
 
-    def tell(what: Ready | NotStarted) -> None:
+    def tell(what: ControllerReady | ControllerStartFailure) -> None:
         nonlocal told
         if options.ready_fd is not None and not told:
             told = True
@@ -51,10 +51,10 @@ def main() -> None:
         require("controller", "a controller needs its packages")
         from elastane.controller.serving import serve  # noqa: PLC0415 - it needs them
 
-        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=Serving), tell, time.time)
+        serve(msgspec.json.decode(sys.stdin.buffer.read(), type=ControllerSettings), tell, time.time)
     except ElastaneError as error:
         logger.error("error: %s", error)  # noqa: TRY400 - it is in words
-        tell(NotStarted(what=error.what, means=error.means, do=error.do))
+        tell(ControllerStartFailure(what=error.what, means=error.means, do=error.do))
         sys.exit(error.exit_code)
 
 

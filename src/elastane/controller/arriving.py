@@ -14,7 +14,7 @@ import h11
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from elastane.api.admission import AdmissionRules, Unproven
+from elastane.api.unproven_connections import AdmissionRules, UnprovenConnections
 from elastane.controller.rest.problems import problem
 
 ARRIVE_S = 30.0
@@ -41,7 +41,7 @@ def arriving(rules: AdmissionRules) -> "type[Arriving]":
     """Return the protocol of one server: its connections count together."""
 
     class ArrivingHere(Arriving):
-        waiting = Unproven(rules)
+        waiting = UnprovenConnections(rules)
 
     return ArrivingHere
 
@@ -53,7 +53,7 @@ class Arriving(H11Protocol):
         waiting: all connections on which no request is being answered.
     """
 
-    waiting: "Unproven[Arriving]"
+    waiting: "UnprovenConnections[Arriving]"
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

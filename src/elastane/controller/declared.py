@@ -8,12 +8,18 @@ import msgspec
 from elastane.api.cluster import Snapshot
 from elastane.api.cluster_checks import check_cluster
 from elastane.api.config import Change, Config, Trigger
+from elastane.api.document_parser import (
+    check_minimum,
+    check_name,
+    check_remark,
+    check_unique,
+    make_field_error,
+)
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
-from elastane.api.reading import at_least, check_name, check_remark, invalid, unique
 from elastane.api.reservations import Reservation
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 
 Kind: TypeAlias = Literal["cohorts", "teams", "priorities", "pools", "reservations", "triggers", "rules"]
 NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservations", "triggers")
@@ -21,7 +27,7 @@ NAMED: tuple[Kind, ...] = ("cohorts", "teams", "priorities", "pools", "reservati
 ONE = "cluster"
 
 Named: TypeAlias = Cohort | Team | PriorityClass | Pool | Reservation | Trigger
-Document: TypeAlias = Named | Rules
+Document: TypeAlias = Named | SchedulingRules
 KINDS: dict[Kind, type[Document]] = {
     "cohorts": Cohort,
     "teams": Team,
@@ -29,7 +35,7 @@ KINDS: dict[Kind, type[Document]] = {
     "pools": Pool,
     "reservations": Reservation,
     "triggers": Trigger,
-    "rules": Rules,
+    "rules": SchedulingRules,
 }
 assert tuple(KINDS) == get_args(Kind)  # noqa: S101 - one list, read by types and by people
 
@@ -37,9 +43,9 @@ assert tuple(KINDS) == get_args(Kind)  # noqa: S101 - one list, read by types an
 def config_of(documents: Iterable[tuple[Kind, Document]]) -> Config:
     """All documents as one, every kind present; sorted by name."""
     found: dict[str, list[Document]] = {kind: [] for kind in NAMED}
-    rules = Rules()
+    rules = SchedulingRules()
     for kind, document in documents:
-        if isinstance(document, Rules):
+        if isinstance(document, SchedulingRules):
             rules = document
         else:
             found[kind].append(document)
@@ -60,7 +66,7 @@ def documents_of(config: Config) -> dict[tuple[Kind, str], Document]:
 
 
 def name_of(document: Document) -> str:
-    return ONE if isinstance(document, Rules) else document.name
+    return ONE if isinstance(document, SchedulingRules) else document.name
 
 
 def merged(standing: Config, wanted: Config) -> Config:
@@ -71,7 +77,7 @@ def merged(standing: Config, wanted: Config) -> Config:
 
 def having(standing: Config, kind: Kind, document: Document) -> Config:
     """The configuration with this document in it, in place of the one with its name."""
-    if isinstance(document, Rules):
+    if isinstance(document, SchedulingRules):
         return msgspec.structs.replace(standing, rules=document)
     return _replaced(standing, kind, document.name, (document,))
 
@@ -145,7 +151,7 @@ def check(config: Config) -> None:
             cohorts=config.cohorts or (),
             priorities=config.priorities or (),
             reservations=config.reservations or (),
-            rules=config.rules or Rules(),
+            rules=config.rules or SchedulingRules(),
         )
     )
     for one in config.priorities or ():
@@ -158,13 +164,13 @@ def check(config: Config) -> None:
             check_remark(f"pools.{pool.name}.labels", key)
             check_remark(f"pools.{pool.name}.labels.{key}", value)
     pools = [pool.name for pool in config.pools or ()]
-    unique("triggers", (one.name for one in config.triggers or ()))
+    check_unique("triggers", (one.name for one in config.triggers or ()))
     for trigger in config.triggers or ():
         check_name("triggers", trigger.name)
         check_remark(f"triggers.{trigger.name}.metric", trigger.metric)
-        at_least(f"triggers.{trigger.name}.limit", trigger.limit, 0)
+        check_minimum(f"triggers.{trigger.name}.limit", trigger.limit, 0)
         if trigger.above is None and trigger.below is None:
-            raise invalid(
+            raise make_field_error(
                 f"triggers.{trigger.name}",
                 "has neither above nor below",
                 "write for example above: 1000",
@@ -172,7 +178,7 @@ def check(config: Config) -> None:
             )
         if trigger.pool not in pools:
             known = ", ".join(pools) or "there is none"
-            raise invalid(
+            raise make_field_error(
                 f"triggers.{trigger.name}.pool",
                 f"there is no pool {trigger.pool!r}",
                 f"write one of: {known}",

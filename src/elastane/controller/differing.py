@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.differences import field_changes, flat, new_fields
+from elastane.api.differences import describe_field_changes, flatten_fields, list_new_fields
 from elastane.api.jobs import JobSpec
 
 
@@ -13,14 +13,14 @@ def respecified(before: JobSpec, after: JobSpec) -> str:
     # Variables may be secrets; and pausing and resuming are events of their own.
     policy = msgspec.structs.replace(after.run_policy, suspend=before.run_policy.suspend)
     shown = msgspec.structs.replace(after, env=before.env, run_policy=policy)
-    return ", ".join(field_changes(_fields(before), _fields(shown)))
+    return ", ".join(describe_field_changes(_fields(before), _fields(shown)))
 
 
 def _fields(spec: JobSpec) -> dict[str, str]:
     """With the limits that count, given or not: first, and as they are."""
     least, most = spec.elastic_policy.limits
     limits = {"elasticPolicy.minReplicas": str(least), "elasticPolicy.maxReplicas": str(most)}
-    return limits | flat(msgspec.to_builtins(spec)) | limits
+    return limits | flatten_fields(msgspec.to_builtins(spec)) | limits
 
 
 def redeclared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
@@ -28,8 +28,8 @@ def redeclared(before: dict[str, Any] | None, after: dict[str, Any] | None) -> s
     if after is None:
         return ""
     if before is None:
-        return ", ".join(f"{field} {value}" for field, value in new_fields(after).items())
-    return ", ".join(field_changes(flat(before), flat(after)))
+        return ", ".join(f"{field} {value}" for field, value in list_new_fields(after).items())
+    return ", ".join(describe_field_changes(flatten_fields(before), flatten_fields(after)))
 
 
 def told(what: str, words: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 from elastane.api.config import Config
 from elastane.api.errors import ElastaneError
 from elastane.api.extras import needing
-from elastane.api.jobs import ElasticPolicy, JobSpec, Resources, Training
+from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining, WorkerResources
 from elastane.api.log_lines import log_to
 from elastane.api.pools import Pool
 from elastane.api.rest import JobExplanation
@@ -91,7 +91,7 @@ class Embedded:
         from elastane.controller.loop import Loop  # noqa: PLC0415
         from elastane.controller.planning import Scheduler  # noqa: PLC0415
         from elastane.controller.store.database import Store  # noqa: PLC0415
-        from elastane.engines.foreground import Foreground  # noqa: PLC0415
+        from elastane.engines.foreground import ForegroundEngine  # noqa: PLC0415
         from elastane.scheduler.explain_run import explain_run  # noqa: PLC0415
         from elastane.scheduler.plan import plan  # noqa: PLC0415
 
@@ -103,7 +103,7 @@ class Embedded:
         store = Store(f"sqlite:///{self._run_dir.controller}")
         try:
             self._submit(store)
-            engine = Foreground(self._job.name, self._run_dir)
+            engine = ForegroundEngine(self._job.name, self._run_dir)
             self._loop = Loop(store, engine, Scheduler(plan=plan, words=explain_run))
             if not self._over.is_set():
                 asyncio.run(self._loop.run())
@@ -174,9 +174,9 @@ def job_of(spec: RunSpec, attempt: int, *, kind: str) -> JobSpec:
         script="" if spec.module else spec.script,
         module=spec.module,
         args=spec.args,
-        resources_per_worker=Resources(devices=spec.threads if kind == "cpu" else 1),
+        resources_per_worker=WorkerResources(devices=spec.threads if kind == "cpu" else 1),
         elastic_policy=ElasticPolicy(min_replicas=spec.min_workers, max_replicas=spec.max_workers),
-        training=Training(
+        training=JobTraining(
             seed=spec.seed,
             threads=spec.threads,
             virtual_ranks=spec.virtual_ranks,

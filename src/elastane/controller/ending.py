@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from elastane.api.jobs import JobSpec
-from elastane.api.observations import RECENT_STEPS, Progress
+from elastane.api.observations import RECENT_STEPS, JobProgress
 from elastane.api.rest import Job
 
 
@@ -16,7 +16,7 @@ class Ending(msgspec.Struct, frozen=True):
     why: str
 
 
-def ending(job: Job, progress: Progress | None, now_s: float) -> Ending | None:
+def ending(job: Job, progress: JobProgress | None, now_s: float) -> Ending | None:
     """Whether the job is to end now, by a rule of its own; None: it is not.
 
     A job that is on its way out already is left alone.

@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from elastane.api.errors import ElastaneError
 from elastane.api.job_records import ENDED
 from elastane.api.observations import Observation
-from elastane.api.orders import Order, Settle, Start
-from elastane.api.printable import one_line
+from elastane.api.orders import Order, SettleJob, StartAttempt
 from elastane.api.rest import Job
+from elastane.api.safe_text import escape_line
 from elastane.controller.charging import charged
 from elastane.controller.course import Course, Ended, course_of
 from elastane.controller.elapsed import elapsed
@@ -354,7 +354,7 @@ class Loop:
         """Of records that cannot be read: once each, not at every turn."""
         for job, why in wrong.items():
             if self._wrong.get(job) != why:
-                logger.error("the record of job %s cannot be read: %s", one_line(job), why)
+                logger.error("the record of job %s cannot be read: %s", escape_line(job), why)
         self._wrong = wrong
 
     # -- orders ------------------------------------------------------------------------------------------
@@ -378,10 +378,10 @@ class Loop:
         told_now = list(orders)
         refused = await self._engine.carry_out(told_now) if told_now else {}
         # Some of these words are those of a job's coordinator.
-        refused = {job: one_line(why) for job, why in refused.items()}
+        refused = {job: escape_line(why) for job, why in refused.items()}
         for job, why in refused.items():
             logger.info("%s: not done now: %s", job, why)
-        starts = {order.job for order in told_now if isinstance(order, Start)}
+        starts = {order.job for order in told_now if isinstance(order, StartAttempt)}
         self._tell_who_is_held_up({job: why for job, why in refused.items() if job in starts})
 
     def _tell_who_is_held_up(self, refused: Mapping[str, str]) -> None:
@@ -414,7 +414,7 @@ def resting_s(took_s: float, busy_s: float) -> float:
 def _of_the_dead(job: Job, seen: Observation, now_s: float) -> Order | None:
     """Of a job whose end is written down."""
     if not seen.present:
-        return Settle(job=job.name)
+        return SettleJob(job=job.name)
     over = course_of(job)
     gone = Course(
         job=over.job, spec=over.spec, over=max(over.over, seen.attempt - 1), ending=Ended("cancelled")

@@ -3,9 +3,9 @@
 import msgspec
 
 from elastane.api.job_records import ENDED, HeldWorkers, ObservedJob, State
-from elastane.api.observations import Observation, Progress
-from elastane.api.printable import paragraphs
+from elastane.api.observations import JobProgress, Observation
 from elastane.api.rest import Job
+from elastane.api.safe_text import escape_text
 from elastane.controller.course import Course
 from elastane.controller.elapsed import elapsed
 from elastane.controller.placing import placed
@@ -68,8 +68,8 @@ def noted(job: Job, after: Course, seen: Observation, now_s: float) -> Noted:
         retry_at_s=after.retry_at_s,
         run_dir=seen.run_dir or job.run_dir,
         # A job's own words: a terminal would obey them, and not every database takes every character.
-        why=paragraphs(after.why if ended is None else ended.why, LONGEST_WHY),
-        traceback="" if ended is None else paragraphs(ended.traceback, LONGEST_TRACEBACK),
+        why=escape_text(after.why if ended is None else ended.why, LONGEST_WHY),
+        traceback="" if ended is None else escape_text(ended.traceback, LONGEST_TRACEBACK),
     )
 
 
@@ -217,7 +217,7 @@ def _missing(
     return (since_s if awaited else None), died_s
 
 
-def _progressed(before: ObservedJob, progress: Progress, now_s: float) -> ObservedJob:
+def _progressed(before: ObservedJob, progress: JobProgress, now_s: float) -> ObservedJob:
     saved_s = progress.saved_s
     return msgspec.structs.replace(
         before,

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from elastane.api.attempts import RETRYABLE, Outcome
+from elastane.api.attempts import RETRYABLE, AttemptOutcome
 from elastane.api.exit_codes import ExitCode
 from elastane.api.observations import Observation
 from elastane.controller.course import Course, Ended
@@ -12,7 +12,7 @@ LONGEST_RETRY_S = 300.0
 DOUBLINGS = 8
 """From the first wait on, to the longest at the least; of thousands of crashes the power is no float."""
 
-WITHOUT_A_WORD = Outcome(code=RETRYABLE + 9, why="its agent is gone and left no word")
+WITHOUT_A_WORD = AttemptOutcome(code=RETRYABLE + 9, why="its agent is gone and left no word")
 
 
 def observed(course: Course, seen: Observation, now_s: float) -> Course:
@@ -52,7 +52,7 @@ def held(course: Course, seen: Observation) -> int:
     return min(max(seen.workers, seen.target), believed)
 
 
-def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
+def judged(course: Course, outcome: AttemptOutcome, now_s: float) -> Course:
     """The job after an attempt that ended so."""
     if outcome.code == ExitCode.OK:
         return msgspec.structs.replace(course, ended=Ended("finished", outcome.why))
@@ -78,13 +78,13 @@ def judged(course: Course, outcome: Outcome, now_s: float) -> Course:
     return msgspec.structs.replace(course, retry_at_s=now_s + wait_s)
 
 
-def _unready(course: Course, ending: Ended, outcome: Outcome) -> Course:
+def _unready(course: Course, ending: Ended, outcome: AttemptOutcome) -> Course:
     """The job was to stop in order, and did not: its files are those of its newest checkpoint."""
     words = f"{ending.why}; its last attempt did not stop in order: {outcome.why}"
     return msgspec.structs.replace(course, ending=msgspec.structs.replace(ending, why=words))
 
 
-def is_permanent(outcome: Outcome) -> bool:
+def is_permanent(outcome: AttemptOutcome) -> bool:
     """Another attempt would end alike: exit codes from 1 to 127, as Kubeflow has it."""
     return 0 < outcome.code < RETRYABLE
 

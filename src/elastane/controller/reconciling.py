@@ -1,7 +1,15 @@
 """What an engine must be told, from the difference between what is granted and what was seen. Pure."""
 
 from elastane.api.observations import Observation
-from elastane.api.orders import Evict, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.orders import (
+    EvictWorkers,
+    KillAttempt,
+    Order,
+    ResizeJob,
+    SettleJob,
+    StartAttempt,
+    StopAttempt,
+)
 from elastane.controller.course import Course
 from elastane.controller.observing import retried_at_s
 
@@ -23,10 +31,10 @@ def due(course: Course, seen: Observation, now_s: float) -> Order | None:
     if seen.present:
         return _of_the_living(course, seen, now_s)
     if course.ended is not None:
-        return Settle(job=course.job)
+        return SettleJob(job=course.job)
     if course.granted == 0 or now_s < retried_at_s(course.retry_at_s, now_s):
         return None
-    return Start(
+    return StartAttempt(
         job=course.job,
         attempt=course.over + 1,
         workers=course.granted,
@@ -37,7 +45,7 @@ def due(course: Course, seen: Observation, now_s: float) -> Order | None:
 
 def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | None:
     # One that was judged before it began, because its order was long on its way, is as good as any other.
-    kill = Kill(job=course.job, attempt=seen.attempt)
+    kill = KillAttempt(job=course.job, attempt=seen.attempt)
     if not seen.agent:
         # Either it is about to begin, or it is about to be gone.
         return kill if seen.lingering_s > LINGER_S else None
@@ -45,15 +53,15 @@ def _of_the_living(course: Course, seen: Observation, now_s: float) -> Order | N
         return (
             kill
             if now_s >= course.gone_by_s
-            else Stop(job=course.job, attempt=seen.attempt, why=course.reason)
+            else StopAttempt(job=course.job, attempt=seen.attempt, why=course.reason)
         )
     if seen.target is not None and seen.target != course.granted:
         limits = course.spec.elastic_policy.limits
-        return Resize(job=course.job, attempt=seen.attempt, workers=course.granted, limits=limits)
+        return ResizeJob(job=course.job, attempt=seen.attempt, workers=course.granted, limits=limits)
     if _is_hopeless(course, seen, now_s):
         return kill
     if seen.workers is not None and seen.workers > course.granted and 0 < course.gone_by_s <= now_s:
-        return Evict(job=course.job, attempt=seen.attempt)
+        return EvictWorkers(job=course.job, attempt=seen.attempt)
     return None
 
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
+from elastane.api.document_parser import make_field_error
 from elastane.api.jobs import ElasticPolicy
-from elastane.api.reading import invalid
 from elastane.api.rest import ScaleRequest
 
 
@@ -28,7 +28,7 @@ def scaled(policy: ElasticPolicy, wanted: ScaleRequest) -> ElasticPolicy:
     within = tuple(value for value in values if least <= value <= most)
     if not within or least < low or most > high:
         lacks = "has no size" if low <= least and most <= high else "does not reach"
-        raise invalid(
+        raise make_field_error(
             "elasticPolicy.replicaDiscreteValues",
             f"{list(values)} {lacks} from {least} to {most}",
             f"write limits within {low} and {high}, or list all sizes that it may have from now on",

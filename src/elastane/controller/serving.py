@@ -20,12 +20,12 @@ import uvicorn
 from fastapi import FastAPI
 
 from elastane.api.config import Config
+from elastane.api.controller_start import ControllerReady, ControllerSettings
 from elastane.api.errors import BadInput
-from elastane.api.listener import descriptor_limit, listen_patiently
-from elastane.api.observations import SeenNode
+from elastane.api.observations import ObservedNode
+from elastane.api.patient_listener import make_patient_listener, read_descriptor_limit
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
-from elastane.api.serving import Ready, Serving
 from elastane.client.controller_lock import lock_home
 from elastane.client.permissions import restrict_permissions
 from elastane.controller.arriving import arriving, waiting_rules
@@ -41,7 +41,7 @@ from elastane.controller.store.database import Store, files_of
 from elastane.controller.store.failures import StoreError
 from elastane.controller.store.lease import Lease
 from elastane.controller.store.monitor import Monitor
-from elastane.engines.local.accounts import account_of
+from elastane.engines.local.accounts import find_team_account
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.isolation import PRIVATE_UMASK, open_home
 from elastane.scheduler.explain import explain
@@ -65,7 +65,9 @@ CLASSES = (
 logger = logging.getLogger(__name__)
 
 
-def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], float]) -> None:
+def serve(
+    wish: ControllerSettings, ready: Callable[[ControllerReady], None], clock: Callable[[], float]
+) -> None:
     """Serves until SIGTERM or SIGINT.
 
     Raises:
@@ -100,15 +102,15 @@ def serve(wish: Serving, ready: Callable[[Ready], None], clock: Callable[[], flo
 
 
 def _serve(  # noqa: PLR0917 - the parts of a process
-    wish: Serving,
+    wish: ControllerSettings,
     store: Store,
     lease: Lease,
     listener: socket.socket,
-    ready: Callable[[Ready], None],
+    ready: Callable[[ControllerReady], None],
     clock: Callable[[], float],
     closed: tuple[str, ...],
 ) -> None:
-    node = SeenNode(name=socket.gethostname(), pool="local", devices=wish.devices)
+    node = ObservedNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
     engine = LocalEngine(Path(wish.home), node=node, run_as=wish.run_as)
     scheduler = Scheduler(plan=plan, words=explain)
@@ -118,7 +120,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
         wake=loop.wake,
         plan=plan,
         words=explain,
-        check_team=partial(account_of, wish.run_as),
+        check_team=partial(find_team_account, wish.run_as),
         clock=clock,
     )
     app = application(controller)
@@ -150,7 +152,7 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     with store.writing() as tx:
         secret = first_token(tx, wish.user, clock(), another=wish.new_token)
         ready(
-            Ready(
+            ControllerReady(
                 url=f"{scheme}://{shown}:{port}",
                 pid=os.getpid(),
                 store=store.where,
@@ -190,13 +192,13 @@ def _write_last_refusals(controller: Controller) -> None:
         logger.error("the audit log misses the last refusals: %s", error.what)  # noqa: TRY400 - in words
 
 
-def configured(app: FastAPI, wish: Serving) -> uvicorn.Config:
+def configured(app: FastAPI, wish: ControllerSettings) -> uvicorn.Config:
     """How the application is served."""
     return uvicorn.Config(
         app,
         # The API has no WebSockets: nobody but the application looks at a request for one, and refuses it.
         ws="none",
-        http=arriving(waiting_rules(descriptor_limit())),
+        http=arriving(waiting_rules(read_descriptor_limit())),
         # Its lines are written as all others of this process, with their time.
         log_config=None,
         log_level="warning",
@@ -217,7 +219,7 @@ def _many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _declare_this_machine(store: Store, wish: Serving, now_s: float) -> None:
+def _declare_this_machine(store: Store, wish: ControllerSettings, now_s: float) -> None:
     """A store in which nobody has declared a pool gets this machine's devices as ``local``, and `CLASSES`."""
     with store.writing() as tx:
         standing = documents.config(tx)
@@ -240,7 +242,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _listening(wish: Serving) -> socket.socket:
+def _listening(wish: ControllerSettings) -> socket.socket:
     """The socket, bound: so that a port that is taken is found before anything else happens.
 
     Raises:
@@ -272,7 +274,7 @@ def _listening(wish: Serving) -> socket.socket:
             means="nothing was started",
             do="end what listens there, or give another --listen",
         ) from error
-    return listen_patiently(listener)
+    return make_patient_listener(listener)
 
 
 def _check_pair(certificate: str, key: str) -> None:

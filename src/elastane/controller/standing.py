@@ -18,7 +18,7 @@ from elastane.api.plans import (
     Suspended,
     TargetMet,
 )
-from elastane.api.rules import QUIET_S
+from elastane.api.scheduling_rules import QUIET_S
 
 AT_REST = ("keep", "wait")
 SETBACKS = ("shrink", "move", "preempt")

@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from elastane.api.job_checks import checked
+from elastane.api.document_parser import MOST_WORKERS, check_name, make_field_error
+from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.reading import MOST_WORKERS, check_name, invalid
 
 LARGEST_SPEC_BYTES = 256 * 2**10
 """As JSON: it is read with every list of jobs, and given to every process of its own. Files have room."""
@@ -27,7 +27,7 @@ def check(spec: JobSpec, priorities: Container[str]) -> None:
     """
     check_shape(spec)
     if spec.priority_class and spec.priority_class not in priorities:
-        raise invalid(
+        raise make_field_error(
             "priorityClass",
             f"there is no class {spec.priority_class!r}",
             "write one that `elastane priority list` shows, or leave it out",
@@ -40,16 +40,16 @@ def check_shape(spec: JobSpec) -> None:
     Raises:
         BadField: the first thing that is wrong.
     """
-    checked(spec)
+    check_job_spec(spec)
     _check_size(spec)
     if spec.queue:
         check_name("queue", spec.queue)
     if spec.working_dir and not PurePosixPath(spec.working_dir).is_absolute():
-        raise invalid(
+        raise make_field_error(
             "workingDir", f"{spec.working_dir!r} is not an absolute path", "write the whole path, from / on"
         )
     if spec.script and not PurePosixPath(spec.working_dir, spec.script).is_absolute():
-        raise invalid(
+        raise make_field_error(
             "script",
             f"{spec.script!r} is not an absolute path",
             "write the whole path, from / on, or a workingDir that it begins in",
@@ -58,7 +58,7 @@ def check_shape(spec: JobSpec) -> None:
     _check_most_workers(spec.elastic_policy)
     for name in spec.env:
         if not VARIABLE.fullmatch(name):
-            raise invalid(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
+            raise make_field_error(f"env.{name}", "is no name of a variable", "write letters, digits and '_'")
 
 
 def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
@@ -74,7 +74,7 @@ def check_busy(policy: ElasticPolicy, virtual_ranks: int) -> None:
     _, most = policy.limits
     if 0 < virtual_ranks < most:
         field = "replicaDiscreteValues" if policy.replica_discrete_values else "maxReplicas"
-        raise invalid(
+        raise make_field_error(
             f"elasticPolicy.{field}",
             f"{most} is more than the {virtual_ranks} virtual ranks of its run",
             f"write {virtual_ranks} or fewer; for more, submit a job with training.virtualRanks",
@@ -88,7 +88,7 @@ def _check_size(spec: JobSpec) -> None:
         return
     lengths = {name: len(msgspec.json.encode(value)) for name, value in msgspec.to_builtins(spec).items()}
     field = max(lengths, key=lengths.__getitem__)
-    raise invalid(
+    raise make_field_error(
         field,
         f"has {lengths[field]} of {total_bytes} bytes; a job has at most {LARGEST_SPEC_BYTES}",
         "put what is long into a file, and write the file's name",
@@ -101,6 +101,6 @@ def _check_most_workers(policy: ElasticPolicy) -> None:
     _, most = policy.limits
     if most > MOST_WORKERS:
         field = "replicaDiscreteValues" if policy.replica_discrete_values else "maxReplicas"
-        raise invalid(
+        raise make_field_error(
             f"elasticPolicy.{field}", f"{most} is more than {MOST_WORKERS}", "write a smaller number"
         )

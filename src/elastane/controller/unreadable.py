@@ -10,9 +10,9 @@ import msgspec
 from elastane.api.exit_codes import ExitCode
 from elastane.api.job_records import State, Wanted
 from elastane.api.observations import Observation
-from elastane.api.orders import Kill, Order
-from elastane.api.printable import paragraphs
+from elastane.api.orders import KillAttempt, Order
 from elastane.api.rest import Job
+from elastane.api.safe_text import escape_text
 from elastane.controller.noting import LONGEST_WHY
 from elastane.controller.observing import WITHOUT_A_WORD, is_permanent
 
@@ -41,7 +41,7 @@ def released(job: Job, seen: Observation) -> Released | None:
     after = Released("paused" if job.wanted == "pause" else "queued", job.why)
     if seen.attempt > job.attempts:
         outcome = seen.outcome or WITHOUT_A_WORD
-        why = paragraphs(outcome.why, LONGEST_WHY)
+        why = escape_text(outcome.why, LONGEST_WHY)
         if outcome.code == ExitCode.OK:
             return Released("finished", why)
         if is_permanent(outcome):
@@ -54,5 +54,5 @@ def released(job: Job, seen: Observation) -> Released | None:
 def order(job: Job, seen: Observation) -> Order | None:
     """What its engine must be told: to end its processes, if it is to end."""
     if seen.present and job.wanted in ENDINGS:
-        return Kill(job=job.name, attempt=seen.attempt)
+        return KillAttempt(job=job.name, attempt=seen.attempt)
     return None

@@ -13,8 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
-from elastane.api.listener import listen_patiently
 from elastane.api.log_lines import log_to
+from elastane.api.patient_listener import make_patient_listener
 from elastane.api.rundir import RunDir
 from elastane.coordinator.server import Coordinator
 
@@ -48,7 +48,7 @@ def main() -> None:
         # The agent has ended: there is nothing to coordinate.
         return
     os.set_blocking(options.fd, False)
-    listening = listen_patiently(socket.socket(fileno=options.fd))
+    listening = make_patient_listener(socket.socket(fileno=options.fd))
     asyncio.run(
         serve_until_stopped(Coordinator(RunDir(options.run_dir), int(term)), listening, options.lifeline)
     )

@@ -14,9 +14,9 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection
 from websockets.http11 import Request, Response
 
-from elastane.api.admission import Refusals, Unproven
-from elastane.api.endpoint import bearer
-from elastane.api.listener import rules_of_this_process
+from elastane.api.endpoint import build_bearer_header
+from elastane.api.patient_listener import compute_admission_rules
+from elastane.api.unproven_connections import RefusalLog, UnprovenConnections
 
 DEADLINE_S = 10.0
 LARGEST_REQUEST_BYTES = 64 << 10
@@ -33,16 +33,18 @@ class Authenticator:
     """
 
     def __init__(self, secret: str) -> None:
-        self._unproven: Unproven[GuardedConnection] = Unproven(rules_of_this_process())
-        self._refusals = Refusals()
-        self._authorization = bearer(secret)["Authorization"].encode()
+        self._unproven: UnprovenConnections[GuardedConnection] = UnprovenConnections(
+            compute_admission_rules()
+        )
+        self._refusals = RefusalLog()
+        self._authorization = build_bearer_header(secret)["Authorization"].encode()
 
     def connection(self, *args: Any, **options: Any) -> "GuardedConnection":  # noqa: ANN401 - as `websockets` calls it
         """Make a connection of this entrance; for ``create_connection`` of `websockets`."""
         return GuardedConnection(self, *args, **options)
 
     def arrived(self, guest: "GuardedConnection") -> None:
-        self._unproven.rules = rules_of_this_process()
+        self._unproven.rules = compute_admission_rules()
         descriptor = guest.transport.get_extra_info("socket").fileno()
         displaced = self._unproven.add(guest, time.monotonic(), descriptor)
         if displaced is not None:

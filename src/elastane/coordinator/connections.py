@@ -18,13 +18,13 @@ from elastane.api.control import (
     AskResize,
     AskStatus,
     AskStop,
-    Message,
+    ControlMessage,
     ToCoordinator,
     decode_to_coordinator,
     encode,
 )
-from elastane.api.foreign import Malformed
 from elastane.api.membership import WorkerId
+from elastane.api.untrusted_data import Malformed
 from elastane.coordinator.actions import CommandRequest, Disconnected, Input
 
 MOST_UNREAD = 1024
@@ -41,7 +41,7 @@ class Outbox:
         self.connection = connection
         self._messages: asyncio.Queue[bytes] = asyncio.Queue(MOST_UNREAD)
 
-    def put(self, message: Message) -> None:
+    def put(self, message: ControlMessage) -> None:
         if self._messages.full():
             # It has not read for minutes. Reports repeat all that matters once it is back.
             self.connection.transport.abort()

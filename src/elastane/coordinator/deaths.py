@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from elastane.api.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, Kill, WorkerExit
+from elastane.api.control import CANNOT_GO_ON, LARGEST_SCRIPT_CODE, KillWorker, WorkerExit
 from elastane.api.membership import WorkerId
 from elastane.api.resources import RESOURCES
 from elastane.coordinator.actions import WriteEvent
@@ -31,7 +31,7 @@ def exclude_worker(turn: Turn, worker: WorkerId, why: str) -> None:
         draft = turn.about("worker.died", worker, f"{why}; how it ended is not known")
         roster = replace(roster, untold={**roster.untold, worker: draft})
     turn.roster = replace(roster, excluded={**roster.excluded, worker: turn.now})
-    turn.tell_agent(Kill(worker=worker))
+    turn.tell_agent(KillWorker(worker=worker))
 
 
 def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:

@@ -16,13 +16,13 @@ from elastane.api.control import (
     AskStop,
     CheckpointKept,
     Dismiss,
-    Happened,
-    Kill,
+    KillWorker,
     ModelWritten,
     PeerLost,
     Propose,
-    Steps,
-    Stop,
+    StepReports,
+    StopTraining,
+    WorkerEvent,
     WorkerExit,
     WorkerFailed,
     WorkerReport,
@@ -86,13 +86,13 @@ def _hear(turn: Turn, event: Input) -> None:  # noqa: C901 - one row per kind of
             _hear_worker(turn, event)
         case AgentReport():
             _hear_agent(turn, event)
-        case Steps():
+        case StepReports():
             _hear_steps(turn, event)
         case PeerLost():
             _hear_peer_lost(turn, event)
         case WorkerFailed():
             _hear_failure(turn, event)
-        case Happened():
+        case WorkerEvent():
             _hear_happening(turn, event)
         case ModelWritten():
             receive_model_written(turn, event)
@@ -175,7 +175,7 @@ def _hear_worker(turn: Turn, report: WorkerReport) -> None:
         return
     turn.note("worker.started", worker)
     if worker in roster.excluded:
-        turn.tell_agent(Kill(worker=worker))
+        turn.tell_agent(KillWorker(worker=worker))
         # Not before its death is told: a later coordinator could not tell its exit from its script's own.
         if worker not in roster.untold:
             turn.dismiss(worker, 1, "its peers lost it and went on without it")
@@ -247,10 +247,10 @@ def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
     if concerned and newest.term == roster.term and known < newest.number:
         turn.tell(worker, Propose(generation=newest))
     if roster.stopping is not None and worker in roster.needed and report.state != "finished":
-        turn.tell(worker, Stop())
+        turn.tell(worker, StopTraining())
 
 
-def _hear_steps(turn: Turn, steps: Steps) -> None:
+def _hear_steps(turn: Turn, steps: StepReports) -> None:
     roster = turn.roster
     recorded, early, loss, times = roster.recorded, set(roster.early), roster.loss, roster.times
     for report in steps.reports:
@@ -310,7 +310,7 @@ def find_error_line(traceback: str) -> str:
     return lines[-1] if lines else "no reason given"
 
 
-def _hear_happening(turn: Turn, happened: Happened) -> None:
+def _hear_happening(turn: Turn, happened: WorkerEvent) -> None:
     roster, key, step = turn.roster, happened.key, happened.event.step
     said = roster.said
     if key in roster.keys or (step is not None and step < said):
@@ -340,7 +340,7 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
             continue
         turn.note("worker.started", process.worker, pid=process.pid)
         if process.worker in turn.roster.excluded:
-            turn.tell_agent(Kill(worker=process.worker))
+            turn.tell_agent(KillWorker(worker=process.worker))
     for worker in report.awaiting_data:
         if before is None or worker not in before.awaiting_data:
             why = "waits for its data, and all others for it"

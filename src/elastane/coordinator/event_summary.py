@@ -24,7 +24,7 @@ class EventSummary:
 
     Args:
         noted: ``worker.*`` events already written, by kind and worker.
-        keys: of `elastane.api.control.Happened`, already written, with their steps.
+        keys: of `elastane.api.control.WorkerEvent`, already written, with their steps.
         generation: highest number in any event.
         generation_started: highest number in a ``generation.started``.
         over: the outcome, once it has been written.

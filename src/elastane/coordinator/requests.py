@@ -11,8 +11,8 @@ from elastane.api.control import (
     AskResize,
     AskStatus,
     AskStop,
-    Kill,
-    Stop,
+    KillWorker,
+    StopTraining,
 )
 from elastane.api.membership import WorkerId
 from elastane.coordinator.actions import CommandRequest
@@ -112,7 +112,7 @@ def _drain(turn: Turn, worker: WorkerId) -> None:
 def _evict(turn: Turn) -> None:
     """What follows from their deaths is decided when the agent has seen them."""
     for worker in find_overstaying(turn.roster):
-        turn.tell_agent(Kill(worker=worker, why="it was to leave, and had not left in time"))
+        turn.tell_agent(KillWorker(worker=worker, why="it was to leave, and had not left in time"))
 
 
 def request_stop(turn: Turn, ask: AskStop) -> None:
@@ -124,4 +124,4 @@ def request_stop(turn: Turn, ask: AskStop) -> None:
     turn.record("drain.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
     turn.roster = replace(roster, stopping=ask)
     for worker in sorted(roster.living(roster.needed)):
-        turn.tell(worker, Stop())
+        turn.tell(worker, StopTraining())

@@ -7,7 +7,7 @@ be learned again from one report of each worker and the agent, which is how a ne
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.control import (
     AgentReport,
     AskStop,
@@ -123,7 +123,7 @@ class Roster:
     writer: tuple[WorkerId, float] | None = None
     model_refused: Mapping[WorkerId, str] = field(default_factory=dict)
     model_written: bool = False
-    model_files: Mapping[str, Written] = field(default_factory=dict)
+    model_files: Mapping[str, WrittenFile] = field(default_factory=dict)
     over: RunOver | None = None
     keeping: CheckpointState = field(default_factory=CheckpointState)
     noted: RecordedEvents = frozenset()

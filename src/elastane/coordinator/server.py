@@ -12,7 +12,7 @@ import msgspec
 from websockets.asyncio.server import serve
 
 from elastane.api.atomic_file import replace_file
-from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, Steps, ToWorker
+from elastane.api.control import LARGEST_MESSAGE_BYTES, Acknowledge, PublishCheckpoint, StepReports, ToWorker
 from elastane.api.endpoint import read_secret
 from elastane.api.membership import WorkerId
 from elastane.api.records import EventLine
@@ -115,7 +115,7 @@ class Coordinator:
         while not inbox.empty():
             arrived.append(inbox.get_nowait())
         # Steps first: what is decided next may end the run, and the ledger must be whole then.
-        steps = [event for event in arrived if isinstance(event, Steps)]
+        steps = [event for event in arrived if isinstance(event, StepReports)]
         self._take(steps)
         return arrived
 
@@ -149,7 +149,7 @@ class Coordinator:
         if (outbox := self._connections.workers.get(worker)) is not None:
             outbox.put(message)
 
-    def _take(self, batch: list[Steps]) -> None:
+    def _take(self, batch: list[StepReports]) -> None:
         for steps in batch:
             self._ledger.take(steps.reports)
         self._write()

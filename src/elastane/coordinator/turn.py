@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.control import Answer, Dismiss, Propose, SetTarget, ToAgent, ToWorker
 from elastane.api.membership import Generation, Member, WorkerId
 from elastane.api.records import EventLine
@@ -52,7 +52,7 @@ class Turn:
         why: str = "",
         workers: Iterable[WorkerId] = (),
         detail: Mapping[str, float | int | str] | None = None,
-        files: Mapping[str, Written] | None = None,
+        files: Mapping[str, WrittenFile] | None = None,
     ) -> None:
         """Write down an event of this moment: at the last committed step, in the generation at work."""
         event = self._event(kind, who, why, workers, detail or {})

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from elastane.api.observations import Observation, SeenNode
+from elastane.api.observations import Observation, ObservedNode
 from elastane.api.orders import Order
 
 
@@ -31,7 +31,7 @@ class Engine(Protocol):
             Why not, for each job whose order could not be carried out.
         """
 
-    def nodes(self) -> Sequence[SeenNode]:
+    def nodes(self) -> Sequence[ObservedNode]:
         """The machines that are there now."""
 
     async def close(self) -> None:

@@ -2,23 +2,23 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from elastane.api.attempts import Outcome
+from elastane.api.attempts import AttemptOutcome
 from elastane.api.control import Answer, AskResize, AskStatus
-from elastane.api.observations import Observation, SeenNode
-from elastane.api.orders import Order, Resize, Start
+from elastane.api.observations import Observation, ObservedNode
+from elastane.api.orders import Order, ResizeJob, StartAttempt
 from elastane.api.rundir import RunDir
-from elastane.engines.local.counted import counted
-from elastane.engines.local.watched import Watched
+from elastane.engines.local.job_watcher import JobWatcher
+from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
 ATTEMPT = 1
 """Of each job: the run's next attempt is another one."""
 
-ENDED_BEFORE = Outcome(code=1, why="`elastane run` has ended")
+ENDED_BEFORE = AttemptOutcome(code=1, why="`elastane run` has ended")
 """For good: what `elastane run --resume` goes on with is another job."""
 
 
-class Foreground:
+class ForegroundEngine:
     """An `elastane.engines.engine.Engine` that only resizes: its job has begun and ends by itself.
 
     Args:
@@ -28,7 +28,7 @@ class Foreground:
 
     def __init__(self, job: str, run_dir: RunDir) -> None:
         self._job = job
-        self._watched = Watched(run_dir)
+        self._watched = JobWatcher(run_dir)
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """The run as its coordinator says; other jobs are earlier attempts of it, which are over."""
@@ -36,7 +36,7 @@ class Foreground:
         return gone | {self._job: self._observation(await self._watched.line.ask(AskStatus(), ANSWER_S))}
 
     def _observation(self, answer: Answer | None) -> Observation:
-        count = counted(answer)
+        count = count_workers(answer)
         return Observation(
             job=self._job,
             attempt=ATTEMPT,
@@ -57,9 +57,9 @@ class Foreground:
 
     async def _carry_out(self, order: Order) -> str:
         match order:
-            case Start():
+            case StartAttempt():
                 return ""
-            case Resize(workers=workers, limits=limits):
+            case ResizeJob(workers=workers, limits=limits):
                 # It is the coordinator that knows: a human may have asked since the run was looked at.
                 question = AskResize(workers=workers, limits=limits, unless_by_hand=True)
                 answer = await self._watched.line.ask(question, ANSWER_S)
@@ -69,7 +69,7 @@ class Foreground:
             case _:
                 return "it runs before a terminal, and is stopped there"
 
-    def nodes(self) -> Sequence[SeenNode]:
+    def nodes(self) -> Sequence[ObservedNode]:
         """None: the pool is declared with the devices that this process sees."""
         return ()
 

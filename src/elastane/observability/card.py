@@ -9,8 +9,8 @@ from math import isfinite
 import msgspec
 
 from elastane.api.durations import format_duration
-from elastane.api.environment import Environment
 from elastane.api.records import EventLine
+from elastane.api.training_environment import TrainingEnvironment
 from elastane.observability.attempts import AttemptCost, is_beginning
 from elastane.observability.drawing import number
 from elastane.observability.evaluations import means_text, value_text
@@ -67,7 +67,7 @@ class FinishedModel(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str | None = None
     adapter: bool = False
     optimizer: OptimizerGroups | None = None
-    environment: Environment | None = None
+    environment: TrainingEnvironment | None = None
 
 
 def card_text(run: Recorded, metrics: Metrics, model: FinishedModel) -> str:
@@ -279,7 +279,7 @@ def going_on(attempt: AttemptCost) -> str:
     return ": " + ", ".join(words) if words else ""
 
 
-def environment_rows(run: Recorded, made_with: Environment | None) -> Iterable[tuple[str, str]]:
+def environment_rows(run: Recorded, made_with: TrainingEnvironment | None) -> Iterable[tuple[str, str]]:
     versions = run.record.pinned.versions if run.record.pinned else {}
     yield from ((name, word(version)) for name, version in sorted(versions.items()))
     if run.record.pinned:

@@ -6,10 +6,10 @@ from typing import TypeVar
 import msgspec
 
 from elastane.api.atomic_file import replace_file
-from elastane.api.environment import Environment
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Decoder, Malformed, read_bytes
 from elastane.api.rundir import RunDir
+from elastane.api.training_environment import TrainingEnvironment
+from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.metrics import metrics_of
 from elastane.observability.optimizer_groups import OptimizerGroups
@@ -52,7 +52,7 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
         architecture=config.architectures[0] if config and config.architectures else None,
         adapter=adapter.is_file(),
         optimizer=decoded(run_dir.optimizer_groups, OptimizerGroups),
-        environment=decoded(run_dir.environment, Environment),
+        environment=decoded(run_dir.environment, TrainingEnvironment),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput
 from elastane.api.records import SCRIPT, EventLine
 from elastane.api.rundir import RunDir
@@ -86,7 +86,9 @@ def unrecorded(run: Recorded, event: EventLine, model: Path | None) -> ModelFile
     return ModelFiles(problems=tuple(problems), remarks=(NOT_CHECKED + why,))
 
 
-def file_problems(recorded: Mapping[str, Written], found: Mapping[str, Written | None]) -> Iterable[Problem]:
+def file_problems(
+    recorded: Mapping[str, WrittenFile], found: Mapping[str, WrittenFile | None]
+) -> Iterable[Problem]:
     """Compare what the run recorded with what is there; pure.
 
     Args:
@@ -120,7 +122,7 @@ def weights_in(run_dir: RunDir) -> list[str]:
     return [*others, *shards]
 
 
-def measure(path: Path) -> Written | None:
+def measure(path: Path) -> WrittenFile | None:
     """Return size and checksum of a file; None if it is not there.
 
     Raises:
@@ -129,7 +131,7 @@ def measure(path: Path) -> Written | None:
     try:
         with path.open("rb", buffering=0) as file:
             checksum = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
-            return Written(os.fstat(file.fileno()).st_size, checksum)
+            return WrittenFile(os.fstat(file.fileno()).st_size, checksum)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -8,10 +8,10 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from elastane.api.errors import BadInput, NoSuchRun
-from elastane.api.foreign import Decoder, Malformed, open_regular, read_bytes
 from elastane.api.records import EventLine, LedgerLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import SCHEMA, RunRecord
+from elastane.api.untrusted_data import Decoder, Malformed, open_regular, read_bytes
 from elastane.observability.tail import LONGEST_LINE_BYTES
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Malformed, open_regular
+from elastane.api.untrusted_data import Malformed, open_regular
 
 AT_ONCE_BYTES = 64 << 20
 LONGEST_LINE_BYTES = 16 << 20

@@ -13,8 +13,8 @@ from typing import Protocol
 import msgspec
 
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Decoder, Malformed, open_regular, read_bytes
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Decoder, Malformed, open_regular, read_bytes
 
 LENGTH_BYTES = 8
 LARGEST_HEADER_BYTES = 100_000_000

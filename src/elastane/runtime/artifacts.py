@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elastane.api.atomic_file import sync_directory, sync_file
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput, RunFailed
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 from elastane.observability.model_files import measure
 
 LONGEST_NAME = 100
@@ -33,7 +33,7 @@ def check_artifact_name(name: object) -> str:
     """
     if isinstance(name, str) and len(name) <= LONGEST_NAME and _NAME.fullmatch(name):
         return name
-    shown = one_line(name, 60) if isinstance(name, str) else f"a {type(name).__name__}"
+    shown = escape_line(name, 60) if isinstance(name, str) else f"a {type(name).__name__}"
     raise BadInput(
         f"run.artifact({shown!r}) is not the name of a file",
         means="the run puts the file into a folder of the step; a name has no folders, spaces or leading dot",
@@ -48,7 +48,9 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def write_artifact(folder: Path, step: int, name: str, worker: int) -> Iterator[tuple[Path, list[Written]]]:
+def write_artifact(
+    folder: Path, step: int, name: str, worker: int
+) -> Iterator[tuple[Path, list[WrittenFile]]]:
     """Give a path to write to; afterwards the file has its name in the folder of the step.
 
     Args:
@@ -66,7 +68,7 @@ def write_artifact(folder: Path, step: int, name: str, worker: int) -> Iterator[
     """
     beside = folder / f"{BESIDE}{worker}"
     final = folder / f"step-{step}" / name
-    found: list[Written] = []
+    found: list[WrittenFile] = []
     try:
         # Of this worker's: whatever it was killed over.
         shutil.rmtree(beside, ignore_errors=True)

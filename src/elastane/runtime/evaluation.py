@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.api.heartbeat import Phase
+from elastane.api.heartbeat_file import Phase
 from elastane.api.records import EventLine
 from elastane.protocol.commit import sum_exactly
 from elastane.protocol.messages import Leaf

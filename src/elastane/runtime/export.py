@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.api.export import Exported
-from elastane.api.foreign import Malformed, decode_object, read_bytes
+from elastane.api.export import ExportedModel
 from elastane.api.rundir import RunDir
 from elastane.api.spec import MAX_SHARD_BYTES
+from elastane.api.untrusted_data import Malformed, decode_object, read_bytes
 from elastane.observability.run_files import read_record
 from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
 from elastane.runtime.checkpoints.reader import CheckpointReader
@@ -108,7 +108,7 @@ def convert(trained: TrainedModel, dtype: torch.dtype) -> TrainedModel:
     return replace(trained, model=ConvertedTensors(trained.model, dtype), texts=texts, adapter=adapter)
 
 
-def export_model(trained: TrainedModel, kind: str, out: Path) -> Exported:
+def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
     """Write a new folder, whole or not at all.
 
     Args:
@@ -136,7 +136,7 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> Exported:
     sizes = {
         str(path.relative_to(out)): path.stat().st_size for path in sorted(out.rglob("*")) if path.is_file()
     }
-    return Exported(out=str(out), files=sizes, checked=checked)
+    return ExportedModel(out=str(out), files=sizes, checked=checked)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def main() -> int:
     options.add_argument("--max-shard-bytes", type=int, default=MAX_SHARD_BYTES)
     asked = options.parse_args()
 
-    def exported() -> Exported:
+    def exported() -> ExportedModel:
         with open_source(asked) as trained:
             wanted = trained if asked.dtype is None else convert(trained, DTYPES[asked.dtype])
             return export_model(wanted, asked.format, asked.out)

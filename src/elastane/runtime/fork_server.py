@@ -19,10 +19,10 @@ from typing import Annotated
 
 import msgspec
 
-from elastane.agent.presence import be_present
-from elastane.api.foreign import Decoder
+from elastane.agent.presence import hold_presence
 from elastane.api.resources import THREADS
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Decoder
 from elastane.runtime.worker_log import open_worker_log
 
 MODULES = ("torch", "torch._dynamo", "numpy", "safetensors.torch", "elastane.runtime.worker")
@@ -54,7 +54,7 @@ class ForkServerLoop:
         self._lifeline = lifeline
         self._streams = streams
         # Every worker inherits it.
-        self._presence = be_present(RunDir(run_dir))
+        self._presence = hold_presence(RunDir(run_dir))
         # The protocol keeps its own copy of standard output: whatever prints must not get into it.
         self._answers = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

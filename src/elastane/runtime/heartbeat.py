@@ -4,7 +4,7 @@ import mmap
 import time
 from pathlib import Path
 
-from elastane.api.heartbeat import SLOT, Phase, offset
+from elastane.api.heartbeat_file import SLOT, Phase, compute_slot_offset
 
 
 class Heartbeat:
@@ -12,7 +12,7 @@ class Heartbeat:
 
     def __init__(self, path: Path | None, worker: int) -> None:
         self._memory: mmap.mmap | None = None
-        self._offset = offset(worker)
+        self._offset = compute_slot_offset(worker)
         self._count = 0
         self._phase = Phase.STARTING
         self._beat_at = time.monotonic()

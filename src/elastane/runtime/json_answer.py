@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from elastane.api.errors import ElastaneError
-from elastane.api.export import Refused
+from elastane.api.export import ExportRefusal
 
 
 def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
@@ -18,6 +18,6 @@ def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
     try:
         line = answer()
     except ElastaneError as error:
-        line = Refused(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
+        line = ExportRefusal(what=error.what, means=error.means, do=error.do, exit_code=error.exit_code)
     print(msgspec.json.encode(line).decode())  # noqa: T201 - it is what the caller reads
-    return isinstance(line, Refused)
+    return isinstance(line, ExportRefusal)

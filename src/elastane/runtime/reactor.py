@@ -18,7 +18,7 @@ import torch
 
 from elastane.api.errors import RunFailed, StateLost
 from elastane.api.membership import Generation
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import REST_BLOCK, STORE
 from elastane.protocol.member_machine import MemberMachine
@@ -183,7 +183,7 @@ class Reactor:
             if find_exhausted_resource(error) is not None:
                 raise  # the sender lives, and waits for what this worker cannot take
             # What the message announces is not there: the sender is broken, and counts as dead from now on.
-            what = f"its {type(message).__name__} announces what is not there: {one_line(str(error))}"
+            what = f"its {type(message).__name__} announces what is not there: {escape_line(str(error))}"
             sys.stderr.write(f"elastane mesh: worker {sender} is broken: {what}\n")
             self._mesh.disown(sender)
             return

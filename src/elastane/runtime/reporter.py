@@ -14,7 +14,7 @@ import msgspec
 
 from elastane.agent import priority
 from elastane.api import control
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.endpoint import read_secret
 from elastane.api.records import Digest, EventLine, LedgerLine, Samples
 from elastane.api.spec import Pinned
@@ -120,7 +120,7 @@ class Reporter:
     def happened(self, key: str, event: EventLine) -> None:
         """An event all workers see alike; written once."""
         stamped = msgspec.structs.replace(event, time=time.time())
-        self.tell(control.Happened(worker=self.worker, key=key, event=stamped))
+        self.tell(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
 
     def warn(self, key: str, text: str, *, step: int) -> None:
         """Say once per run what the script has probably not meant; all workers say it alike."""
@@ -165,7 +165,7 @@ class Reporter:
         self._held_back.append(report)
         self._awaits_digest, self._awaits_script = digest_due, True
 
-    def recorded(self, values: Mapping[str, float], files: Mapping[str, Written]) -> None:
+    def recorded(self, values: Mapping[str, float], files: Mapping[str, WrittenFile]) -> None:
         """The script has recorded something of the step just made: all of it so far."""
         if self._held_back:
             newest = self._held_back[-1]
@@ -243,7 +243,7 @@ class Reporter:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
                     self._reactor.post(events.GenerationProposed(generation))
-            case control.Stop():
+            case control.StopTraining():
                 if self._reactor is not None:
                     self._reactor.post(events.StopRequested())
             case control.TakeCheckpoint(after=after):

@@ -14,7 +14,7 @@ import torch
 
 from elastane.api.checkpoints import Manifest
 from elastane.api.errors import BadInput
-from elastane.api.rehearsal import Rehearsed
+from elastane.api.rehearsal import RestoreRehearsal
 from elastane.protocol.ownership import choose_holders, spread_blocks
 from elastane.runtime.checkpoints.contents import StateReader
 from elastane.runtime.checkpoints.model_description import build_stand_in, read_model_description
@@ -28,7 +28,9 @@ from elastane.storage.interface import Storage
 from elastane.storage.urls import open_storage
 
 
-def rehearse_restore(storage: Storage, manifest: Manifest, workers: int, copies: int | None) -> Rehearsed:
+def rehearse_restore(
+    storage: Storage, manifest: Manifest, workers: int, copies: int | None
+) -> RestoreRehearsal:
     """Restore a checkpoint on so many workers, all of them in this process.
 
     Args:
@@ -64,7 +66,7 @@ def rehearse_restore(storage: Storage, manifest: Manifest, workers: int, copies:
         nbytes = sum(pool.map(restored, everybody))
         seconds = time.perf_counter() - begun
         found = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
-    return Rehearsed(
+    return RestoreRehearsal(
         workers=workers, bytes=nbytes, seconds=seconds, digest=combine_digests(dict(enumerate(found)))
     )
 
@@ -111,7 +113,7 @@ def main() -> int:
     asked = options.parse_args()
     torch.set_num_threads(1)
 
-    def rehearsed() -> Rehearsed:
+    def rehearsed() -> RestoreRehearsal:
         catalog = Catalog(open_storage(asked.checkpoints))
         return rehearse_restore(
             catalog.storage, catalog.load_manifest(asked.checkpoint), asked.workers, asked.copies

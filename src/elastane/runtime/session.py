@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import IterableDataset
 
 from elastane.api.errors import BadInput
-from elastane.api.heartbeat import Phase
+from elastane.api.heartbeat_file import Phase
 from elastane.api.records import Digest, EventLine
 from elastane.api.spec import CheckpointPolicy
 from elastane.runtime import worker_settings

@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from elastane.api.errors import BadInput, RunFailed
-from elastane.api.heartbeat import Phase
+from elastane.api.heartbeat_file import Phase
 from elastane.protocol import events
 from elastane.protocol.messages import Leaf
 from elastane.runtime.arguments import check_scalers, list_used_scalers

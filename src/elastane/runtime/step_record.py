@@ -8,7 +8,7 @@ often it was computed.
 
 from collections.abc import Mapping
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput
 from elastane.runtime.state.json_state import digest_text, to_json_text
 from elastane.runtime.values import MOST_NAMES
@@ -43,7 +43,7 @@ class StepRecord:
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
-        self.files: dict[str, Written] = {}
+        self.files: dict[str, WrittenFile] = {}
         self.digest = ""
 
     def begin(self, values: Mapping[str, float]) -> None:
@@ -66,7 +66,7 @@ class StepRecord:
         self.values.update(values)
         self._update()
 
-    def add_file(self, name: str, written: Written) -> None:
+    def add_file(self, name: str, written: WrittenFile) -> None:
         """Add a file of the step."""
         self.files[name] = written
         self._update()

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 import elastane
-from elastane.api.checkpoints import EVALUATION, Retention, Written
+from elastane.api.checkpoints import EVALUATION, Retention, WrittenFile
 from elastane.api.errors import BadInput
-from elastane.api.heartbeat import Phase
+from elastane.api.heartbeat_file import Phase
 from elastane.api.membership import Generation, Member
 from elastane.api.records import Digest, EventLine
 from elastane.api.spec import Pinned
@@ -236,7 +236,7 @@ class Trainer:
         self.record.log(values)
         self._recorded()
 
-    def add_artifact(self, name: str, written: Written) -> None:
+    def add_artifact(self, name: str, written: WrittenFile) -> None:
         """Record a file of the step just made, the same on every worker."""
         self.record.add_file(name, written)
         self._recorded()

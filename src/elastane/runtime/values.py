@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 
 LONGEST_NAME = 64
 MOST_NAMES = 200
@@ -49,7 +49,7 @@ def describe_value(value: object) -> str:
         shown = os.fspath(value) if isinstance(value, os.PathLike) else value
         # Of a text only its beginning: it may be a whole file.
         text = repr(shown[:SHOWN] if isinstance(shown, str | bytes) else shown)
-        return f"{one_line(text, SHOWN)} ({type(value).__name__})"
+        return f"{escape_line(text, SHOWN)} ({type(value).__name__})"
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
@@ -73,7 +73,7 @@ def check_value_names(names: Mapping[str, object], function: str) -> None:
     for name in names:
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             raise BadInput(
-                f"{function}: {one_line(name, SHOWN)!r} is not a name that can be recorded",
+                f"{function}: {escape_line(name, SHOWN)!r} is not a name that can be recorded",
                 means=f"a name is an identifier of at most {LONGEST_NAME} characters",
                 do="use letters, digits and underscores: val_loss instead of val/loss",
             )

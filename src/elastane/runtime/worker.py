@@ -13,7 +13,7 @@ from elastane.api import control
 from elastane.api.errors import ElastaneError, RunFailed, StateLost
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.attempts.script_modules import root_of
+from elastane.attempts.script_modules import find_package_root
 from elastane.observability.run_files import read_record
 from elastane.runtime import worker_settings
 from elastane.runtime.artifacts import remove_unfinished
@@ -105,7 +105,7 @@ def _never_trained(spec: RunSpec, *, joined: bool) -> RunFailed:
 def _beside(spec: RunSpec) -> Path:
     """Where the script looks first for what it imports, as under plain Python."""
     script = Path(spec.script)
-    return root_of(spec.module, script) if spec.module else script.resolve().parent
+    return find_package_root(spec.module, script) if spec.module else script.resolve().parent
 
 
 def _run_script(spec: RunSpec) -> None:

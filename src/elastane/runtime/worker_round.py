@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty
 
-from elastane.api.heartbeat import Phase
+from elastane.api.heartbeat_file import Phase
 from elastane.protocol import actions, events
 from elastane.protocol.messages import Leaf, RoundOutcome
 from elastane.runtime.heartbeat import Heartbeat

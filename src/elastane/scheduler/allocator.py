@@ -13,7 +13,7 @@ holds in its team or cohort are released where the holds are futile: where borro
 from collections.abc import Iterator, Sequence
 
 from elastane.api.cluster import Snapshot
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.allocation import Allocation
 from elastane.scheduler.cluster_index import ClusterIndex, count_missing_devices, index_cluster
 from elastane.scheduler.growth import grant_growth
@@ -60,7 +60,9 @@ def _hand_out_all(cluster: ClusterIndex) -> Allocation:
     return allocation
 
 
-def _hand_out(allocation: Allocation, node: int, below: dict[int, list[PlannedJob]], rules: Rules) -> None:
+def _hand_out(
+    allocation: Allocation, node: int, below: dict[int, list[PlannedJob]], rules: SchedulingRules
+) -> None:
     """Hand out what a node owns.
 
     A round that has taken something back from nodes below names them one by one. Each is refilled by a round
@@ -76,7 +78,9 @@ def _hand_out(allocation: Allocation, node: int, below: dict[int, list[PlannedJo
         allocation.waiting_round = node if len(rounds) > 1 else None
 
 
-def _run_round(allocation: Allocation, node: int, jobs: Sequence[PlannedJob], rules: Rules) -> Iterator[int]:
+def _run_round(
+    allocation: Allocation, node: int, jobs: Sequence[PlannedJob], rules: SchedulingRules
+) -> Iterator[int]:
     """Grant minimums, then growth, on the quota of a node; yield each node to refill before it goes on."""
     waiting = [job for job in jobs if not job.has_minimum]
     yield from MinimumRound(allocation, node, waiting, rules.fairness_grain).run()

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from elastane.api.plans import NotWorth, ResizeTooDear
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.allocation import Allocation
 from elastane.scheduler.minimums import explain_no_room
 from elastane.scheduler.order import compute_shares
@@ -51,7 +51,9 @@ class GrowthStep(NamedTuple):
     held: bool
 
 
-def grant_growth(allocation: Allocation, node: int, jobs: Iterable[PlannedJob], rules: Rules) -> None:
+def grant_growth(
+    allocation: Allocation, node: int, jobs: Iterable[PlannedJob], rules: SchedulingRules
+) -> None:
     """Let jobs that have their minimum grow on the quota of ``node``.
 
     Args:
@@ -86,7 +88,7 @@ def grant_growth(allocation: Allocation, node: int, jobs: Iterable[PlannedJob], 
 
 
 def _build_queues(
-    allocation: Allocation, node: int, jobs: Iterable[PlannedJob], rules: Rules
+    allocation: Allocation, node: int, jobs: Iterable[PlannedJob], rules: SchedulingRules
 ) -> dict[int, list[tuple[GrowthStep, PlannedJob]]]:
     """Return a heap of next steps for each team. Numbers of jobs are unique, so no two jobs are compared."""
     queues: dict[int, list[tuple[GrowthStep, PlannedJob]]] = {}
@@ -107,7 +109,7 @@ def _build_queues(
 
 
 def _grant_step(
-    allocation: Allocation, node: int, job: PlannedJob, step: GrowthStep, rules: Rules
+    allocation: Allocation, node: int, job: PlannedJob, step: GrowthStep, rules: SchedulingRules
 ) -> GrowthStep | None:
     """Grant a step if it fits, and return the job's next one."""
     level = job.path.index(node)
@@ -124,7 +126,7 @@ def _grant_step(
 
 
 def _find_turn(
-    allocation: Allocation, node: int, queue: list[tuple[GrowthStep, PlannedJob]], rules: Rules
+    allocation: Allocation, node: int, queue: list[tuple[GrowthStep, PlannedJob]], rules: SchedulingRules
 ) -> tuple[object, ...]:
     """Return a team's position in the order, by the first job of its queue."""
     step, job = queue[0]
@@ -138,7 +140,9 @@ def _find_turn(
     )
 
 
-def _find_next_step(job: PlannedJob, node: int, rules: Rules, *, new_only: bool = False) -> GrowthStep | None:
+def _find_next_step(
+    job: PlannedJob, node: int, rules: SchedulingRules, *, new_only: bool = False
+) -> GrowthStep | None:
     """Return the step to a job's next size; None, with the reason in ``stop_reason``, if there is none.
 
     Args:

@@ -23,7 +23,7 @@ from elastane.api.plans import (
     TargetMet,
     Why,
 )
-from elastane.api.rules import QUIET_S, Rules
+from elastane.api.scheduling_rules import QUIET_S, SchedulingRules
 from elastane.scheduler.goodput import SpeedCurve
 from elastane.scheduler.sizes import (
     find_largest_size,
@@ -60,7 +60,7 @@ class SizeLimit(NamedTuple):
 
 
 def compute_size_limit(
-    state: JobState, rules: Rules, curve: SpeedCurve, price: float, now_s: float
+    state: JobState, rules: SchedulingRules, curve: SpeedCurve, price: float, now_s: float
 ) -> SizeLimit:
     """Return the tightest of a job's own limits; 0 workers: it may not run now.
 
@@ -87,7 +87,7 @@ def compute_size_limit(
     return min(found, key=lambda one: one.workers)
 
 
-def _find_bar(state: JobState, rules: Rules, now_s: float) -> Why | None:
+def _find_bar(state: JobState, rules: SchedulingRules, now_s: float) -> Why | None:
     """Return why a job may have no workers at all; None: it may."""
     spec = state.spec
     if state.ends is not None:
@@ -133,13 +133,13 @@ def compute_repair_deadline_s(state: JobState) -> float:
     return state.faulty_since_s + state.spec.elastic_policy.faulty_scale_down_timeout_in_seconds
 
 
-def compute_rest_s(state: JobState, rules: Rules, now_s: float) -> float:
+def compute_rest_s(state: JobState, rules: SchedulingRules, now_s: float) -> float:
     """Return how long a job is left alone after a change: longer each time it had to give something back."""
     quiet = state.resized_s is None or now_s >= state.resized_s + QUIET_S
     return rules.cooldown_s * 2.0 ** (0 if quiet else min(max(0, state.setbacks - 1), MAX_DOUBLINGS))
 
 
-def compute_restart_s(state: JobState, rules: Rules, now_s: float) -> float:
+def compute_restart_s(state: JobState, rules: SchedulingRules, now_s: float) -> float:
     """Return when a job that was stopped may start again, in seconds since 1970.
 
     At least the time that it rests lies between two starts. So a job that ran for longer than that may start
@@ -156,7 +156,7 @@ def compute_waiting_since_s(state: JobState) -> float:
     return max(state.submitted_s, state.resized_s or 0.0, state.retry_at_s)
 
 
-def is_cooling_down(state: JobState, rules: Rules, now_s: float) -> bool:
+def is_cooling_down(state: JobState, rules: SchedulingRules, now_s: float) -> bool:
     """Return whether a job was resized a moment ago."""
     return state.resized_s is not None and now_s < state.resized_s + compute_rest_s(state, rules, now_s)
 
@@ -195,7 +195,7 @@ def _limit_by_target(state: JobState, curve: SpeedCurve, throughput: float) -> l
 
 
 def _limit_by_budget(
-    state: JobState, rules: Rules, curve: SpeedCurve, price: float, left: float
+    state: JobState, rules: SchedulingRules, curve: SpeedCurve, price: float, left: float
 ) -> list[SizeLimit]:
     """Limit a job so that its budget lasts to its end, or, if the end is not known, for the horizon."""
     policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
@@ -218,7 +218,7 @@ def _limit_by_budget(
     return [SizeLimit(workers, BudgetAllows(workers=workers, left=left))] if workers < most else []
 
 
-def _limit_by_rest(state: JobState, rules: Rules, now_s: float) -> list[SizeLimit]:
+def _limit_by_rest(state: JobState, rules: SchedulingRules, now_s: float) -> list[SizeLimit]:
     """Allow no growth right after a change, or while a change is still going on."""
     found = []
     policy = state.spec.elastic_policy

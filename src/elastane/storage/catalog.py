@@ -11,18 +11,18 @@ from elastane.api.checkpoints import (
     MANIFEST,
     MARKER,
     SCHEMA,
-    Damage,
+    CheckpointMarker,
+    CheckpointSummary,
     Deletion,
+    FileDamage,
     Manifest,
-    Marker,
     PartFile,
     Retention,
-    Summary,
-    Written,
+    WrittenFile,
     age_of,
 )
 from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, Unreadable
-from elastane.api.foreign import Decoder, Malformed
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.checkpointing.coverage import find_gaps
 from elastane.checkpointing.retention import choose_deletions
 from elastane.storage.hashing import hash_file
@@ -43,7 +43,7 @@ class Schema(msgspec.Struct, frozen=True):
 LARGEST_MANIFEST_BYTES = 1 << 30
 """It names every rectangle of every tensor."""
 
-_marker_in = Decoder[Marker](Marker, at_most_bytes=1 << 16)
+_marker_in = Decoder[CheckpointMarker](CheckpointMarker, at_most_bytes=1 << 16)
 _schema_in = Decoder[Schema](Schema, at_most_bytes=LARGEST_MANIFEST_BYTES)
 _manifest_in = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BYTES)
 
@@ -51,7 +51,7 @@ _manifest_in = Decoder[Manifest](Manifest, at_most_bytes=LARGEST_MANIFEST_BYTES)
 class Inspection(msgspec.Struct, frozen=True):
     """A checkpoint at a glance; ``manifest`` only if it is complete."""
 
-    summary: Summary
+    summary: CheckpointSummary
     manifest: Manifest | None = None
 
 
@@ -67,7 +67,7 @@ class Catalog:
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def write(self, checkpoint: str, file: str, buffers: Iterable[Bytes]) -> Written:
+    def write(self, checkpoint: str, file: str, buffers: Iterable[Bytes]) -> WrittenFile:
         """Write one file of a checkpoint; durable when this returns.
 
         Raises:
@@ -75,7 +75,7 @@ class Catalog:
         """
         return self.storage.write(f"{checkpoint}/{file}", buffers)
 
-    def publish(self, manifest: Manifest) -> Marker:
+    def publish(self, manifest: Manifest) -> CheckpointMarker:
         """Make a checkpoint exist: manifest, then marker. All its files must have been written before.
 
         An earlier attempt under the same name is overwritten, its marker first.
@@ -100,7 +100,7 @@ class Catalog:
         # A marker of an earlier attempt must not vouch for half of a new manifest.
         self.storage.delete(f"{manifest.name}/{MARKER}")
         self.write(manifest.name, MANIFEST, [text])
-        marker = Marker(len(text), hashlib.sha256(text).hexdigest())
+        marker = CheckpointMarker(len(text), hashlib.sha256(text).hexdigest())
         self.write(manifest.name, MARKER, [msgspec.json.encode(marker)])
         return marker
 
@@ -121,13 +121,13 @@ class Catalog:
         if age is None:
             raise BadInput(f"{name} is no name of a checkpoint", do="they look like step-00001500")
         resumed, step = age
-        found = Summary(name=name, state="unfinished", step=step, resumed=resumed)
+        found = CheckpointSummary(name=name, state="unfinished", step=step, resumed=resumed)
         try:
             manifest = self.load_manifest(name)
         except NoSuchFile:
             return Inspection(found)
         except BadInput as error:
-            schema = (Damage(MANIFEST, error.what),)
+            schema = (FileDamage(MANIFEST, error.what),)
             return Inspection(msgspec.structs.replace(found, state="foreign", damages=schema))
         except Damaged as error:
             return Inspection(msgspec.structs.replace(found, state="damaged", damages=error.damages))
@@ -142,7 +142,7 @@ class Catalog:
         )
         return Inspection(found, None if damages else manifest)
 
-    def list_summaries(self) -> tuple[Summary, ...]:
+    def list_summaries(self) -> tuple[CheckpointSummary, ...]:
         """All checkpoints at a glance, oldest first."""
         return tuple(self.inspect(name).summary for name in self.list_names())
 
@@ -158,14 +158,14 @@ class Catalog:
         try:
             marker_text = self.storage.read(f"{name}/{MARKER}")
         except Unreadable as error:
-            raise Damaged(name, (Damage(MARKER, error.what),)) from error
+            raise Damaged(name, (FileDamage(MARKER, error.what),)) from error
         try:
             marker = _marker_in(marker_text)
         except Malformed as error:
-            raise Damaged(name, (Damage(MARKER, f"is no marker: {error}"),)) from error
+            raise Damaged(name, (FileDamage(MARKER, f"is no marker: {error}"),)) from error
         text = self._text_of(name)
         if len(text) != marker.bytes or hashlib.sha256(text).hexdigest() != marker.sha256:
-            raise Damaged(name, (Damage(MANIFEST, f"is not the one that {MARKER} was written for"),))
+            raise Damaged(name, (FileDamage(MANIFEST, f"is not the one that {MARKER} was written for"),))
         try:
             schema = _schema_in(text).schema
             if schema != SCHEMA:
@@ -175,27 +175,27 @@ class Catalog:
                 )
             return _manifest_in(text)
         except Malformed as error:
-            raise Damaged(name, (Damage(MANIFEST, f"is no manifest: {error}"),)) from error
+            raise Damaged(name, (FileDamage(MANIFEST, f"is no manifest: {error}"),)) from error
 
     def _text_of(self, name: str) -> bytes:
         try:
             return self.storage.read(f"{name}/{MANIFEST}")
         except NoSuchFile as error:
-            raise Damaged(name, (Damage(MANIFEST, "is missing"),)) from error
+            raise Damaged(name, (FileDamage(MANIFEST, "is missing"),)) from error
         except Unreadable as error:
-            raise Damaged(name, (Damage(MANIFEST, error.what),)) from error
+            raise Damaged(name, (FileDamage(MANIFEST, error.what),)) from error
 
-    def _misfits(self, manifest: Manifest) -> Iterator[Damage]:
+    def _misfits(self, manifest: Manifest) -> Iterator[FileDamage]:
         sizes = self.storage.list_files(manifest.name)
         for part in manifest.parts:
             if part.name not in sizes:
-                yield Damage(part.name, "is missing")
+                yield FileDamage(part.name, "is missing")
             elif sizes[part.name] != part.bytes:
-                yield Damage(part.name, f"has {sizes[part.name]} bytes instead of {part.bytes}")
+                yield FileDamage(part.name, f"has {sizes[part.name]} bytes instead of {part.bytes}")
 
     # -- proving -------------------------------------------------------------------------------------------
 
-    def verify(self, name: str) -> tuple[Damage, ...]:
+    def verify(self, name: str) -> tuple[FileDamage, ...]:
         """Read every byte of a checkpoint and compare; nothing is returned if it is good.
 
         Raises:
@@ -211,18 +211,18 @@ class Catalog:
             judged = list(pool.map(lambda part: self._judged(name, part), manifest.parts))
         return (*(damage for damage in judged if damage), *find_gaps(manifest))
 
-    def _judged(self, name: str, part: PartFile) -> Damage | None:
+    def _judged(self, name: str, part: PartFile) -> FileDamage | None:
         try:
             with self.storage.open_file(f"{name}/{part.name}") as file:
                 now = hash_file(file, self.storage.readers)
         except NoSuchFile:
-            return Damage(part.name, "is missing")
+            return FileDamage(part.name, "is missing")
         except Unreadable as error:
-            return Damage(part.name, error.what)
+            return FileDamage(part.name, error.what)
         if now.bytes != part.bytes:
-            return Damage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")
+            return FileDamage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")
         if now.checksum != part.checksum:
-            return Damage(part.name, f"its checksum is {now.checksum} instead of {part.checksum}")
+            return FileDamage(part.name, f"its checksum is {now.checksum} instead of {part.checksum}")
         return None
 
     def restore_newest(self, attempt: Callable[[Manifest], T]) -> tuple[T, Manifest, tuple[Damaged, ...]]:

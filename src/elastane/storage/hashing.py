@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import xxhash
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.storage.interface import Bytes, StoredFile
 
 BATCH_BYTES = 8 << 20
@@ -38,7 +38,7 @@ def cut_batches(buffers: Iterable[Bytes]) -> Iterator[list[memoryview]]:
 
 def hash_while_writing(
     buffers: Iterable[Bytes], write: Callable[[list[memoryview]], None], finish: Callable[[], None]
-) -> Written:
+) -> WrittenFile:
     """Hand all bytes to ``write``, batch by batch, then call ``finish``; hash them meanwhile.
 
     The hash may lag behind by all of them, so that a disk is never kept waiting, its last fsync included.
@@ -60,10 +60,10 @@ def hash_while_writing(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return Written(size, digest.hexdigest())
+    return WrittenFile(size, digest.hexdigest())
 
 
-def hash_file(file: StoredFile, readers: int) -> Written:
+def hash_file(file: StoredFile, readers: int) -> WrittenFile:
     """Size and checksum of a file as it is now.
 
     Args:
@@ -85,4 +85,4 @@ def hash_file(file: StoredFile, readers: int) -> Written:
                 digest.update(ahead.popleft().result())
         for future in ahead:
             digest.update(future.result())
-    return Written(size, digest.hexdigest())
+    return WrittenFile(size, digest.hexdigest())

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
@@ -43,7 +43,7 @@ class Storage(Protocol):
         """Number of parallel reads that pay off."""
         ...
 
-    def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
+    def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
         """Write or replace a file; it and its directories are durable when this returns.
 
         The buffers are written one after the other without a copy; they must not change meanwhile. After an

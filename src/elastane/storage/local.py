@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Self
 
 from elastane.api.atomic_file import sync_directory
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import StorageError, Unreadable
-from elastane.api.foreign import Malformed, open_regular, read_bytes
+from elastane.api.untrusted_data import Malformed, open_regular, read_bytes
 from elastane.storage.error_translation import translate_errors
 from elastane.storage.hashing import hash_while_writing
 from elastane.storage.interface import Bytes
@@ -49,7 +49,7 @@ class LocalStorage:
         self._inside = inside
         self._identity = None if inside is None else _identify(inside)
 
-    def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
+    def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
         path = self._root / name
         with translate_errors("write", str(path)):
             if self._inside is not None and _identify(self._inside) != self._identity:

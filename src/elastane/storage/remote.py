@@ -7,7 +7,7 @@ from typing import Any
 from fsspec import AbstractFileSystem, url_to_fs
 from fsspec.spec import AbstractBufferedFile
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import StorageError, Unreadable
 from elastane.storage.error_translation import missing_file_system_error, translate_errors
 from elastane.storage.hashing import hash_while_writing
@@ -45,7 +45,7 @@ class RemoteStorage:
     def __init__(self, filesystem: AbstractFileSystem, root: str, url: str) -> None:
         self._fs, self._root, self.url = filesystem, root.rstrip("/"), url.rstrip("/")
 
-    def write(self, name: str, buffers: Iterable[Bytes]) -> Written:
+    def write(self, name: str, buffers: Iterable[Bytes]) -> WrittenFile:
         path = f"{self._root}/{name}"
         with translate_errors("write", f"{self.url}/{name}"):
             file = self._opened(path)

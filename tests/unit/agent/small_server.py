@@ -20,13 +20,13 @@ from elastane.api.control import (
     Dismiss,
     ModelWritten,
     Propose,
-    Stop,
+    StopTraining,
     WorkerReport,
     WriteModel,
     decode_to_worker,
     encode,
 )
-from elastane.api.heartbeat import SLOT, Phase, offset
+from elastane.api.heartbeat_file import SLOT, Phase, compute_slot_offset
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned
 
@@ -53,7 +53,7 @@ def beat(run_dir: RunDir, worker: int) -> None:
     with run_dir.beats.open("r+b", buffering=0) as file:
         for count in range(1, 1 << 30):
             if not (run_dir.root / f"hang-{worker}").exists():
-                file.seek(offset(worker))
+                file.seek(compute_slot_offset(worker))
                 file.write(SLOT.pack(count, Phase.STEP, 0.05))
             time.sleep(0.02)
 
@@ -80,7 +80,7 @@ def take_part(run_dir: RunDir, worker: int) -> int:
                             inside = worker in generation
                             said |= {"state": "member" if inside else "leaving", "newest": generation}
                             said |= {"generation": generation.number, "complete": True}
-                        case Stop():
+                        case StopTraining():
                             said |= {"state": "finished", "stopped": True}
                         case WriteModel():
                             line.send(encode(ModelWritten(worker=worker)))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elastane.agent.directory import DirectoryGuard
+from elastane.agent.directory_guard import DirectoryGuard
 from elastane.api.rundir import RunDir
 
 

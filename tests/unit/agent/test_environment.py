@@ -8,14 +8,14 @@ from functools import partial
 import pytest
 
 from elastane.agent import processes
-from elastane.agent.environment import process_environment, worker_environment
+from elastane.agent.environment import build_process_environment, build_worker_environment
 from elastane.agent.processes import Commands, start_coordinator, start_fork_server
 from elastane.api.jobs import JobSpec
-from elastane.api.orders import Start
+from elastane.api.orders import StartAttempt
 from elastane.api.rundir import RunDir
-from elastane.engines.local import starting
-from elastane.engines.local.environment import environment_of
-from elastane.engines.local.starting import start_agent
+from elastane.engines.local import agent_process
+from elastane.engines.local.agent_process import start_agent
+from elastane.engines.local.job_environment import build_job_environment
 
 WORDS = "set('one two three four five six seven eight nine ten'.split())"
 SEEDS = (None, "random", "0", "12345")
@@ -54,15 +54,15 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
     if shell is not None:
         monkeypatch.setenv("PYTHONHASHSEED", shell)
     wishes = {} if shell is None else {"PYTHONHASHSEED": shell}
-    order = Start(
+    order = StartAttempt(
         job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py", env=wishes)
     )
     module, start = {
         "coordinator": (processes, partial(start_coordinator, Commands(), run_dir, socket_fd=0, lifeline=0)),
         "fork-server": (processes, partial(start_fork_server, Commands(), run_dir, lifeline=0, threads=1)),
         "agent of a job": (
-            starting,
-            partial(start_agent, run_dir, order, (), environment_of(wishes, os.environ), run_dir.root),
+            agent_process,
+            partial(start_agent, run_dir, order, (), build_job_environment(wishes, os.environ), run_dir.root),
         ),
     }[process]
     assert environment_started_with(monkeypatch, module, start)["PYTHONHASHSEED"] == "0"
@@ -70,7 +70,7 @@ def test_every_process_of_a_run_is_started_with_the_pinned_seed(monkeypatch, run
 
 @pytest.mark.parametrize("shell", ["random", "1", "2"])
 def test_a_set_has_one_order_under_the_pinned_seed(shell) -> None:
-    environment = process_environment(os.environ | {"PYTHONHASHSEED": shell})
+    environment = build_process_environment(os.environ | {"PYTHONHASHSEED": shell})
     printed = subprocess.run(
         [sys.executable, "-P", "-c", f"print(*{WORDS})"], env=environment, capture_output=True, check=True
     )
@@ -85,6 +85,6 @@ def test_a_set_has_one_order_under_the_pinned_seed(shell) -> None:
 
 def test_a_workers_environment_keeps_what_the_user_has_set() -> None:
     own = {"COLOUR": "red", "MALLOC_TRIM_THRESHOLD_": "7", "OMP_NUM_THREADS": "64"}
-    environment = worker_environment(own, threads=2)
+    environment = build_worker_environment(own, threads=2)
     assert (environment["COLOUR"], environment["MALLOC_TRIM_THRESHOLD_"]) == ("red", "7")
     assert (environment["OMP_NUM_THREADS"], environment["MKL_NUM_THREADS"]) == ("2", "2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastane.agent.environment import worker_environment
+from elastane.agent.environment import build_worker_environment
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 
@@ -32,7 +32,7 @@ def warm(tmp_path):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(lifeline,),
-        env=worker_environment(os.environ, threads=1),
+        env=build_worker_environment(os.environ, threads=1),
         bufsize=0,
     )
     os.close(lifeline)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from elastane.agent.heartbeat import Beats, awaits_data, is_hung, observed
-from elastane.api.heartbeat import SLOT, Phase, offset
+from elastane.agent.hang_detection import HeartbeatFile, is_awaiting_data, is_hung, update_pulse
+from elastane.api.heartbeat_file import SLOT, Phase, compute_slot_offset
 
 
 def pulse(phase, rhythm_s=0.0, now=0.0):
-    return observed(None, 1, phase, rhythm_s, now)
+    return update_pulse(None, 1, phase, rhythm_s, now)
 
 
 def test_a_quick_worker_is_hung_after_two_seconds() -> None:
@@ -35,9 +35,9 @@ def test_where_it_does_not_compute_patience_is_long(phase, patient_s, hung_s) ->
 
 
 def test_that_a_worker_waits_for_its_data_is_said_long_before_it_counts_as_hung() -> None:
-    assert not awaits_data(pulse(Phase.DATA, 0.01), 4.9)
-    assert awaits_data(pulse(Phase.DATA, 0.01), 5.1)
-    assert not awaits_data(pulse(Phase.COMPUTE, 10.0), 5.1)
+    assert not is_awaiting_data(pulse(Phase.DATA, 0.01), 4.9)
+    assert is_awaiting_data(pulse(Phase.DATA, 0.01), 5.1)
+    assert not is_awaiting_data(pulse(Phase.COMPUTE, 10.0), 5.1)
 
 
 def test_a_finished_worker_owes_nothing() -> None:
@@ -45,19 +45,19 @@ def test_a_finished_worker_owes_nothing() -> None:
 
 
 def test_any_change_is_progress() -> None:
-    moved = observed(pulse(Phase.STEP, 0.1), 2, Phase.STEP, 0.1, 0.9)
+    moved = update_pulse(pulse(Phase.STEP, 0.1), 2, Phase.STEP, 0.1, 0.9)
     assert not is_hung(moved, 2.8)
-    assert is_hung(observed(moved, 2, Phase.STEP, 0.1, 1.8), 3.0)
+    assert is_hung(update_pulse(moved, 2, Phase.STEP, 0.1, 1.8), 3.0)
 
 
 def test_silence_while_the_agent_itself_was_held_up_proves_nothing() -> None:
-    assert not is_hung(observed(pulse(Phase.STEP, 0.1), 1, Phase.STEP, 0.1, 500.0), 500.0)
+    assert not is_hung(update_pulse(pulse(Phase.STEP, 0.1), 1, Phase.STEP, 0.1, 500.0), 500.0)
 
 
 def test_the_file_holds_a_slot_per_worker(tmp_path) -> None:
-    beats = Beats(tmp_path / "beats")
+    beats = HeartbeatFile(tmp_path / "beats")
     with (tmp_path / "beats").open("r+b") as file:
-        file.seek(offset(3))
+        file.seek(compute_slot_offset(3))
         file.write(SLOT.pack(41, Phase.STEP, 0.1))
     assert beats.read(3) == (41, Phase.STEP, 0.1)
     assert beats.read(2) == (0, Phase.STARTING, 0.0)

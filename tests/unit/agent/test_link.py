@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from websockets.asyncio.server import serve
 
-from elastane.agent import link as link_module
-from elastane.agent.link import Link
+from elastane.agent import control_link as link_module
+from elastane.agent.control_link import ControlLink
 from elastane.api.control import AgentReport, AskStatus, RunOver, SetTarget, encode
-from elastane.api.endpoint import Endpoint
+from elastane.api.endpoint import CoordinatorEndpoint
 from elastane.api.errors import RunFailed
 from elastane.api.rundir import RunDir
 from elastane.client import channel
@@ -47,7 +47,7 @@ def test_the_agent_connects_again_when_it_does_not_understand(garbage, monkeypat
     async def story():
         async with serve(coordinator, "127.0.0.1", 0) as server:
             address = server.sockets[0].getsockname()[:2]
-            link = Link(
+            link = ControlLink(
                 address,
                 "secret",
                 lambda: AgentReport(pid=1, target=1, term=1),
@@ -83,7 +83,7 @@ def babbled(tmp_path, monkeypatch):
         async def both():
             async with serve(coordinator, "127.0.0.1", 0) as server:
                 host, port = server.sockets[0].getsockname()[:2]
-                run_dir.endpoint.write_bytes(msgspec.json.encode(Endpoint(host, port)))
+                run_dir.endpoint.write_bytes(msgspec.json.encode(CoordinatorEndpoint(host, port)))
                 run_dir.secret.write_text("secret")
                 await story(run_dir)
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from elastane.agent import identity
-from elastane.agent.presence import anyone_present, be_present, those_present
+from elastane.agent import process_identity
+from elastane.agent.presence import hold_presence, is_any_process_present, list_present_processes
 from elastane.api.rundir import RunDir
 
 
@@ -18,49 +18,49 @@ def run_dir(tmp_path) -> RunDir:
 
 
 def test_nobody_is_present_where_nobody_has_been(run_dir) -> None:
-    assert not anyone_present(run_dir)
-    assert those_present(run_dir) == ()
+    assert not is_any_process_present(run_dir)
+    assert list_present_processes(run_dir) == ()
 
 
 def test_who_inherits_the_descriptor_is_present_when_the_first_has_gone(run_dir) -> None:
-    descriptor = be_present(run_dir)
+    descriptor = hold_presence(run_dir)
     try:
         with subprocess.Popen(
             [sys.executable, "-S", "-c", "input()"], stdin=-1, pass_fds=(descriptor,)
         ) as heir:
             os.close(descriptor)
             descriptor = -1
-            assert anyone_present(run_dir)
-            assert those_present(run_dir) == (heir.pid,)
+            assert is_any_process_present(run_dir)
+            assert list_present_processes(run_dir) == (heir.pid,)
             heir.kill()
     finally:
         if descriptor >= 0:
             os.close(descriptor)
-    assert not anyone_present(run_dir)
+    assert not is_any_process_present(run_dir)
 
 
 def test_several_are_present_at_once(run_dir) -> None:
-    first, second = be_present(run_dir), be_present(run_dir)
+    first, second = hold_presence(run_dir), hold_presence(run_dir)
     os.close(first)
-    assert anyone_present(run_dir)
+    assert is_any_process_present(run_dir)
     os.close(second)
-    assert not anyone_present(run_dir)
+    assert not is_any_process_present(run_dir)
 
 
 def test_a_process_is_known_by_its_number_and_its_start() -> None:
-    start = identity.started(os.getpid())
+    start = process_identity.read_start_time(os.getpid())
     assert start is not None
-    descriptor = identity.open_process(os.getpid(), start)
+    descriptor = process_identity.open_process(os.getpid(), start)
     assert descriptor is not None
     os.close(descriptor)
-    assert identity.open_process(os.getpid(), start + 1) is None
+    assert process_identity.open_process(os.getpid(), start + 1) is None
 
 
 def test_a_process_that_has_ended_is_nobody_even_before_it_is_waited_for() -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=-1) as process:
-        start = identity.started(process.pid)
+        start = process_identity.read_start_time(process.pid)
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert identity.started(process.pid) is None
-        assert identity.open_process(process.pid, start) is None
-    assert identity.started(process.pid) is None
+        assert process_identity.read_start_time(process.pid) is None
+        assert process_identity.open_process(process.pid, start) is None
+    assert process_identity.read_start_time(process.pid) is None

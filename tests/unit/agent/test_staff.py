@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from elastane.agent.restarts import Deaths
-from elastane.agent.staff import Staff, ended, hired, started, still_asked
+from elastane.agent.worker_set import (
+    WorkerSet,
+    keep_missing_requests,
+    record_exit,
+    record_start,
+    request_missing,
+)
 from elastane.api.control import WorkerExit
 
 
@@ -12,35 +18,35 @@ def exit_of(worker: int, code: int = -9) -> WorkerExit:
 
 
 def test_the_missing_are_hired_once() -> None:
-    staff, numbers = hired(Staff(target=2))
+    staff, numbers = request_missing(WorkerSet(target=2))
     assert numbers == (0, 1)
-    assert hired(staff)[1] == ()
+    assert request_missing(staff)[1] == ()
 
 
 def test_the_dead_are_replaced_under_new_numbers() -> None:
-    staff, _ = hired(Staff(target=2))
-    staff = started(started(staff, 0, 100), 1, 101)
-    staff, numbers = hired(ended(staff, exit_of(0)))
+    staff, _ = request_missing(WorkerSet(target=2))
+    staff = record_start(record_start(staff, 0, 100), 1, 101)
+    staff, numbers = request_missing(record_exit(staff, exit_of(0)))
     assert numbers == (2,)
     assert dict(staff.living) == {1: 101}
 
 
 def test_of_those_who_have_not_started_only_the_missing_are_asked_for_again() -> None:
-    staff, _ = hired(Staff(target=3))
-    staff = started(staff, 0, 100)
-    assert still_asked(staff).asked == (1, 2)
-    assert still_asked(replace(staff, target=2)).asked == (1,)
-    assert still_asked(replace(staff, target=0)).asked == ()
+    staff, _ = request_missing(WorkerSet(target=3))
+    staff = record_start(staff, 0, 100)
+    assert keep_missing_requests(staff).asked == (1, 2)
+    assert keep_missing_requests(replace(staff, target=2)).asked == (1,)
+    assert keep_missing_requests(replace(staff, target=0)).asked == ()
 
 
 def test_a_surplus_is_left_to_the_coordinator() -> None:
-    staff = Staff(target=1, following=2, living={0: 100, 1: 101})
-    assert hired(staff)[1] == ()
+    staff = WorkerSet(target=1, following=2, living={0: 100, 1: 101})
+    assert request_missing(staff)[1] == ()
 
 
 def test_an_end_is_told_once() -> None:
-    staff = ended(Staff(target=1, living={0: 100}), exit_of(0))
-    assert ended(staff, exit_of(0, code=0)) == staff
+    staff = record_exit(WorkerSet(target=1, living={0: 100}), exit_of(0))
+    assert record_exit(staff, exit_of(0, code=0)) == staff
 
 
 def test_only_deaths_close_together_are_too_many() -> None:

@@ -2,13 +2,13 @@
 
 import resource
 
-from elastane.api.admission import REPORT_EVERY_S, AdmissionRules, Refusals, Unproven
+from elastane.api.unproven_connections import REPORT_EVERY_S, AdmissionRules, RefusalLog, UnprovenConnections
 
 RULES = AdmissionRules(most=3, deadline_s=10, least_s=1, descriptor_ceiling=100)
 
 
-def three() -> Unproven[str]:
-    unproven: Unproven[str] = Unproven(RULES)
+def three() -> UnprovenConnections[str]:
+    unproven: UnprovenConnections[str] = UnprovenConnections(RULES)
     for moment, name in enumerate("abc"):
         assert unproven.add(name, float(moment), descriptor=5) is None
     return unproven
@@ -21,7 +21,7 @@ def test_the_oldest_goes_when_there_are_too_many() -> None:
 
 
 def test_the_oldest_goes_when_descriptors_become_few() -> None:
-    unproven: Unproven[str] = Unproven(RULES)
+    unproven: UnprovenConnections[str] = UnprovenConnections(RULES)
     assert unproven.add("a", 0.0, descriptor=100) is None
     assert unproven.add("b", 0.0, descriptor=101) == "a"
 
@@ -55,21 +55,21 @@ def test_strangers_leave_most_descriptors_to_the_process_whatever_the_limit() ->
 
 
 def test_a_million_refusals_are_one_line_a_minute() -> None:
-    refusals = Refusals()
+    refusals = RefusalLog()
     lines = [refusals.count("noise", i / 10_000) for i in range(1_000_000)]
     assert [line is not None for line in lines].count(True) == 2  # 100 seconds
     assert "600000" in [line for line in lines if line][1]
 
 
 def test_a_refusal_cannot_forge_a_line_of_the_log() -> None:
-    line = Refusals().count("bad\nworker 0: all is well\x1b[2J" + "x" * 10_000, REPORT_EVERY_S)
+    line = RefusalLog().count("bad\nworker 0: all is well\x1b[2J" + "x" * 10_000, REPORT_EVERY_S)
     assert line is not None
     assert line.isprintable()
     assert len(line) < 400
 
 
 def test_the_limit_of_descriptors_may_be_unlimited(monkeypatch) -> None:
-    from elastane.api.listener import descriptor_limit  # noqa: PLC0415
+    from elastane.api.patient_listener import read_descriptor_limit  # noqa: PLC0415
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert descriptor_limit() > 1000
+    assert read_descriptor_limit() > 1000

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from elastane.api.cluster import Holding, JobState, Snapshot
 from elastane.api.cluster_checks import LEAST_DIVISOR, LONGEST_S, check_cluster
 from elastane.api.errors import BadInput
-from elastane.api.job_checks import document_of, job_spec, retries_left
+from elastane.api.job_checks import count_retries_left, make_job_document, parse_job_spec
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.explain import explain
 from elastane.scheduler.plan import plan
 
@@ -22,7 +22,7 @@ JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}
 
 
 def test_a_job_is_written_with_the_names_people_know():
-    spec = job_spec(
+    spec = parse_job_spec(
         JOB
         | {
             "priorityClass": "high",
@@ -42,11 +42,11 @@ def test_a_job_is_written_with_the_names_people_know():
     )
     assert spec.elastic_policy.graceful_shutdown_timeout_in_seconds == 600
     assert spec.deadline == datetime(2026, 12, 1, tzinfo=UTC)
-    assert job_spec(document_of(spec)) == spec
+    assert parse_job_spec(make_job_document(spec)) == spec
 
 
 def test_discrete_values_are_limits_by_themselves():
-    spec = job_spec(JOB | {"elasticPolicy": {"replicaDiscreteValues": [2, 4, 8]}})
+    spec = parse_job_spec(JOB | {"elasticPolicy": {"replicaDiscreteValues": [2, 4, 8]}})
     assert spec.elastic_policy.replica_discrete_values == (2, 4, 8)
 
 
@@ -150,19 +150,19 @@ def test_discrete_values_are_limits_by_themselves():
 )
 def test_an_error_names_the_field_and_says_what_to_write(change, field, write):
     with pytest.raises(BadInput) as caught:
-        job_spec(JOB | change)
+        parse_job_spec(JOB | change)
     assert caught.value.what.startswith(field)
     assert write in caught.value.do
 
 
 def test_what_is_missing_is_named():
     with pytest.raises(BadInput, match="team: is missing"):
-        job_spec({"name": "train", "script": "train.py"})
+        parse_job_spec({"name": "train", "script": "train.py"})
 
 
 def test_only_crashes_use_up_retries():
-    spec = job_spec(JOB | {"runPolicy": {"jobMaxRetryCount": 2}})
-    assert [retries_left(spec, crashes) for crashes in (0, 1, 2, 3)] == [2, 1, 0, 0]
+    spec = parse_job_spec(JOB | {"runPolicy": {"jobMaxRetryCount": 2}})
+    assert [count_retries_left(spec, crashes) for crashes in (0, 1, 2, 3)] == [2, 1, 0, 0]
 
 
 POOL = Pool(name="a", device="h100", devices=8)
@@ -234,8 +234,16 @@ def test_settings_that_contradict_each_other_are_refused(cluster, said):
 @pytest.mark.parametrize(
     ("wrong", "said", "write"),
     [
-        (Snapshot(now_s=0, rules=Rules(horizon_s=1e12)), "rules.horizonS: 1e+12 is more than", "or less"),
-        (Snapshot(now_s=0, rules=Rules(cooldown_s=1e12)), "rules.cooldownS: 1e+12 is more than", "or less"),
+        (
+            Snapshot(now_s=0, rules=SchedulingRules(horizon_s=1e12)),
+            "rules.horizonS: 1e+12 is more than",
+            "or less",
+        ),
+        (
+            Snapshot(now_s=0, rules=SchedulingRules(cooldown_s=1e12)),
+            "rules.cooldownS: 1e+12 is more than",
+            "or less",
+        ),
         (
             Snapshot(
                 now_s=0,
@@ -248,7 +256,7 @@ def test_settings_that_contradict_each_other_are_refused(cluster, said):
             "write 2592000 or less",
         ),
         (
-            Snapshot(now_s=0, rules=Rules(fairness_grain=1e-320)),
+            Snapshot(now_s=0, rules=SchedulingRules(fairness_grain=1e-320)),
             "rules.fairnessGrain: 9.99989e-321 is less than",
             "write 1e-06 or more",
         ),
@@ -282,8 +290,8 @@ def test_numbers_that_no_plan_could_reckon_with_are_refused(wrong, said, write):
 
 def test_with_the_most_extreme_numbers_that_are_taken_a_plan_can_be_made_and_told():
     night = Weekly(days=DAYS, start=time(22), end=time(6), zone="Europe/Berlin")
-    rules = Rules(horizon_s=LONGEST_S, cooldown_s=LONGEST_S, fairness_grain=LEAST_DIVISOR)
-    spec = job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
+    rules = SchedulingRules(horizon_s=LONGEST_S, cooldown_s=LONGEST_S, fairness_grain=LEAST_DIVISOR)
+    spec = parse_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
     shrunk = JobState(
         number=1,
         spec=spec,
@@ -320,5 +328,5 @@ def test_settings_that_fit_are_taken():
 
 
 def test_a_policy_in_python_is_the_same_as_in_a_file():
-    spec = job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
+    spec = parse_job_spec(JOB | {"elasticPolicy": {"maxReplicas": 4}})
     assert spec.elastic_policy == ElasticPolicy(max_replicas=4)

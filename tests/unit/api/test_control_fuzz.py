@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from elastane.agent import fork_server
 from elastane.api import control
-from elastane.api.foreign import DEEPEST, Malformed
+from elastane.api.untrusted_data import DEEPEST, Malformed
 
 DECODERS = {
     "to the coordinator": control.decode_to_coordinator,

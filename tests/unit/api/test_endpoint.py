@@ -2,15 +2,15 @@
 
 import pytest
 
-from elastane.api.endpoint import Endpoint, read_endpoint, read_secret
-from elastane.api.foreign import Malformed
+from elastane.api.endpoint import CoordinatorEndpoint, read_endpoint, read_secret
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Malformed
 
 
 def test_an_endpoint_is_an_address(tmp_path) -> None:
     (tmp_path / "endpoint.json").write_text('{"host":"127.0.0.1","port":4000}')
     assert read_endpoint(RunDir(tmp_path)).url == "ws://127.0.0.1:4000"
-    assert Endpoint("::1", 4000).url == "ws://[::1]:4000"
+    assert CoordinatorEndpoint("::1", 4000).url == "ws://[::1]:4000"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.foreign import DEEPEST, Decoder, Malformed, decode_object, read_bytes
+from elastane.api.untrusted_data import DEEPEST, Decoder, Malformed, decode_object, read_bytes
 from tests.hostile import replaced
 
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from elastane.api.listener import listen_patiently
+from elastane.api.patient_listener import make_patient_listener
 
 BACKLOG = 100
 WAIT_S = 20
@@ -38,7 +38,7 @@ def test_a_lack_of_descriptors_is_one_line_and_over_when_they_are_back(no_descri
             served.set()
             writer.close()
 
-        listening = listen_patiently(socket.create_server(("127.0.0.1", 0)))
+        listening = make_patient_listener(socket.create_server(("127.0.0.1", 0)))
         server = await asyncio.start_server(serve, sock=listening, backlog=BACKLOG)
         accepts = itertools.count()
         original = type(listening).accept

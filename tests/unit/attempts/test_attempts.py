@@ -6,8 +6,8 @@ import sys
 import msgspec
 import pytest
 
-from elastane.agent import identity
-from elastane.api.attempts import RETRYABLE, Attempt, Outcome
+from elastane.agent import process_identity
+from elastane.api.attempts import RETRYABLE, Attempt, AttemptOutcome
 from elastane.api.control import RunOver
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
@@ -15,7 +15,7 @@ from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.attempts.__main__ import main
 from elastane.attempts.attempt_file import read_attempt, write_attempt
-from elastane.attempts.run_directory import claimed
+from elastane.attempts.run_directory import claim_run_directory
 from elastane.observability.run_files import decode_event_line, read_lines, read_record
 
 SPEC = RunSpec(name="j", script="/train.py", max_workers=4, checkpoints=CheckpointPolicy())
@@ -52,7 +52,7 @@ def agent(monkeypatch) -> type[PretendAgent]:
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch) -> RunDir:
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
-    with claimed(SPEC, None) as run_dir:
+    with claim_run_directory(SPEC, None) as run_dir:
         return run_dir
 
 
@@ -71,8 +71,12 @@ def live(run_dir, monkeypatch):
 def test_an_attempt_says_who_lives_it_and_how_it_ended(live, agent, run_dir) -> None:
     assert live(1, workers=3) == 0
     attempt = read_attempt(run_dir)
-    assert (attempt.number, attempt.pid, attempt.started) == (1, os.getpid(), identity.started(os.getpid()))
-    assert attempt.outcome == Outcome(code=0, why="all steps are made")
+    assert (attempt.number, attempt.pid, attempt.started) == (
+        1,
+        os.getpid(),
+        process_identity.read_start_time(os.getpid()),
+    )
+    assert attempt.outcome == AttemptOutcome(code=0, why="all steps are made")
     assert [spec.start for spec in agent.specs] == [3]
     assert read_record(run_dir).spec.start == 3
 
@@ -99,9 +103,9 @@ def test_an_attempt_that_has_begun_is_not_lived_again_nor_an_earlier_one(
 
 
 def test_an_attempt_does_not_begin_while_another_process_lives_one(live, agent, run_dir, tmp_path) -> None:
-    from elastane.attempts.run_directory import reclaimed  # noqa: PLC0415 - only here
+    from elastane.attempts.run_directory import reclaim_run_directory  # noqa: PLC0415 - only here
 
-    with reclaimed(run_dir):
+    with reclaim_run_directory(run_dir):
         assert live(1) == 0
     assert agent.specs == []
     assert read_attempt(run_dir) is None

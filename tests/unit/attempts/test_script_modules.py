@@ -8,7 +8,7 @@ import pytest
 
 import elastane
 from elastane.api.errors import BadInput
-from elastane.attempts.script_modules import file_of, root_of
+from elastane.attempts.script_modules import find_module_file, find_package_root
 
 FILES = ("alone.py", "pkg/__init__.py", "pkg/__main__.py", "pkg/sub/train.py", "both.py", "both/__init__.py")
 FILES += ("both/__main__.py", "folder/__main__.py", "folder.py", "json/tool.py", "bare/__init__.py")
@@ -40,10 +40,10 @@ def test_it_is_the_file_that_python_runs(folder, module, root):
     ran = subprocess.run(
         [sys.executable, "-m", module], cwd=folder, capture_output=True, text=True, check=False, input="1"
     )
-    found = file_of(module, folder)
+    found = find_module_file(module, folder)
     if root is not None:
         assert str(found) == ran.stdout.strip(), ran.stderr
-        assert root_of(module, found) == folder
+        assert find_package_root(module, found) == folder
     else:
         # A folder without __init__.py hides no package that is installed.
         assert ran.stdout.strip() == "1"
@@ -52,7 +52,10 @@ def test_it_is_the_file_that_python_runs(folder, module, root):
 
 
 def test_what_is_installed_is_found_from_anywhere():
-    assert file_of("elastane.attempts", None) == Path(elastane.__file__).parent / "attempts" / "__main__.py"
+    assert (
+        find_module_file("elastane.attempts", None)
+        == Path(elastane.__file__).parent / "attempts" / "__main__.py"
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,5 +72,5 @@ def test_what_is_installed_is_found_from_anywhere():
 )
 def test_what_cannot_be_run_is_refused_in_words(folder, module, said):
     with pytest.raises(BadInput, match=said) as refused:
-        file_of(module, folder)
+        find_module_file(module, folder)
     assert refused.value.do

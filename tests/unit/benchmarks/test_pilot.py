@@ -7,8 +7,8 @@ from pilot.figures import back_and_forth, most_beyond, sizes_of
 from pilot.recorded import Look
 from pilot.scenario import Scenario, capacity_of, device_s, fixed, read_scenario
 
+from elastane.api.document_parser import parse_document
 from elastane.api.errors import BadInput
-from elastane.api.reading import read
 from elastane.controller.declared import check
 from elastane.controller.submission import check as check_job
 
@@ -25,7 +25,7 @@ def scenario(**changes):
         "cluster": {},
         "jobs": [],
     }
-    return read(written | changes, Scenario, "scenario")
+    return parse_document(written | changes, Scenario, "scenario")
 
 
 def looks(job, *sizes):

@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from elastane.agent import identity
+from elastane.agent import process_identity
 from elastane.api.config import Change, Config, Trigger
 from elastane.api.errors import BadInput
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.cli.documents import read_yaml
 from elastane.cli.main import app
 from elastane.cli.operators.calendar import (
@@ -165,7 +165,7 @@ configs = st.builds(
             Trigger, name=names, metric=words, above=st.none() | floats, pool=names, limit=st.integers()
         )
     ),
-    rules=st.none() | st.builds(Rules, cooldown_s=floats),
+    rules=st.none() | st.builds(SchedulingRules, cooldown_s=floats),
 )
 
 
@@ -249,7 +249,11 @@ def test_changes_are_told_by_field():
 def test_up_beside_a_controller_of_this_home_says_that_it_runs_and_where(tmp_path, monkeypatch):
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     own = os.getpid()
-    save_running(StartedController(url="http://127.0.0.1:7425", pid=own, started=identity.started(own) or 0))
+    save_running(
+        StartedController(
+            url="http://127.0.0.1:7425", pid=own, started=process_identity.read_start_time(own) or 0
+        )
+    )
     answer = CliRunner().invoke(app, ["up", "--detach"])
     assert answer.exit_code == 2
     assert "a controller already runs here (http://127.0.0.1:7425" in answer.stderr

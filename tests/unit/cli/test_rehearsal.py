@@ -7,7 +7,7 @@ import pytest
 
 from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
 from elastane.api.records import Digest
-from elastane.api.rehearsal import Rehearsed
+from elastane.api.rehearsal import RestoreRehearsal
 from elastane.api.spec import CheckpointPolicy
 from elastane.observability.run_files import read_record
 from elastane.storage.catalog import Catalog
@@ -39,7 +39,7 @@ def rehearsing(tmp_path, monkeypatch):
     """A module in the rehearsing process's place: notes its arguments, finds this digest."""
 
     def install(digest=DIGEST):
-        found = Rehearsed(workers=3, bytes=2_000_000, seconds=0.5, digest=digest)
+        found = RestoreRehearsal(workers=3, bytes=2_000_000, seconds=0.5, digest=digest)
         notes = tmp_path / "notes"
         lines = [
             "import sys",

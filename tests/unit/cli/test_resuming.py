@@ -10,7 +10,7 @@ from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
 from elastane.api.errors import BadInput, Damaged, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
-from elastane.attempts.resumption import newest_good, resume
+from elastane.attempts.resumption import find_newest_valid, prepare_resumption
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_lines, read_record
 from elastane.storage.catalog import Catalog
 from elastane.storage.local import LocalStorage
@@ -69,8 +69,8 @@ class Died:
     def write_events(self, events):
         self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
-    def resume(self, **options):
-        return resume(self.run_dir, self.record.spec, self.said.append, **options)
+    def prepare_resumption(self, **options):
+        return prepare_resumption(self.run_dir, self.record.spec, self.said.append, **options)
 
     @property
     def steps(self):
@@ -138,7 +138,7 @@ def test_torn_lines_are_not_counted(died):
 def test_the_pins_stay_but_for_the_copies(died):
     spec = msgspec.structs.replace(died.record.spec, copies=2)
     pinned = died.record.pinned
-    record = resume(died.run_dir, spec, died.said.append)
+    record = prepare_resumption(died.run_dir, spec, died.said.append)
     assert record.pinned == msgspec.structs.replace(pinned, copies=2)
 
 
@@ -163,7 +163,7 @@ def test_one_past_the_end_of_the_ledger_is_passed_over(died):
 
 def test_any_checkpoint_will_do_for_whoever_does_not_resume(died):
     publish(died.catalog, 9)
-    assert newest_good(died.run_dir, died.record.spec, died.said.append).step == 9
+    assert find_newest_valid(died.run_dir, died.record.spec, died.said.append).step == 9
 
 
 # -- refused, and nothing changed ----------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def test_a_run_that_loses_everything_again_and_again_is_given_up(
         resumed = Resumed(checkpoint=f"step-{step:08d}", step=step, times=1, first_worker=1, first_term=2)
         return msgspec.structs.replace(record, resumed=resumed)
 
-    monkeypatch.setattr("elastane.attempts.supervision.resume", resume)
+    monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", resume)
     result = elastane("run", script)
     assert result.exit_code == 1
     assert attempts == ["every copy of the state died"] * (3 + MOST_FUTILE_ATTEMPTS)
@@ -231,7 +231,7 @@ def test_a_run_that_loses_everything_goes_on_with_as_many_workers_as_it_was_to_h
         wanted.append(spec.start)
         raise BadInput("there is no checkpoint")
 
-    monkeypatch.setattr("elastane.attempts.supervision.resume", resume)
+    monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", resume)
     assert elastane("run", "--start", "4", "--workers", "1:8", script).exit_code == 1
     assert wanted == [2]
 
@@ -242,7 +242,7 @@ def test_a_run_with_no_way_back_says_why(agent, elastane, script, monkeypatch) -
     def no_attempt(*_: object, **__: object) -> RunRecord:
         raise BadInput("there is no checkpoint")
 
-    monkeypatch.setattr("elastane.attempts.supervision.resume", no_attempt)
+    monkeypatch.setattr("elastane.attempts.supervision.prepare_resumption", no_attempt)
     result = elastane("run", script)
     assert result.exit_code == 1
     assert "no way back: there is no checkpoint" in result.stdout

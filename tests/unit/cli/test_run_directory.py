@@ -10,7 +10,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord, RunSpec
 from elastane.attempts import run_directory
-from elastane.attempts.run_directory import check_name_is_free, claimed
+from elastane.attempts.run_directory import check_name_is_free, claim_run_directory
 from elastane.cli.run_names import list_runs
 from elastane.observability.run_files import is_live
 
@@ -18,7 +18,7 @@ SPEC = RunSpec(name="trial", script="train.py")
 
 
 def test_a_claimed_directory_has_all_a_run_needs_and_lives(home) -> None:
-    with claimed(SPEC, None) as run_dir:
+    with claim_run_directory(SPEC, None) as run_dir:
         assert run_dir.root == home / "runs" / "trial"
         assert msgspec.json.decode(run_dir.run.read_bytes(), type=RunRecord).spec == SPEC
         assert run_dir.secret.stat().st_mode & 0o777 == 0o600
@@ -32,13 +32,13 @@ def test_no_two_secrets_are_the_same(home, tmp_path) -> None:
     secrets = set()
     for name in "ab":
         spec = msgspec.structs.replace(SPEC, name=name)
-        with claimed(spec, None) as run_dir:
+        with claim_run_directory(spec, None) as run_dir:
             secrets.add(run_dir.secret.read_text())
     assert len(secrets) == 2
 
 
 def test_a_run_elsewhere_is_known_by_name(home, tmp_path) -> None:
-    with claimed(SPEC, tmp_path / "elsewhere") as run_dir:
+    with claim_run_directory(SPEC, tmp_path / "elsewhere") as run_dir:
         assert run_dir.root == tmp_path / "elsewhere"
     assert list_runs() == [RunDir(tmp_path / "elsewhere")]
 
@@ -46,21 +46,21 @@ def test_a_run_elsewhere_is_known_by_name(home, tmp_path) -> None:
 def test_a_name_whose_run_was_removed_is_free_again(home, tmp_path) -> None:
     (home / "runs").mkdir(parents=True)
     (home / "runs" / "trial").symlink_to(tmp_path / "removed")
-    with claimed(SPEC, tmp_path / "new"):
+    with claim_run_directory(SPEC, tmp_path / "new"):
         assert (home / "runs" / "trial").resolve() == tmp_path / "new"
 
 
 def test_a_name_that_leads_elsewhere_is_taken(home, tmp_path) -> None:
-    with claimed(SPEC, None):
+    with claim_run_directory(SPEC, None):
         pass
     with pytest.raises(BadInput, match="already leads to the run"):
         check_name_is_free("trial", tmp_path / "other")
 
 
 def test_another_run_is_never_overwritten(home) -> None:
-    with claimed(SPEC, None) as run_dir:
+    with claim_run_directory(SPEC, None) as run_dir:
         before = run_dir.run.read_bytes()
-    with pytest.raises(BadInput, match="already holds a run"), claimed(SPEC, None):
+    with pytest.raises(BadInput, match="already holds a run"), claim_run_directory(SPEC, None):
         pass
     assert run_dir.run.read_bytes() == before
 
@@ -69,12 +69,12 @@ def test_a_directory_in_use_is_refused(home, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run_directory, "PATIENCE_S", 0.0)
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(BadInput, match="is in use"), claimed(SPEC, tmp_path):
+        with pytest.raises(BadInput, match="is in use"), claim_run_directory(SPEC, tmp_path):
             pass
 
 
 def test_a_directory_that_cannot_be_made_is_refused(home, script) -> None:
-    with pytest.raises(BadInput, match="Not a directory"), claimed(SPEC, script / "below"):
+    with pytest.raises(BadInput, match="Not a directory"), claim_run_directory(SPEC, script / "below"):
         pass
 
 
@@ -83,7 +83,7 @@ def test_a_full_disk_is_refused_and_leaves_no_half_a_run(home, tmp_path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(BadInput, match="No space left"), claimed(SPEC, tmp_path / "full"):
+    with pytest.raises(BadInput, match="No space left"), claim_run_directory(SPEC, tmp_path / "full"):
         pass
     assert not RunDir(tmp_path / "full").run.exists()
     assert not list((tmp_path / "full").glob("*.partial"))

@@ -17,8 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from elastane.api.controller_start import ControllerReady
 from elastane.api.errors import BadInput
-from elastane.api.serving import Ready
 from elastane.client.cluster import Cluster, ControllerUnreachable
 from elastane.client.context import connect, read_context, read_running
 from elastane.client.controller_lock import find_lock_holder
@@ -44,10 +44,10 @@ def cleaned(home: Path) -> Iterator[None]:
         subprocess.run([*ELASTANE, "down"], capture_output=True, check=False, timeout=WAIT_S)
 
 
-def up(*args: str) -> Ready:
+def up(*args: str) -> ControllerReady:
     started = elastane("up", "--detach", "--json", "--listen=127.0.0.1:0", *args)
     assert started.returncode == 0, started.stderr
-    return msgspec.json.decode(started.stdout, type=Ready)
+    return msgspec.json.decode(started.stdout, type=ControllerReady)
 
 
 def test_up_tells_where_it_listens_and_keeps_the_token_for_the_other_commands(home):
@@ -130,7 +130,7 @@ def test_after_down_the_same_port_can_be_had_again_and_the_token_still_counts(ho
     assert "jobs go on" in down.stdout + down.stderr
     again = elastane("up", "--detach", "--json", f"--listen=127.0.0.1:{port}")
     assert again.returncode == 0, again.stderr
-    assert msgspec.json.decode(again.stdout, type=Ready).token == ""
+    assert msgspec.json.decode(again.stdout, type=ControllerReady).token == ""
     with connect() as cluster:
         assert cluster.version().elastane
 
@@ -163,7 +163,7 @@ def test_up_in_a_terminal_ends_its_controller_with_ctrl_c(home):
         line = terminal.stdout.readline()
         assert line, "it ended"
         ready += line
-    pid = msgspec.json.decode(ready, type=Ready).pid
+    pid = msgspec.json.decode(ready, type=ControllerReady).pid
     os.killpg(terminal.pid, signal.SIGINT)
     terminal.communicate(timeout=WAIT_S)
     ended = os.path.exists

@@ -1,7 +1,7 @@
 """On which terms devices are used."""
 
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
-from elastane.api.jobs import JobSpec, Resources
+from elastane.api.jobs import JobSpec, WorkerResources
 from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.usage import Use
@@ -16,7 +16,7 @@ TEAMS = (Team(name="t", quotas=(Quota(pool="owned", nominal_quota=4),)),)
 
 def state(number: int, team: str = "t", devices: int = 1, **pools: int) -> JobState:
     spec = JobSpec(
-        name=f"job-{number}", script="x.py", team=team, resources_per_worker=Resources(devices=devices)
+        name=f"job-{number}", script="x.py", team=team, resources_per_worker=WorkerResources(devices=devices)
     )
     holds = tuple(Holding(pool=pool, workers=workers) for pool, workers in pools.items())
     return JobState(number=number, spec=spec, submitted_s=0.0, holds=holds)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from elastane.api.attempts import Outcome
+from elastane.api.attempts import AttemptOutcome
 from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.observations import Observation
@@ -159,7 +159,7 @@ def test_the_workers_of_the_next_attempt_are_expected_from_when_it_may_begin() -
     """However often attempts have ended before anybody arrived."""
     expecting = msgspec.structs.replace(JOB.observed, held={}, starting_since_s=4.0)
     job = msgspec.structs.replace(JOB, observed=expecting, attempts=1)
-    crashed = Observation(job="j", attempt=2, outcome=Outcome(code=255))
+    crashed = Observation(job="j", attempt=2, outcome=AttemptOutcome(code=255))
     found = after(crashed, job)
     assert found.retry_at_s > 10.0
     assert missing_since(found) == (found.retry_at_s, None)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from elastane.api.attempts import Outcome
+from elastane.api.attempts import AttemptOutcome
 from elastane.api.jobs import ElasticPolicy, JobSpec, RunPolicy
 from elastane.api.observations import Observation
 from elastane.controller.course import Course, Ended
@@ -21,7 +21,7 @@ COURSE = Course(job="j", spec=SPEC, granted=2)
 
 
 def ended(attempt: int, code: int, **words: str) -> Observation:
-    return Observation(job="j", attempt=attempt, outcome=Outcome(code=code, **words))
+    return Observation(job="j", attempt=attempt, outcome=AttemptOutcome(code=code, **words))
 
 
 def living(attempt: int, workers: int | None, target: int | None) -> Observation:

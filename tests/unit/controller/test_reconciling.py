@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from elastane.api.observations import Observation
-from elastane.api.orders import Evict, Kill, Resize, Settle, Start, Stop
+from elastane.api.orders import EvictWorkers, KillAttempt, ResizeJob, SettleJob, StartAttempt, StopAttempt
 from elastane.controller.course import Course, Ended
 from elastane.controller.reconciling import HOPELESS_S, LINGER_S, due
 from tests.courses import granting
@@ -17,7 +17,7 @@ NOT_THERE = Observation(job="j", attempt=3)
 
 
 def test_a_granted_job_that_is_not_there_is_started_with_the_number_of_its_next_attempt() -> None:
-    assert due(COURSE, NOT_THERE, 5.0) == Start(job="j", attempt=4, workers=2, spec=SPEC)
+    assert due(COURSE, NOT_THERE, 5.0) == StartAttempt(job="j", attempt=4, workers=2, spec=SPEC)
 
 
 def test_no_attempt_begins_before_its_time() -> None:
@@ -30,21 +30,21 @@ def test_a_job_without_a_grant_is_left_alone() -> None:
 
 @pytest.mark.parametrize(("target", "order"), [(2, None), (None, None), (3, 2), (1, 2)])
 def test_a_living_job_is_resized_when_it_aims_at_another_number(target, order) -> None:
-    expected = None if order is None else Resize(job="j", attempt=4, workers=order, limits=LIMITS)
+    expected = None if order is None else ResizeJob(job="j", attempt=4, workers=order, limits=LIMITS)
     assert due(COURSE, living(4, 2, target), 5.0) == expected
 
 
 def test_a_job_without_a_grant_is_stopped_and_after_its_grace_killed() -> None:
     course = granting(COURSE, 0, 100.0)
-    assert due(course, living(4, 2, 2), 101.0) == Stop(job="j", attempt=4)
-    assert due(course, living(4, 2, 2), 160.0) == Kill(job="j", attempt=4)
+    assert due(course, living(4, 2, 2), 101.0) == StopAttempt(job="j", attempt=4)
+    assert due(course, living(4, 2, 2), 160.0) == KillAttempt(job="j", attempt=4)
 
 
 def test_workers_that_have_not_left_in_time_are_evicted() -> None:
     course = granting(msgspec.structs.replace(COURSE, granted=3), 2, 100.0)
-    assert due(course, living(4, 3, 3), 161.0) == Resize(job="j", attempt=4, workers=2, limits=LIMITS)
+    assert due(course, living(4, 3, 3), 161.0) == ResizeJob(job="j", attempt=4, workers=2, limits=LIMITS)
     assert due(course, living(4, 3, 2), 159.0) is None
-    assert due(course, living(4, 3, 2), 160.0) == Evict(job="j", attempt=4)
+    assert due(course, living(4, 3, 2), 160.0) == EvictWorkers(job="j", attempt=4)
     assert due(course, living(4, 2, 2), 161.0) is None
 
 
@@ -59,29 +59,29 @@ def test_an_attempt_that_keeps_what_it_should_have_given_back_long_ago_is_killed
     hopeless_s = course.gone_by_s + HOPELESS_S
     for seen in (living(4, 3, 2), living(4, None, None)):
         beyond = msgspec.structs.replace(course, beyond_since_s=101.0)
-        assert not isinstance(due(beyond, seen, hopeless_s - 1), Kill)
-        assert due(beyond, seen, hopeless_s) == Kill(job="j", attempt=4)
+        assert not isinstance(due(beyond, seen, hopeless_s - 1), KillAttempt)
+        assert due(beyond, seen, hopeless_s) == KillAttempt(job="j", attempt=4)
         # A worker too many for a moment, long after some shrink: one whose successor has come already.
         lately = msgspec.structs.replace(course, beyond_since_s=hopeless_s)
-        assert not isinstance(due(lately, seen, hopeless_s + 1), Kill)
+        assert not isinstance(due(lately, seen, hopeless_s + 1), KillAttempt)
     # It may never have heard of it.
-    assert due(beyond, living(4, 3, 3), hopeless_s) == Resize(job="j", attempt=4, workers=2, limits=LIMITS)
+    assert due(beyond, living(4, 3, 3), hopeless_s) == ResizeJob(job="j", attempt=4, workers=2, limits=LIMITS)
     ending = msgspec.structs.replace(living(4, 3, 2), fixed=True)
-    assert not isinstance(due(beyond, ending, hopeless_s), Kill)
+    assert not isinstance(due(beyond, ending, hopeless_s), KillAttempt)
 
 
 def test_an_attempt_that_begins_after_it_was_judged_is_as_good_as_any() -> None:
     assert due(COURSE, living(3, 2, 2), 5.0) is None
-    assert due(COURSE, living(3, 1, 1), 5.0) == Resize(job="j", attempt=3, workers=2, limits=LIMITS)
+    assert due(COURSE, living(3, 1, 1), 5.0) == ResizeJob(job="j", attempt=3, workers=2, limits=LIMITS)
 
 
 def test_processes_without_an_agent_are_given_some_time_to_begin_or_to_end() -> None:
     seen = Observation(job="j", attempt=3, present=True, lingering_s=LINGER_S / 2)
     assert due(COURSE, seen, 5.0) is None
     seen = msgspec.structs.replace(seen, lingering_s=LINGER_S * 2)
-    assert due(COURSE, seen, 5.0) == Kill(job="j", attempt=3)
+    assert due(COURSE, seen, 5.0) == KillAttempt(job="j", attempt=3)
 
 
 def test_a_job_that_is_over_and_gone_is_settled() -> None:
     course = msgspec.structs.replace(COURSE, ended=Ended("finished"))
-    assert due(course, NOT_THERE, 5.0) == Settle(job="j")
+    assert due(course, NOT_THERE, 5.0) == SettleJob(job="j")

@@ -14,7 +14,7 @@ from elastane.api.control import (
     ProcessInfo,
     Propose,
     StepReport,
-    Steps,
+    StepReports,
     WorkerExit,
     WorkerReport,
 )
@@ -140,7 +140,7 @@ class Stage:
     ) -> None:
         for worker in workers:
             report = StepReport(worker=worker, line=a_line(step, **line), step_s=seconds, healthy=healthy)
-            self.hear(Steps(worker=worker, reports=(report,)))
+            self.hear(StepReports(worker=worker, reports=(report,)))
 
     def ask(self, question: Ask) -> Answer:
         self.asked += 1

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from elastane.api.control import AskStatus, decode_answer, encode
-from elastane.api.endpoint import bearer
+from elastane.api.endpoint import build_bearer_header
 from elastane.coordinator import authentication, connections
 
 from .test_server import SECRET, WAIT_S, Served, served
@@ -201,7 +201,7 @@ def test_a_connection_with_the_secret_that_never_says_anything_is_closed(monkeyp
         )
         async with serving as server, asyncio.timeout(WAIT_S):
             host, port = server.sockets[0].getsockname()
-            headers = bearer(SECRET)
+            headers = build_bearer_header(SECRET)
             async with async_connect(f"ws://{host}:{port}", additional_headers=headers, proxy=None) as silent:
                 await silent.wait_closed()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from elastane.api.control import CANNOT_GO_ON, Kill, PeerLost, RunOver, WorkerExit, WorkerFailed
+from elastane.api.control import CANNOT_GO_ON, KillWorker, PeerLost, RunOver, WorkerExit, WorkerFailed
 from elastane.coordinator.deaths import LAST_WORD_S, describe_exit
 from elastane.coordinator.decide import LISTEN_S
 
@@ -24,7 +24,7 @@ def test_survivors_regroup_at_a_peers_word_and_the_agents_word_is_written_down(t
     first_news = stage.now
     stage.hear(lost(0, 1))
     assert stage.newest.workers == (0, 2)
-    assert stage.told(Kill) == [Kill(worker=1)]
+    assert stage.told(KillWorker) == [KillWorker(worker=1)]
     assert deaths(stage) == []
     stage.wait(0.02)
     stage.exit(1)
@@ -101,7 +101,7 @@ def test_a_death_on_record_is_not_recorded_again_at_the_word_of_a_peer(training)
     heir.hear(lost(0, 1))
     heir.wait(LISTEN_S)
     heir.wait(LAST_WORD_S)
-    assert heir.told(Kill) == [Kill(worker=1)]
+    assert heir.told(KillWorker) == [KillWorker(worker=1)]
     assert deaths(heir) == []
 
 

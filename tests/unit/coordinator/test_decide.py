@@ -5,21 +5,21 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.control import (
     AskDrain,
     AskEvict,
     AskResize,
     AskStatus,
     AskStop,
-    Happened,
-    Kill,
+    KillWorker,
     ModelWritten,
     PeerLost,
     Propose,
     RunOver,
     SetTarget,
-    Stop,
+    StopTraining,
+    WorkerEvent,
     WorkerExit,
     WorkerFailed,
     WriteModel,
@@ -35,7 +35,7 @@ def lost(worker: int, peer: int, generation: int) -> PeerLost:
 
 
 def evicted(stage) -> list[int]:
-    return [kill.worker for kill in stage.told(Kill)]
+    return [kill.worker for kill in stage.told(KillWorker)]
 
 
 def test_whoever_is_to_leave_and_does_not_is_ended_and_nobody_else(training) -> None:
@@ -44,7 +44,7 @@ def test_whoever_is_to_leave_and_does_not_is_ended_and_nobody_else(training) -> 
     assert stage.newest.workers == (0, 1)
     stage.ask(AskEvict())
     assert evicted(stage) == [2]
-    assert "had not left in time" in stage.told(Kill)[0].why
+    assert "had not left in time" in stage.told(KillWorker)[0].why
 
 
 def test_who_has_left_training_and_lingers_is_ended(training) -> None:
@@ -74,7 +74,7 @@ def test_those_whose_leave_cannot_even_be_planned_are_ended_too(training) -> Non
 def test_nobody_is_ended_while_nobody_is_to_leave(training) -> None:
     stage = training(2)
     stage.ask(AskEvict())
-    assert stage.told(Kill) == []
+    assert stage.told(KillWorker) == []
 
 
 # -- beginning -------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def test_a_drained_worker_leaves_at_a_boundary_and_goes_once_the_others_hold_eve
     assert stage.dismissed() == {1: 0}
     stage.exit(1, 0)
     assert stage.kinds("worker.left", "worker.died", "run.failed") == ["worker.left"]
-    assert stage.told(Kill) == []
+    assert stage.told(KillWorker) == []
 
 
 def test_nobody_who_is_to_leave_waits_for_a_joiner_that_still_receives_its_copy(training) -> None:
@@ -342,7 +342,7 @@ def test_the_first_word_of_a_death_counts_and_the_second_says_nothing_new(traini
     stage = training(3)
     stage.hear(lost(0, 1, generation=1))
     assert stage.newest.workers == (0, 2)
-    assert stage.told(Kill) == [Kill(worker=1)]
+    assert stage.told(KillWorker) == [KillWorker(worker=1)]
     stage.hear(lost(2, 1, generation=1))
     stage.exit(1)
     assert [generation.number for generation in stage.proposals] == [2]
@@ -521,7 +521,7 @@ def test_the_first_member_writes_the_model_and_all_go(training) -> None:
     assert stage.told(WriteModel) == []
     finish(stage, 1)
     assert len(stage.told(WriteModel, 0)) == 1
-    written = {"model.safetensors": Written(7, "ab" * 16)}
+    written = {"model.safetensors": WrittenFile(7, "ab" * 16)}
     stage.hear(ModelWritten(worker=0, files=written))
     assert stage.told(RunOver)[0].code == 0
     assert stage.dismissed() == {0: 0, 1: 0}
@@ -540,9 +540,9 @@ def test_the_next_one_writes_the_model_when_the_first_dies(training) -> None:
 def test_a_stop_reaches_the_members_until_they_have_finished(training) -> None:
     stage = training(2, step=5)
     stage.ask(AskStop())
-    assert stage.told(Stop, 0) == [Stop()]
+    assert stage.told(StopTraining, 0) == [StopTraining()]
     stage.worker(0)
-    assert len(stage.told(Stop, 0)) == 2
+    assert len(stage.told(StopTraining, 0)) == 2
     finish(stage, 0, 1, step=5, stopped=True)
     stage.hear(ModelWritten(worker=0))
     assert stage.told(RunOver)[0].code == 130
@@ -732,10 +732,10 @@ def test_what_a_worker_saw_is_written_once_per_key(training) -> None:
     stage = training(2)
     event = EventLine(time=1.0, kind="evaluation", detail={"accuracy": 0.9})
     for worker in (0, 1):
-        stage.hear(Happened(worker=worker, key="evaluation 5", event=event))
+        stage.hear(WorkerEvent(worker=worker, key="evaluation 5", event=event))
     assert stage.kinds("evaluation") == ["evaluation"]
     heir = stage.successor()
-    heir.hear(Happened(worker=0, key="evaluation 5", event=event))
+    heir.hear(WorkerEvent(worker=0, key="evaluation 5", event=event))
     assert heir.events == []
 
 
@@ -745,10 +745,10 @@ def test_what_everybody_has_said_is_not_remembered_for_ever_and_still_written_on
         stage.step(step, 0, 1)
         for worker in (0, 1):
             line = EventLine(time=1.0, kind="message", step=step)
-            stage.hear(Happened(worker=worker, key=f"print-{step}-1", event=line))
+            stage.hear(WorkerEvent(worker=worker, key=f"print-{step}-1", event=line))
     assert len(stage.kinds("message")) == 54
     assert len(stage.roster.keys) <= 2
-    stage.hear(Happened(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
+    stage.hear(WorkerEvent(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
     assert len(stage.kinds("message")) == 54
 
 
@@ -757,10 +757,10 @@ def test_what_one_has_not_said_yet_is_remembered(training) -> None:
     events = {step: EventLine(time=1.0, kind="message", step=step) for step in range(6, 60)}
     for step, event in events.items():
         stage.step(step, 0)
-        stage.hear(Happened(worker=0, key=f"print-{step}-1", event=event))
+        stage.hear(WorkerEvent(worker=0, key=f"print-{step}-1", event=event))
     for step, event in events.items():
         stage.step(step, 1)
-        stage.hear(Happened(worker=1, key=f"print-{step}-1", event=event))
+        stage.hear(WorkerEvent(worker=1, key=f"print-{step}-1", event=event))
     assert len(stage.kinds("message")) == 54
 
 

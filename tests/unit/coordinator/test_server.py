@@ -17,7 +17,7 @@ from elastane.api.control import (
     ProcessInfo,
     Propose,
     StepReport,
-    Steps,
+    StepReports,
     WorkerReport,
     decode_answer,
     decode_to_worker,
@@ -123,7 +123,7 @@ def test_a_worker_is_called_into_a_generation_and_its_steps_are_on_disk_when_ack
         generation = hear(worker, Propose).generation
         assert generation.workers == (0,)
         report = StepReport(worker=0, line=line(1), step_s=0.1, healthy=False)
-        worker.send(encode(Steps(worker=0, reports=(report,))))
+        worker.send(encode(StepReports(worker=0, reports=(report,))))
         assert hear(worker, Acknowledge) == Acknowledge(step=1)
         assert served.run_dir.ledger.read_bytes().count(b"\n") == 1
 
@@ -134,7 +134,7 @@ def test_a_new_coordinator_on_the_same_port_knows_what_the_old_one_wrote(served,
         worker.send(ready())
         generation = hear(worker, Propose).generation
         report = StepReport(worker=0, line=line(1), step_s=0.1, healthy=False)
-        worker.send(encode(Steps(worker=0, reports=(report,))))
+        worker.send(encode(StepReports(worker=0, reports=(report,))))
         hear(worker, Acknowledge)
     served.kill()
     served.start()
@@ -142,7 +142,7 @@ def test_a_new_coordinator_on_the_same_port_knows_what_the_old_one_wrote(served,
         agent.send(agent_report())
         worker.send(ready(state="member", generation=1, newest=generation, complete=True, step=2))
         again = tuple(StepReport(worker=0, line=line(step), step_s=0.1, healthy=True) for step in (1, 2))
-        worker.send(encode(Steps(worker=0, reports=again)))
+        worker.send(encode(StepReports(worker=0, reports=again)))
         assert hear(worker, Acknowledge) == Acknowledge(step=2)
         terminal.send(encode(AskStatus()))
         answer = decode_answer(terminal.recv(timeout=WAIT_S))

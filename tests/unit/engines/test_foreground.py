@@ -7,9 +7,9 @@ import pytest
 
 from elastane.api.control import Answer, AskResize, ProcessInfo
 from elastane.api.jobs import JobSpec
-from elastane.api.orders import Kill, Resize, Start, Stop
+from elastane.api.orders import KillAttempt, ResizeJob, StartAttempt, StopAttempt
 from elastane.api.rundir import RunDir
-from elastane.engines.foreground import Foreground
+from elastane.engines.foreground import ForegroundEngine
 
 WORKERS = tuple(ProcessInfo(role="worker", pid=100 + worker, worker=worker) for worker in range(2))
 
@@ -27,8 +27,8 @@ class PretendLine:
 
 
 @pytest.fixture
-def engine(tmp_path) -> Foreground:
-    engine = Foreground("trial", RunDir(tmp_path))
+def engine(tmp_path) -> ForegroundEngine:
+    engine = ForegroundEngine("trial", RunDir(tmp_path))
     engine._watched.line = PretendLine()
     return engine
 
@@ -69,24 +69,24 @@ def test_an_earlier_attempt_is_over(engine) -> None:
 
 
 def test_it_resizes_within_the_limits_that_the_controller_knows(engine) -> None:
-    assert told(engine, Resize(job="trial", attempt=1, workers=3, limits=(1, 4))) == {}
+    assert told(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4))) == {}
     # What a human has set meanwhile is the coordinator's to know.
     assert engine._watched.line.asked == [AskResize(workers=3, limits=(1, 4), unless_by_hand=True)]
 
 
 def test_what_the_coordinator_refuses_is_told(engine) -> None:
     engine._watched.line.answer = Answer(ok=False, why="its number of workers was set by hand")
-    refused = told(engine, Resize(job="trial", attempt=1, workers=3, limits=(1, 4)))
+    refused = told(engine, ResizeJob(job="trial", attempt=1, workers=3, limits=(1, 4)))
     assert refused == {"trial": "its number of workers was set by hand"}
 
 
-@pytest.mark.parametrize("order", [Stop(job="trial", attempt=1), Kill(job="trial", attempt=1)])
+@pytest.mark.parametrize("order", [StopAttempt(job="trial", attempt=1), KillAttempt(job="trial", attempt=1)])
 def test_a_controller_never_ends_the_run(engine, order) -> None:
     assert "is stopped there" in told(engine, order)["trial"]
     assert engine._watched.line.asked == []
 
 
 def test_it_has_begun_before_it_is_told_to(engine) -> None:
-    start = Start(job="trial", attempt=1, workers=1, spec=JobSpec(name="trial", team="local"))
+    start = StartAttempt(job="trial", attempt=1, workers=1, spec=JobSpec(name="trial", team="local"))
     assert told(engine, start) == {}
     assert engine._watched.line.asked == []

@@ -11,24 +11,26 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from elastane.agent import identity
-from elastane.agent.presence import anyone_present, be_present
-from elastane.api.attempts import Attempt, Outcome
+from elastane.agent import process_identity
+from elastane.agent.presence import hold_presence, is_any_process_present
+from elastane.api.attempts import Attempt, AttemptOutcome
 from elastane.api.bounds import LARGEST_COUNT
 from elastane.api.control import Answer, ProcessInfo
 from elastane.api.jobs import JobSpec
-from elastane.api.orders import Kill, Start
+from elastane.api.orders import KillAttempt, StartAttempt
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, RunRecord, RunSpec
 from elastane.attempts.attempt_file import read_attempt, write_attempt
-from elastane.engines.local.counted import Counted, counted
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.places import Places
-from elastane.engines.local.watched import Watched
+from elastane.engines.local.engine_directories import EngineDirectories
+from elastane.engines.local.job_watcher import JobWatcher
+from elastane.engines.local.worker_counts import WorkerCounts, count_workers
 from tests.hostile import STAND_INS, damaged, replaced
 
-OVER = Attempt(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
+OVER = Attempt(
+    number=3, pid=1, started=1, began_s=0.0, outcome=AttemptOutcome(code=0, why="all steps are made")
+)
 LINE = LedgerLine(
     step=7,
     generation=1,
@@ -89,7 +91,7 @@ def observed(engine: LocalEngine, *jobs: str):
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("stand_in", STAND_INS)
 def test_whatever_is_in_a_files_place_the_other_job_is_seen(tmp_path, file, stand_in, caplog) -> None:
-    places = Places(tmp_path)
+    places = EngineDirectories(tmp_path)
     bad = written(places.run_dir("bad"))
     written(places.run_dir("good"))
     replaced(getattr(bad, file), stand_in)
@@ -107,9 +109,9 @@ def test_whatever_is_in_a_files_place_the_other_job_is_seen(tmp_path, file, stan
 @pytest.mark.parametrize("file", ["attempt", "presence"])
 def test_a_job_whose_files_say_nothing_is_gone_once_it_is_killed(tmp_path, file, stand_in) -> None:
     """Else it would hold its devices for ever, and nobody could cancel it."""
-    run_dir = written(Places(tmp_path).run_dir("bad"))
-    other = written(Places(tmp_path).run_dir("other"))
-    there = be_present(other)
+    run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
+    other = written(EngineDirectories(tmp_path).run_dir("other"))
+    there = hold_presence(other)
     try:
         if stand_in in STAND_INS:
             replaced(getattr(run_dir, file), stand_in)
@@ -118,29 +120,29 @@ def test_a_job_whose_files_say_nothing_is_gone_once_it_is_killed(tmp_path, file,
             getattr(run_dir, file).symlink_to(getattr(other, file))
         engine = LocalEngine(tmp_path)
         seen = observed(engine, "bad")["bad"]
-        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
+        asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
         assert not observed(engine, "bad")["bad"].present
-        assert anyone_present(other)
+        assert is_any_process_present(other)
     finally:
         os.close(there)
 
 
 def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
     """The job names a process of somebody else as its agent, such as another job's or the controller."""
-    run_dir = written(Places(tmp_path).run_dir("bad"))
-    other = written(Places(tmp_path).run_dir("other"))
-    presence = be_present(other)
+    run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
+    other = written(EngineDirectories(tmp_path).run_dir("other"))
+    presence = hold_presence(other)
     stranger = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
     try:
-        begun = identity.started(stranger.pid)
+        begun = process_identity.read_start_time(stranger.pid)
         write_attempt(run_dir, Attempt(number=3, pid=stranger.pid, started=begun, began_s=0.0))
         run_dir.presence.unlink()
         run_dir.presence.symlink_to(other.presence)
         engine = LocalEngine(tmp_path)
         seen = observed(engine, "bad")["bad"]
         assert not seen.agent
-        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
+        asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
         assert not observed(engine, "bad")["bad"].present
         assert stranger.poll() is None
     finally:
@@ -149,8 +151,8 @@ def test_only_processes_of_the_job_itself_are_killed(tmp_path) -> None:
 
 
 def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_same(tmp_path) -> None:
-    run_dir = written(Places(tmp_path).run_dir("bad"))
-    presence = be_present(run_dir)
+    run_dir = written(EngineDirectories(tmp_path).run_dir("bad"))
+    presence = hold_presence(run_dir)
     process = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
     try:
@@ -158,9 +160,9 @@ def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_sam
         replaced(run_dir.presence, "a pipe")
         seen = observed(engine, "bad")["bad"]
         assert seen.present
-        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
+        asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
         assert process.wait(20) == -signal.SIGKILL
-        asyncio.run(engine.carry_out([Kill(job="bad", attempt=seen.attempt)]))
+        asyncio.run(engine.carry_out([KillAttempt(job="bad", attempt=seen.attempt)]))
         assert not observed(engine, "bad")["bad"].present
     finally:
         process.kill()
@@ -169,8 +171,8 @@ def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_sam
 
 @pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
 def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_path, place) -> None:
-    run_dir = written(Places(tmp_path / "home").run_dir("bad"))
-    Places(tmp_path / "home").note("bad")
+    run_dir = written(EngineDirectories(tmp_path / "home").run_dir("bad"))
+    EngineDirectories(tmp_path / "home").note("bad")
     folder = tmp_path / "somebody's"
     folder.mkdir()
     victim = folder / "agent.log"
@@ -181,7 +183,9 @@ def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_pat
     script = tmp_path / "train.py"
     script.touch()
     engine = LocalEngine(tmp_path / "home", agent=("/bin/false",))
-    order = Start(job="bad", attempt=4, workers=1, spec=JobSpec(name="bad", team="t", script=str(script)))
+    order = StartAttempt(
+        job="bad", attempt=4, workers=1, spec=JobSpec(name="bad", team="t", script=str(script))
+    )
     refused = asyncio.run(engine.carry_out([order]))
     assert victim.read_text() == "mine"
     assert bool(refused) == (place != ".room")
@@ -193,9 +197,9 @@ def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_pat
 
 def test_what_a_hostile_coordinator_claims_to_have_is_not_believed() -> None:
     worker = ProcessInfo(role="worker", pid=1, state="")
-    assert counted(Answer(ok=True, target=2, processes=(worker,))).target == 2
+    assert count_workers(Answer(ok=True, target=2, processes=(worker,))).target == 2
     for target in (2**63, 10**7, -1):
-        assert counted(Answer(ok=True, target=target, processes=(worker,))) == Counted()
+        assert count_workers(Answer(ok=True, target=target, processes=(worker,))) == WorkerCounts()
 
 
 fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -211,13 +215,13 @@ fuzz = settings(max_examples=150, derandomize=True, deadline=None, suppress_heal
 def test_whatever_a_jobs_files_say_its_progress_is_finite_and_within_bounds(
     tmp_path_factory, line, event, record, saved
 ) -> None:
-    run_dir = written(Places(tmp_path_factory.mktemp("run")).run_dir("j"))
+    run_dir = written(EngineDirectories(tmp_path_factory.mktemp("run")).run_dir("j"))
     run_dir.run.write_bytes(record)
     with run_dir.ledger.open("ab") as file:
         file.write((line + b"\n") * 2 + msgspec.json.encode(LINE) + b"\n" + line + b"\n")
     with run_dir.events.open("ab") as file:
         file.write(event + b"\n" + saved + b"\n")
-    progress = Watched(run_dir).progress()
+    progress = JobWatcher(run_dir).progress()
     assert 0 <= progress.step <= 10**12
     assert 0 <= progress.samples_per_step <= LARGEST_COUNT
     assert all(0 <= speed < 1e16 and workers for workers, speed in progress.speeds)
@@ -231,15 +235,15 @@ def test_whatever_a_jobs_files_say_its_progress_is_finite_and_within_bounds(
 @given(attempt=damaged(msgspec.json.encode(OVER)))
 def test_whatever_attempt_json_says_it_is_an_attempt_or_refused(tmp_path_factory, attempt) -> None:
     home = tmp_path_factory.mktemp("home")
-    written(Places(home).run_dir("j")).attempt.write_bytes(attempt)
+    written(EngineDirectories(home).run_dir("j")).attempt.write_bytes(attempt)
     seen = observed(LocalEngine(home), "j")["j"]
     assert 0 <= seen.attempt <= LARGEST_COUNT
     assert not seen.present
 
 
 def test_a_file_that_grows_by_gigabytes_is_followed_from_its_end(tmp_path) -> None:
-    run_dir = written(Places(tmp_path).run_dir("j"))
-    watched = Watched(run_dir)
+    run_dir = written(EngineDirectories(tmp_path).run_dir("j"))
+    watched = JobWatcher(run_dir)
     assert watched.progress().step == 7
     begun_s = time.monotonic()
     with run_dir.ledger.open("r+b") as file:

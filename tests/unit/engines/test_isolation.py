@@ -13,20 +13,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from elastane.agent.presence import be_present, those_present
+from elastane.agent.presence import hold_presence, list_present_processes
 from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.jobs import JobSpec
-from elastane.api.orders import Kill, Start
+from elastane.api.orders import KillAttempt, StartAttempt
 from elastane.api.run_as import RunAs, parse_run_as
 from elastane.api.rundir import RunDir
 from elastane.attempts.attempt_file import write_attempt
 from elastane.client.owner_rights import use_owner_rights
-from elastane.engines.local import accounts, beginning, isolation
-from elastane.engines.local.accounts import Account, account_of, find_account
+from elastane.engines.local import accounts, isolation, user_launcher
+from elastane.engines.local.accounts import Account, find_account, find_team_account
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.environment import environment_of
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
+from elastane.engines.local.job_environment import build_job_environment
 
 NOBODY = 65534
 ACCOUNT = Account("el-red", 4000, 4001, (4001, 4002), "/home/el-red", "/bin/sh")
@@ -55,7 +55,7 @@ def test_a_team_has_its_own_user_and_all_others_the_default() -> None:
 
 def test_without_users_jobs_run_as_the_controller() -> None:
     assert parse_run_as([]).user_of("red") == ""
-    assert account_of(RunAs(), "red") is None
+    assert find_team_account(RunAs(), "red") is None
 
 
 def test_a_team_without_a_user_is_refused_once_others_have_one() -> None:
@@ -90,7 +90,7 @@ def test_a_second_name_of_root_is_root(monkeypatch) -> None:
 def test_a_controller_that_is_not_root_starts_nobody_elses_processes(monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BadInput, match="not root"):
-        account_of(parse_run_as(["red=el-red"]), "red")
+        find_team_account(parse_run_as(["red=el-red"]), "red")
     with pytest.raises(BadInput, match="needs root"):
         isolation.check_users(parse_run_as(["el-red"]))
 
@@ -103,7 +103,7 @@ def test_the_environment_is_that_users_and_has_nothing_of_the_controllers() -> N
         "PATH": "/bin", "HOME": "/root", "USER": "root", "SHELL": "/bin/zsh", "TMPDIR": "/root/tmp",
         "ELASTANE_TOKEN": "ela_secret", "ELASTANE_HOME": "/var/lib/elastane", "PGPASSWORD": "secret",
     }  # fmt: skip
-    assert environment_of({"COLOUR": "red"}, own, ACCOUNT) == {
+    assert build_job_environment({"COLOUR": "red"}, own, ACCOUNT) == {
         "PATH": "/bin",
         "HOME": "/home/el-red",
         "USER": "el-red",
@@ -114,10 +114,12 @@ def test_the_environment_is_that_users_and_has_nothing_of_the_controllers() -> N
 
 
 def test_a_process_that_is_still_root_becomes_no_agent(tmp_path) -> None:
-    order = Start(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py"))
+    order = StartAttempt(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script="/train.py"))
     for uid in {0, os.getuid(), NOBODY} - ({os.getuid()} if os.getuid() else set()):
         with pytest.raises(PermissionError):
-            beginning.become_agent(beginning.Beginning(order, str(tmp_path), ("true",), uid, "somebody"))
+            user_launcher.become_agent(
+                user_launcher.LaunchTask(order, str(tmp_path), ("true",), uid, "somebody")
+            )
 
 
 def test_a_run_directory_of_another_user_is_not_used(tmp_path) -> None:
@@ -132,12 +134,12 @@ def test_a_run_directory_of_another_user_is_not_used(tmp_path) -> None:
 
 @as_root
 def test_root_runs_no_job_in_a_directory_that_another_user_could_fill(place) -> None:
-    root = Places(place).run_dir("j").root
+    root = EngineDirectories(place).run_dir("j").root
     root.mkdir(parents=True)
     os.chown(root, NOBODY, NOBODY)
     script = place / "train.py"
     script.touch()
-    order = Start(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script=str(script)))
+    order = StartAttempt(job="j", attempt=1, workers=1, spec=JobSpec(name="j", team="t", script=str(script)))
     refused = asyncio.run(LocalEngine(place, agent=("false",)).carry_out([order]))
     assert "belongs to user" in refused["j"]
 
@@ -192,25 +194,25 @@ def test_a_lock_that_a_job_keeps_for_itself_does_not_stop_who_asks(tmp_path) -> 
     try:
         holder.stdout.readline()
         with pytest.raises(OSError, match="unavailable"):
-            be_present(run_dir)
+            hold_presence(run_dir)
     finally:
         holder.communicate(b"\n")
 
 
 def test_processes_of_other_users_are_not_present(tmp_path) -> None:
     run_dir = RunDir(tmp_path)
-    descriptor = be_present(run_dir)
-    assert those_present(run_dir) == those_present(run_dir, os.getuid()) == (os.getpid(),)
-    assert those_present(run_dir, NOBODY) == ()
+    descriptor = hold_presence(run_dir)
+    assert list_present_processes(run_dir) == list_present_processes(run_dir, os.getuid()) == (os.getpid(),)
+    assert list_present_processes(run_dir, NOBODY) == ()
     os.close(descriptor)
 
 
 @as_root
 def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
     """A job writes root's process, which has the lock file open too, into its attempt.json."""
-    run_dir = Places(place).run_dir("j")
+    run_dir = EngineDirectories(place).run_dir("j")
     run_dir.root.mkdir(parents=True)
-    presence = be_present(run_dir)
+    presence = hold_presence(run_dir)
     os.set_inheritable(presence, True)
     victim = subprocess.Popen(["sleep", "60"], close_fds=False)
     os.close(presence)
@@ -225,7 +227,7 @@ def test_a_process_of_another_user_is_no_agent_and_is_not_killed(place) -> None:
         engine = LocalEngine(place, run_as=RunAs(default="nobody"))
         seen = asyncio.run(engine.observe(["j"]))["j"]
         assert (seen.attempt, seen.agent) == (1, False)
-        asyncio.run(engine.carry_out([Kill(job="j", attempt=1)]))
+        asyncio.run(engine.carry_out([KillAttempt(job="j", attempt=1)]))
         assert victim.poll() is None
     finally:
         victim.send_signal(signal.SIGKILL)

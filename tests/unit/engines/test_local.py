@@ -12,22 +12,22 @@ from contextlib import ExitStack, suppress
 import msgspec
 import pytest
 
-from elastane.agent import identity
-from elastane.agent.presence import be_present
-from elastane.api.attempts import Attempt, Outcome
+from elastane.agent import process_identity
+from elastane.agent.presence import hold_presence
+from elastane.api.attempts import Attempt, AttemptOutcome
 from elastane.api.control import Answer, AskStop
 from elastane.api.errors import BadInput
-from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
-from elastane.api.orders import Drain, Kill, Resize, Settle, Start, Stop
+from elastane.api.jobs import ElasticPolicy, JobCheckpoints, JobSpec, JobTraining
+from elastane.api.orders import DrainWorker, KillAttempt, ResizeJob, SettleJob, StartAttempt, StopAttempt
 from elastane.api.rundir import RunDir
 from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.attempts.attempt_file import read_attempt, write_attempt
-from elastane.attempts.run_directory import claimed
+from elastane.attempts.run_directory import claim_run_directory
 from elastane.controller.observing import is_permanent
 from elastane.engines.local.engine import ASKED_AT_ONCE, LocalEngine
-from elastane.engines.local.environment import environment_of
-from elastane.engines.local.job import run_spec_of
-from elastane.engines.local.places import Places
+from elastane.engines.local.engine_directories import EngineDirectories
+from elastane.engines.local.job_environment import build_job_environment
+from elastane.engines.local.job_program import make_run_spec
 
 SPEC = JobSpec(
     name="j",
@@ -37,7 +37,9 @@ SPEC = JobSpec(
     elastic_policy=ElasticPolicy(min_replicas=2, max_replicas=6),
 )
 PYTHON = "/opt/python/bin/python3"
-OVER = Attempt(number=3, pid=1, started=1, began_s=0.0, outcome=Outcome(code=0, why="all steps are made"))
+OVER = Attempt(
+    number=3, pid=1, started=1, began_s=0.0, outcome=AttemptOutcome(code=0, why="all steps are made")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +50,7 @@ def known_here(tmp_path, monkeypatch) -> None:
 
 def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
     own = {"PATH": "/bin", "HOME": "/home/x", "ELASTANE_TOKEN": "ela_secret", "AWS_SECRET_ACCESS_KEY": "s"}
-    assert environment_of({"COLOUR": "red", "PATH": "/opt/bin"}, own) == {
+    assert build_job_environment({"COLOUR": "red", "PATH": "/opt/bin"}, own) == {
         "PATH": "/opt/bin",
         "HOME": "/home/x",
         "COLOUR": "red",
@@ -56,18 +58,18 @@ def test_a_job_gets_what_it_names_and_what_a_process_needs() -> None:
 
 
 def test_a_jobs_limits_and_arguments_are_its_runs() -> None:
-    run = run_spec_of("17-j", SPEC, PYTHON)
+    run = make_run_spec("17-j", SPEC, PYTHON)
     assert (run.name, run.min_workers, run.max_workers) == ("17-j", 2, 6)
     assert run.args == ("--lr", "$(rm -rf /)")
     assert run.checkpoints is not None
 
 
 def test_how_a_job_trains_is_how_its_run_does() -> None:
-    keeping = Checkpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
-    training = Training(
+    keeping = JobCheckpoints(every="500 steps", at=("epoch",), keep_last=4, keep_best="eval_loss:min")
+    training = JobTraining(
         seed=7, threads=2, virtual_ranks=12, convergence="fast", copies=2, checkpoints=keeping
     )
-    run = run_spec_of("j", msgspec.structs.replace(SPEC, training=training), PYTHON)
+    run = make_run_spec("j", msgspec.structs.replace(SPEC, training=training), PYTHON)
     assert (run.seed, run.threads, run.virtual_ranks, run.convergence, run.copies) == (7, 2, 12, "fast", 2)
     assert run.checkpoints == CheckpointPolicy(
         every_steps=500, each_epoch=True, keep_last=4, keep_best=("eval_loss", "min")
@@ -76,19 +78,21 @@ def test_how_a_job_trains_is_how_its_run_does() -> None:
 
 def test_discrete_sizes_are_the_limits_of_the_run() -> None:
     policy = ElasticPolicy(replica_discrete_values=(2, 4, 8))
-    run = run_spec_of("j", msgspec.structs.replace(SPEC, elastic_policy=policy), PYTHON)
+    run = make_run_spec("j", msgspec.structs.replace(SPEC, elastic_policy=policy), PYTHON)
     assert (run.min_workers, run.max_workers) == (2, 8)
 
 
 def test_a_script_that_is_not_absolute_begins_in_the_working_directory() -> None:
-    run = run_spec_of("j", msgspec.structs.replace(SPEC, script="../train.py", working_dir="/work/x"), PYTHON)
+    run = make_run_spec(
+        "j", msgspec.structs.replace(SPEC, script="../train.py", working_dir="/work/x"), PYTHON
+    )
     assert run.script == "/work/train.py"
 
 
 @pytest.mark.parametrize("program", ["python", "python3", "python3.12", PYTHON])
 def test_a_command_may_be_a_python_with_a_script(program) -> None:
     spec = msgspec.structs.replace(SPEC, script="", args=(), command=(program, "/train.py", "-u", "--lr"))
-    run = run_spec_of("j", spec, PYTHON)
+    run = make_run_spec("j", spec, PYTHON)
     assert (run.script, run.args) == ("/train.py", ("-u", "--lr"))
 
 
@@ -107,7 +111,7 @@ def test_a_command_may_be_a_python_with_a_script(program) -> None:
 def test_a_command_that_is_none_is_refused_in_words(command, said) -> None:
     spec = msgspec.structs.replace(SPEC, script="", args=(), command=command)
     with pytest.raises(BadInput, match=said) as refused:
-        run_spec_of("j", spec, PYTHON)
+        make_run_spec("j", spec, PYTHON)
     assert refused.value.do
 
 
@@ -120,14 +124,14 @@ def test_a_job_may_be_a_module(tmp_path) -> None:
         msgspec.structs.replace(bare, module="recipes.train", args=("--lr",)),
         msgspec.structs.replace(bare, command=("python", "-m", "recipes.train", "--lr")),
     ):
-        run = run_spec_of("j", spec, PYTHON)
+        run = make_run_spec("j", spec, PYTHON)
         assert (run.script, run.module) == (str(package / "train.py"), "recipes.train")
         assert run.program == ("-m", "recipes.train", "--lr")
 
 
 def test_a_script_without_a_place_is_refused_in_words() -> None:
     with pytest.raises(BadInput, match=r"job j names the script train\.py"):
-        run_spec_of("j", msgspec.structs.replace(SPEC, script="train.py"), PYTHON)
+        make_run_spec("j", msgspec.structs.replace(SPEC, script="train.py"), PYTHON)
 
 
 def test_a_job_nobody_has_heard_of_is_not_there(tmp_path) -> None:
@@ -136,7 +140,7 @@ def test_a_job_nobody_has_heard_of_is_not_there(tmp_path) -> None:
 
 
 def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path) -> None:
-    places = Places(tmp_path)
+    places = EngineDirectories(tmp_path)
     places.note("old")
     places.run_dir("old").logs.mkdir(parents=True)
     places.run_dir("old").presence.touch()
@@ -145,13 +149,13 @@ def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path
     seen = asyncio.run(engine.observe([]))
     assert seen["old"].attempt == 3
     assert seen["old"].outcome == OVER.outcome
-    assert asyncio.run(engine.carry_out([Settle(job="old")])) == {}
+    assert asyncio.run(engine.carry_out([SettleJob(job="old")])) == {}
     assert asyncio.run(engine.observe([])) == {}
 
 
 def test_a_damaged_job_hides_no_other(tmp_path) -> None:
     for job in ("good", "bad"):
-        places = Places(tmp_path)
+        places = EngineDirectories(tmp_path)
         places.run_dir(job).logs.mkdir(parents=True)
         places.run_dir(job).presence.touch()
         write_attempt(places.run_dir(job), OVER)
@@ -181,7 +185,7 @@ def damaged(how: str, run_dir: RunDir) -> None:
 )
 @pytest.mark.parametrize("known", [False, True])
 def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, known) -> None:
-    places = Places(tmp_path / "home")
+    places = EngineDirectories(tmp_path / "home")
     for job in ("good", "bad"):
         places.run_dir(job).logs.mkdir(parents=True)
         places.run_dir(job).presence.touch()
@@ -196,11 +200,11 @@ def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, kn
         damaged(how, places.run_dir("bad"))
         seen = await engine.observe(["good", "bad"])
         orders = (
-            Start(job="bad", attempt=4, workers=1, spec=spec),
-            Kill(job="bad", attempt=seen["bad"].attempt),
+            StartAttempt(job="bad", attempt=4, workers=1, spec=spec),
+            KillAttempt(job="bad", attempt=seen["bad"].attempt),
         )
         for order in orders:
-            await engine.carry_out([order, Settle(job="good")])
+            await engine.carry_out([order, SettleJob(job="good")])
         return seen
 
     seen = asyncio.run(story())
@@ -210,7 +214,7 @@ def test_a_run_directory_that_cannot_be_read_stops_nobody_else(tmp_path, how, kn
 
 
 def test_an_attempt_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, monkeypatch) -> None:
-    run_dir = Places(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
     run_dir.presence.touch()
     write_attempt(run_dir, msgspec.structs.replace(OVER, outcome=None))
@@ -222,7 +226,7 @@ def test_an_attempt_that_cannot_be_read_for_a_moment_has_not_crashed(tmp_path, m
     assert (seen().attempt, seen().present) == (3, False)
     write_attempt(run_dir, OVER)
     with monkeypatch.context() as patched:
-        patched.setattr("elastane.engines.local.watched.read_attempt", out_of_descriptors)
+        patched.setattr("elastane.engines.local.job_watcher.read_attempt", out_of_descriptors)
         assert seen().present
     assert (seen().present, seen().outcome) == (False, OVER.outcome)
 
@@ -235,7 +239,7 @@ def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp
     (tmp_path / "train.py").touch()
     engine = LocalEngine(tmp_path / "home", agent=("false",), own=os.environ)
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
-    asyncio.run(engine.carry_out([Start(job="j", attempt=1, workers=1, spec=spec)]))
+    asyncio.run(engine.carry_out([StartAttempt(job="j", attempt=1, workers=1, spec=spec)]))
     shutil.rmtree(tmp_path / "home" / "runs" / "j")
     give_up_s = time.monotonic() + 10
     while (outcome := asyncio.run(engine.observe(["j"]))["j"].outcome) is None:
@@ -245,9 +249,9 @@ def test_an_agent_that_ended_before_it_began_is_told_also_if_its_log_is_gone(tmp
 
 def test_processes_of_an_attempt_that_nobody_can_read_are_killed(tmp_path) -> None:
     """They are seen, and no attempt that they are of: they would keep their devices for ever."""
-    run_dir = Places(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
-    presence = be_present(run_dir)
+    presence = hold_presence(run_dir)
     stuck = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
     engine = LocalEngine(tmp_path)
@@ -255,7 +259,7 @@ def test_processes_of_an_attempt_that_nobody_can_read_are_killed(tmp_path) -> No
     async def story():
         seen = (await engine.observe(["j"]))["j"]
         assert (seen.attempt, seen.present, seen.agent) == (0, True, False)
-        return await engine.carry_out([Kill(job="j", attempt=seen.attempt)])
+        return await engine.carry_out([KillAttempt(job="j", attempt=seen.attempt)])
 
     try:
         assert asyncio.run(story()) == {}
@@ -267,12 +271,15 @@ def test_processes_of_an_attempt_that_nobody_can_read_are_killed(tmp_path) -> No
 
 def test_an_agent_whose_directory_was_removed_is_still_there_until_it_ends(tmp_path) -> None:
     """Else its devices would be given to others, or the same attempt would begin beside it."""
-    run_dir = Places(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.logs.mkdir(parents=True)
-    presence = be_present(run_dir)
+    presence = hold_presence(run_dir)
     agent = subprocess.Popen(["sleep", "600"], pass_fds=(presence,))
     os.close(presence)
-    write_attempt(run_dir, Attempt(number=3, pid=agent.pid, started=identity.started(agent.pid), began_s=0.0))
+    write_attempt(
+        run_dir,
+        Attempt(number=3, pid=agent.pid, started=process_identity.read_start_time(agent.pid), began_s=0.0),
+    )
     engine = LocalEngine(tmp_path)
 
     async def story():
@@ -280,7 +287,7 @@ def test_an_agent_whose_directory_was_removed_is_still_there_until_it_ends(tmp_p
         shutil.rmtree(run_dir.root)
         after = (await engine.observe(["j"]))["j"]
         assert (after.attempt, after.present, after.agent) == (before.attempt, True, True)
-        refused = await engine.carry_out([Kill(job="j", attempt=3)])
+        refused = await engine.carry_out([KillAttempt(job="j", attempt=3)])
         agent.wait(10)
         return refused, (await engine.observe(["j"]))["j"]
 
@@ -296,10 +303,14 @@ def test_a_job_with_the_name_of_somebodys_run_does_not_become_that_run(tmp_path,
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     script = tmp_path / "train.py"
     script.touch()
-    with claimed(RunSpec(name="j", script=str(script)), Places(tmp_path).run_dir("j").root):
+    with claim_run_directory(
+        RunSpec(name="j", script=str(script)), EngineDirectories(tmp_path).run_dir("j").root
+    ):
         pass
     engine = LocalEngine(tmp_path)
-    order = Start(job="j", attempt=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script)))
+    order = StartAttempt(
+        job="j", attempt=1, workers=1, spec=msgspec.structs.replace(SPEC, script=str(script))
+    )
     refused = asyncio.run(engine.carry_out([order]))
     assert "holds a run that was not this job's" in refused["j"]
     outcome = asyncio.run(engine.observe(["j"]))["j"].outcome
@@ -314,12 +325,12 @@ def test_a_job_with_the_name_of_a_job_of_another_store_does_not_become_that_job(
     """It had finished, and so had this one at once."""
     monkeypatch.setenv("ELASTANE_HOME", str(tmp_path))
     (tmp_path / "train.py").touch()
-    run_dir = Places(tmp_path).run_dir("j")
-    with claimed(RunSpec(name="j", script=str(tmp_path / "train.py")), run_dir.root):
+    run_dir = EngineDirectories(tmp_path).run_dir("j")
+    with claim_run_directory(RunSpec(name="j", script=str(tmp_path / "train.py")), run_dir.root):
         run_dir.presence.touch()
         write_attempt(run_dir, msgspec.structs.replace(OVER, began_s=99.0))
     spec = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
-    order = Start(job="j", attempt=1, workers=1, spec=spec, submitted_s=100.0)
+    order = StartAttempt(job="j", attempt=1, workers=1, spec=spec, submitted_s=100.0)
 
     def begun(submitted_s):
         engine = LocalEngine(tmp_path)
@@ -339,7 +350,9 @@ def test_what_this_process_cannot_write_keeps_nobody_else_from_beginning(tmp_pat
     good = msgspec.structs.replace(SPEC, script=str(tmp_path / "train.py"))
     bad = msgspec.structs.replace(good, **where)
     engine = LocalEngine(tmp_path / "home", agent=("false",))
-    starts = [Start(job=job, attempt=1, workers=1, spec=spec) for job, spec in (("bad", bad), ("good", good))]
+    starts = [
+        StartAttempt(job=job, attempt=1, workers=1, spec=spec) for job, spec in (("bad", bad), ("good", good))
+    ]
     refused = asyncio.run(engine.carry_out(starts))
     assert list(refused) == ["bad"]
     assert "can't encode" in refused["bad"]
@@ -353,7 +366,7 @@ def test_on_a_full_disk_no_attempt_begins_that_would_count_as_a_crash(tmp_path, 
     engine = LocalEngine(home, agent=("false",))
 
     def refused(attempt):
-        return asyncio.run(engine.carry_out([Start(job="j", attempt=attempt, workers=1, spec=spec)]))
+        return asyncio.run(engine.carry_out([StartAttempt(job="j", attempt=attempt, workers=1, spec=spec)]))
 
     def ended(attempt):
         seen = asyncio.run(engine.observe(["j"]))["j"]
@@ -380,7 +393,7 @@ def eventually(done) -> None:
 def begun_and_seen(home, spec, *, attempt=1):
     """What an engine says of an attempt that it was told to begin."""
     engine = LocalEngine(home)
-    asyncio.run(engine.carry_out([Start(job="j", attempt=attempt, workers=1, spec=spec)]))
+    asyncio.run(engine.carry_out([StartAttempt(job="j", attempt=attempt, workers=1, spec=spec)]))
     return asyncio.run(engine.observe(["j"]))["j"]
 
 
@@ -431,9 +444,9 @@ def test_what_may_not_be_read_or_entered_fails_at_once(tmp_path, monkeypatch, sh
     assert "by the user of its engine" in outcome.why
 
 
-@pytest.mark.parametrize("kind", [Resize, Drain, Stop, Kill])
+@pytest.mark.parametrize("kind", [ResizeJob, DrainWorker, StopAttempt, KillAttempt])
 def test_an_order_for_an_attempt_that_is_not_there_does_nothing(tmp_path, kind) -> None:
-    more = {Resize: {"workers": 2, "limits": (1, 4)}, Drain: {"worker": 0}}.get(kind, {})
+    more = {ResizeJob: {"workers": 2, "limits": (1, 4)}, DrainWorker: {"worker": 0}}.get(kind, {})
     refused = asyncio.run(LocalEngine(tmp_path).carry_out([kind(job="j", attempt=1, **more)]))
     assert refused == {"j": "attempt 1 is not there"}
 
@@ -446,12 +459,12 @@ def test_a_run_hears_who_stops_it_and_why(tmp_path, monkeypatch) -> None:
         return ""
 
     monkeypatch.setattr(LocalEngine, "_tell", tell)
-    asyncio.run(LocalEngine(tmp_path).carry_out([Stop(job="j", attempt=1, why="It is paused.")]))
+    asyncio.run(LocalEngine(tmp_path).carry_out([StopAttempt(job="j", attempt=1, why="It is paused.")]))
     assert asked == [AskStop(who="controller", why="It is paused.")]
 
 
 def test_an_attempt_reads_back_as_it_was_written(tmp_path) -> None:
-    run_dir = Places(tmp_path).run_dir("j")
+    run_dir = EngineDirectories(tmp_path).run_dir("j")
     run_dir.root.mkdir(parents=True)
     assert read_attempt(run_dir) is None
     write_attempt(run_dir, OVER)
@@ -475,13 +488,13 @@ def test_many_jobs_are_asked_one_after_the_other_so_that_each_has_its_second(tmp
 
     monkeypatch.setattr(LocalEngine, "_ask", answer)
     pid = os.getpid()
-    alive = Attempt(number=1, pid=pid, started=identity.started(pid) or 0, began_s=0.0)
+    alive = Attempt(number=1, pid=pid, started=process_identity.read_start_time(pid) or 0, began_s=0.0)
     names = [f"job-{number}" for number in range(2 * ASKED_AT_ONCE)]
     with ExitStack() as present:
         for name in names:
-            run_dir = Places(tmp_path).run_dir(name)
+            run_dir = EngineDirectories(tmp_path).run_dir(name)
             run_dir.logs.mkdir(parents=True)
-            present.callback(os.close, be_present(run_dir))
+            present.callback(os.close, hold_presence(run_dir))
             write_attempt(run_dir, alive)
         seen = asyncio.run(LocalEngine(tmp_path).observe(names))
     assert {one.target for one in seen.values()} == {1}

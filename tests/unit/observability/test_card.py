@@ -4,9 +4,9 @@ import re
 
 import msgspec
 
-from elastane.api.environment import Environment
 from elastane.api.records import EventLine
 from elastane.api.spec import RunSpec
+from elastane.api.training_environment import TrainingEnvironment
 from elastane.observability.card import FinishedModel, card_text, sparkline
 from elastane.observability.finished import write_conclusion
 from elastane.observability.metrics import Metrics, Pause, goodput_of, metrics_of
@@ -189,7 +189,7 @@ def test_metrics_and_card_lie_in_the_run_directory(make_run):
 def test_the_environment_is_told_when_it_is_known(make_run):
     run = make_run()
     run.run_dir.model.write_bytes(b"")
-    environment = Environment(
+    environment = TrainingEnvironment(
         platform="Linux 6.1 x86_64",
         libc="",
         python="",

@@ -5,7 +5,7 @@ import pytest
 
 from elastane.api.records import SCRIPT, EventLine, Samples
 from elastane.api.spec import Resumed
-from elastane.attempts.verification import judged_by_ledger
+from elastane.attempts.verification import verify_samples
 from elastane.protocol.cursors import hash_stream_sample
 
 
@@ -34,7 +34,7 @@ TOLD = ending("digest", step=4, parameters_sha256="e" * 64, optimizer_sha256="f"
 
 
 def missing(run):
-    return [problem.step for problem in judged_by_ledger(run).problems if problem.kind == "digest"]
+    return [problem.step for problem in verify_samples(run).problems if problem.kind == "digest"]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_the_event_of_a_script_that_ended_the_run_says_what_the_ledger_does(dige
 
 
 def test_the_ledger_of_a_run_that_was_stopped_ends_with_its_last_step(digesting) -> None:
-    assert judged_by_ledger(digesting(2, steps=4, events=ending("run.stopped", "user", 4))).ok
-    verdict = judged_by_ledger(digesting(2, steps=4, events=ending("run.stopped", "user", 5)))
+    assert verify_samples(digesting(2, steps=4, events=ending("run.stopped", "user", 4))).ok
+    verdict = verify_samples(digesting(2, steps=4, events=ending("run.stopped", "user", 5)))
     assert [p.text for p in verdict.problems] == [
         "the run stopped after step 5, but its ledger ends with step 4"
     ]
@@ -123,8 +123,8 @@ def stream(make_run, pinned):
 
 @pytest.mark.parametrize("positions", [(0, 3), (5, 8), (0, 0)])
 def test_the_positions_of_a_stream_are_those_of_its_shards(stream, positions) -> None:
-    assert judged_by_ledger(stream()).ok
-    verdict = judged_by_ledger(stream(step2=positions))
+    assert verify_samples(stream()).ok
+    verdict = verify_samples(stream(step2=positions))
     start, stop = positions
     assert [(p.step, p.text) for p in verdict.problems] == [
         (2, f"positions [{start}, {stop}), but its shards say [4, 7)")
@@ -132,8 +132,8 @@ def test_the_positions_of_a_stream_are_those_of_its_shards(stream, positions) ->
 
 
 def test_a_run_that_ends_with_its_stream_ends_with_an_epoch(stream) -> None:
-    assert judged_by_ledger(stream(events=ending("run.finished", SCRIPT, 4))).ok
-    verdict = judged_by_ledger(stream(events=ending("run.finished", step=5)))
+    assert verify_samples(stream(events=ending("run.finished", SCRIPT, 4))).ok
+    verdict = verify_samples(stream(events=ending("run.finished", step=5)))
     assert [p.text for p in verdict.problems] == [
         "the run finished after step 5, but its ledger ends with step 4",
         "the run finished with its stream, but the last step does not end an epoch",

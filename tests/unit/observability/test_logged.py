@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from elastane.api.checkpoints import Written
-from elastane.attempts.verification import judged
+from elastane.api.checkpoints import WrittenFile
+from elastane.attempts.verification import verify_run
 from elastane.observability.card import FinishedModel, card_text
 from elastane.observability.compare import compare
 from elastane.observability.logged import latest_values
@@ -86,17 +86,17 @@ def test_artifacts_are_checked_and_compared(make_run):
     empty = make_run()
     path, change = writing(empty.run_dir.artifacts)
     run = make_run(change=change)
-    assert not [p for p in judged(run).problems if p.kind == "artifact"]
+    assert not [p for p in verify_run(run).problems if p.kind == "artifact"]
     path.write_text("another")
-    assert [(p.kind, p.step) for p in judged(run).problems if p.kind == "artifact"] == [("artifact", 4)]
+    assert [(p.kind, p.step) for p in verify_run(run).problems if p.kind == "artifact"] == [("artifact", 4)]
     path.unlink()
-    assert not [p for p in judged(run).problems if p.kind == "artifact"]
-    assert any("artifacts" in remark for remark in judged(run).remarks)
+    assert not [p for p in verify_run(run).problems if p.kind == "artifact"]
+    assert any("artifacts" in remark for remark in verify_run(run).remarks)
 
 
 def test_artifacts_that_differ_are_named(make_run):
     def changed(checksum):
-        written = {"a.txt": Written(1, checksum)}
+        written = {"a.txt": WrittenFile(1, checksum)}
         return lambda line: msgspec.structs.replace(line, artifacts=written) if line.step == 2 else line
 
     first, second = (make_run(name=name, change=changed(name * 32)) for name in "ab")

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import xxhash
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.errors import BadInput
 from elastane.api.records import EventLine
-from elastane.attempts.verification import judged, judged_by_ledger
+from elastane.attempts.verification import verify_run, verify_samples
 from elastane.observability.model_files import check_model
 
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -24,7 +24,7 @@ def ended(run, names, kind="run.finished", **changes):
     for name in names:
         raw = name.encode() * 100
         (run.run_dir.root / name).write_bytes(raw)
-        files[name] = Written(len(raw), xxhash.xxh3_128_hexdigest(raw))
+        files[name] = WrittenFile(len(raw), xxhash.xxh3_128_hexdigest(raw))
     event = EventLine(time=1.0, kind=kind, who="coordinator", step=len(run.ledger), files=files)
     return msgspec.structs.replace(run, events=(msgspec.structs.replace(event, **changes),))
 
@@ -39,7 +39,7 @@ def problems(run):
 
 
 def test_a_whole_set_is_proved(finished) -> None:
-    verdict = judged(finished)
+    verdict = verify_run(finished)
     assert (verdict.ok, verdict.files, verdict.remarks) == (True, len(SET), ())
 
 
@@ -49,13 +49,13 @@ def test_a_flipped_bit_in_any_file_is_noticed(finished, name) -> None:
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    verdict = judged(finished)
+    verdict = verify_run(finished)
     assert not verdict.ok
     assert verdict.files == len(SET) - 1
     assert [(p.kind, p.text.startswith(f"{name} is not what the run wrote")) for p in verdict.problems] == [
         ("model", True)
     ]
-    assert judged_by_ledger(finished).ok, "without reading the model"
+    assert verify_samples(finished).ok, "without reading the model"
 
 
 @pytest.mark.parametrize("name", SET)
@@ -91,7 +91,7 @@ def test_a_run_that_was_to_save_its_optimizer_has_recorded_it(make_run) -> None:
 def test_a_record_that_leads_out_of_the_run_is_not_followed(make_run) -> None:
     run = ended(make_run(), ["model.safetensors"])
     (event,) = run.events
-    files = {**event.files, "../secret": Written(1, "00")}
+    files = {**event.files, "../secret": WrittenFile(1, "00")}
     run = msgspec.structs.replace(run, events=(msgspec.structs.replace(event, files=files),))
     assert problems(run) == [
         ("model", "the record names '../secret', which is not the name of a file in the run")
@@ -102,7 +102,7 @@ def test_a_run_from_before_checksums_were_recorded_is_told_apart(make_run) -> No
     run = ended(make_run(), ["environment.json"], files={})
     assert problems(run) == [("model", "the run finished, but model.safetensors is missing")]
     write_weights(run.run_dir.model)
-    verdict = judged(run)
+    verdict = verify_run(run)
     assert (verdict.ok, verdict.files) == (True, 0)
     assert "written before checksums of them were recorded" in verdict.remarks[0]
     run.run_dir.model.rename(run.run_dir.root / SHARDS[0])

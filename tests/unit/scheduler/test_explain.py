@@ -9,7 +9,7 @@ from elastane.api.plans import CapacityGone, NoRoom, OwnedByOthers, Protected, R
 from elastane.api.pools import Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.scheduler.explain import explain
 from elastane.scheduler.explain_run import explain_run
 from elastane.scheduler.goodput import select_comparable_speeds
@@ -39,7 +39,7 @@ def cluster(*jobs, devices=2, teams=(), now_s=START_S + 10, **kwargs):
         pools=(pool,),
         teams=tuple(teams),
         priorities=PRIORITIES,
-        rules=Rules(min_run_time_s=300),
+        rules=SchedulingRules(min_run_time_s=300),
         jobs=jobs,
         **kwargs,
     )

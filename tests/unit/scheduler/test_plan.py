@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from elastane.api import plans
 from elastane.api.cluster import Draining, Holding, JobState, Snapshot
-from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, Resources, RunPolicy, Target
+from elastane.api.jobs import DataPlacement, ElasticPolicy, JobSpec, JobTarget, RunPolicy, WorkerResources
 from elastane.api.pools import Departure, Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
@@ -84,13 +84,13 @@ def test_a_job_grows_only_as_far_as_its_budget_lasts_to_the_end():
 
 def test_a_job_that_has_its_throughput_does_not_grow():
     speeds = ((1, 10.0), (4, 40.0))
-    decision = decided(state(target=Target(throughput=30.0), fields={"speeds": speeds}))
+    decision = decided(state(target=JobTarget(throughput=30.0), fields={"speeds": speeds}))
     assert (decision.workers, decision.ceiling) == ({"a": 3}, plans.TargetMet(workers=3, throughput=30.0))
 
 
 @pytest.mark.parametrize(("throughput", "workers"), [(36.0, 4), (40.0, 4), (44.0, 4), (50.0, 5), (27.0, 3)])
 def test_a_size_that_gives_the_target_within_a_tenth_is_kept(throughput, workers):
-    target = Target(throughput=throughput)
+    target = JobTarget(throughput=throughput)
     decision = decided(state(workers=4, target=target, fields={"speeds": ((1, 10.0), (4, 40.0))}))
     assert decision.workers == {"a": workers}
     assert decision.ceiling == plans.TargetMet(workers=workers, throughput=throughput)
@@ -284,7 +284,7 @@ def test_who_gave_way_starts_elsewhere_only_when_its_workers_have_left_the_pool_
 @pytest.mark.parametrize("kinds", [(), ("h100",)])
 def test_who_loses_one_of_its_pools_moves_to_another_where_most_of_it_is(kinds):
     holds = (Holding(pool="a", workers=1), Holding(pool="b", workers=3))
-    wanted = Resources(kinds=kinds)
+    wanted = WorkerResources(kinds=kinds)
     running = state(low=2, high=4, resources_per_worker=wanted, fields={"holds": holds, "started_s": 0.0})
     decision = decided(running, pools=(Pool(name="a", device="a100", devices=8), H100, A100))
     assert (decision.action, decision.workers, decision.drain) == ("move", {"b": 4}, {"a": 1})

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from elastane.api.checkpoints import Damage, Manifest, Retention, Summary
+from elastane.api.checkpoints import CheckpointSummary, FileDamage, Manifest, Retention
 from elastane.api.errors import BadInput, NoSuchFile
 from elastane.cli.checkpoints.export import export
 from elastane.cli.checkpoints.now import now
@@ -100,7 +100,7 @@ def verify(run: Checkpoints, checkpoint: Checkpoint = None, as_json: AsJson = Fa
     try:
         damages = catalog.verify(name)
     except NoSuchFile:
-        damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
+        damages = (FileDamage("COMPLETE", "is missing: the checkpoint was never finished"),)
     size_bytes = catalog.inspect(name).summary.bytes
     if as_json:
         print_json({"name": name, "ok": not damages, "bytes": size_bytes, "damages": damages})
@@ -203,7 +203,7 @@ def show_manifest(manifest: Manifest, url: str) -> None:
         console.print(f"and {len(tensors) - SHOWN} more; --json has them all")
 
 
-def format_metrics(summary: Summary) -> str:
+def format_metrics(summary: CheckpointSummary) -> str:
     return ", ".join(f"{name} {value:.4g}" for name, value in summary.metrics.items())
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from elastane.api.errors import NoSuchRun
-from elastane.api.export import Exported
+from elastane.api.export import ExportedModel
 from elastane.api.spec import MAX_SHARD_BYTES
 from elastane.cli.checkpoints.selection import Checkpoint, Checkpoints, open_catalog, select_checkpoint
 from elastane.cli.command import AsJson
@@ -46,7 +46,7 @@ def export(
     options = ["--checkpoints", catalog.storage.url, "--checkpoint", name]
     options += ["--max-shard-bytes", str(read_max_shard_bytes(run))]
     options += build_export_options(form, folder, dtype, optimizer=optimizer)
-    show_exported(run_module(finished.MODULE, options, Exported), name, form, as_json=as_json)
+    show_exported(run_module(finished.MODULE, options, ExportedModel), name, form, as_json=as_json)
 
 
 def read_max_shard_bytes(run: str) -> int:

@@ -6,7 +6,7 @@ import msgspec
 
 from elastane.api import checkpoint_policy
 from elastane.api.errors import BadInput
-from elastane.api.jobs import Checkpoints
+from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy
 
 OPTIONS = {
@@ -34,7 +34,7 @@ def policy_of(options: CheckpointOptions) -> CheckpointPolicy | None:
     Raises:
         BadInput: with the option to change.
     """
-    wishes = Checkpoints(
+    wishes = JobCheckpoints(
         every=options.every,
         at=moments(options.at),
         url=options.url,
@@ -42,7 +42,7 @@ def policy_of(options: CheckpointOptions) -> CheckpointPolicy | None:
         keep_every=options.keep_every,
         keep_best=options.keep_best or "",
     )
-    return checkpoint_policy.policy_of(wishes, OPTIONS)
+    return checkpoint_policy.parse_checkpoint_policy(wishes, OPTIONS)
 
 
 def moments(text: str) -> tuple[Literal["epoch", "evaluation"], ...]:

@@ -42,7 +42,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
     from rich.table import Table  # noqa: PLC0415 - a program that asks for JSON needs none
     from rich.text import Text  # noqa: PLC0415
 
-    from elastane.api.printable import folded  # noqa: PLC0415
+    from elastane.api.safe_text import fold_text  # noqa: PLC0415
     from elastane.cli.jobs.words import event_text, explanation_lines, health_lines  # noqa: PLC0415
     from elastane.cli.tables import UNBOUNDED, print_wide  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ def print_job(job: Job, events: list[Event], health: Health) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for title, value in list_facts(job):
-        grid.add_row(title, Text(folded(value, UNBOUNDED)) if isinstance(value, str) else value)
+        grid.add_row(title, Text(fold_text(value, UNBOUNDED)) if isinstance(value, str) else value)
     print_wide(console, grid)
     if job.state not in ENDED:
         console.print()

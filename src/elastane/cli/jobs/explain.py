@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elastane.api.history import DecisionRecord
-from elastane.api.printable import folded
+from elastane.api.safe_text import fold_text
 from elastane.cli.command import open_console, print_json
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.client.context import connect
@@ -48,5 +48,5 @@ def print_decisions(console: "Console", decisions: Sequence[DecisionRecord]) -> 
     for decided in decisions:
         size = sum(decided.workers.values())
         at = (f"{format_timestamp(decided.time_s)}  ", "dim")
-        why = folded(localize_timestamps(" ".join(decided.sentences[1:2])))
-        console.print(Text.assemble(at, f"{folded(decided.action):<8}{size:>3}  ", why))
+        why = fold_text(localize_timestamps(" ".join(decided.sentences[1:2])))
+        console.print(Text.assemble(at, f"{fold_text(decided.action):<8}{size:>3}  ", why))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from elastane.api.document_parser import describe_type
 from elastane.api.errors import BadField, BadInput
-from elastane.api.job_checks import document_of, job_spec
+from elastane.api.job_checks import make_job_document, parse_job_spec
 from elastane.api.jobs import JobSpec
-from elastane.api.reading import called
 from elastane.cli.documents import format_yaml, read_json, read_yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -31,7 +31,7 @@ def read_job(path: Path, *, name: str, team: str) -> JobSpec:
     """
     document = {"name": name, "team": team} | _mapping(path)
     try:
-        return anchored(job_spec(document), path.absolute().parent)
+        return anchored(parse_job_spec(document), path.absolute().parent)
     except BadField as error:
         raise BadInput(f"{path}: {error.what}", means=error.means, do=error.do) from error
 
@@ -58,7 +58,7 @@ def anchored(spec: JobSpec, folder: Path) -> JobSpec:
 
 def yaml_of(spec: JobSpec) -> str:
     """What `read_job` reads the same job from."""
-    return format_yaml(document_of(spec))
+    return format_yaml(make_job_document(spec))
 
 
 def _below(folder: Path, path: str) -> str:
@@ -76,7 +76,7 @@ def _mapping(path: Path) -> dict[str, object]:
         raise BadInput(f"{path} {error.what}", means=error.means, do=error.do) from error
     if not isinstance(document, dict):
         raise BadInput(
-            f"{path} holds no job: it is {called(document)}",
+            f"{path} holds no job: it is {describe_type(document)}",
             do="write fields, each with its value: name: train",
         )
     return document

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from elastane.api.printable import folded
 from elastane.api.rest import JobSummary
+from elastane.api.safe_text import fold_text
 from elastane.api.usage import Occupancy
 from elastane.cli.jobs.words import (
     RIGHT,
@@ -39,7 +39,7 @@ def render_screen(sight: "ClusterView", url: str, width: int, height: int) -> Re
     head.add_column(justify="right", no_wrap=True)
     now = f"{datetime.fromtimestamp(sight.time_s).astimezone():%H:%M:%S}"
     head.add_row(
-        Text.assemble(("elastane", "bold"), f"  {folded(url)}"), Text(f"{now}   q ends", style="dim")
+        Text.assemble(("elastane", "bold"), f"  {fold_text(url)}"), Text(f"{now}   q ends", style="dim")
     )
     warnings = health_lines(sight.problems, sight.time_s) if sight.failing else [Text()]
     rows = max(0, height - AROUND - len(sight.pools) - (len(warnings) - 1))

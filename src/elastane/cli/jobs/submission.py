@@ -7,8 +7,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from elastane.api.errors import BadInput
-from elastane.api.job_checks import checked
-from elastane.api.jobs import Checkpoints, ElasticPolicy, JobSpec, Training
+from elastane.api.job_checks import check_job_spec
+from elastane.api.jobs import ElasticPolicy, JobCheckpoints, JobSpec, JobTraining
 from elastane.api.quotas import Team
 from elastane.cli.checkpoints.policy import moments
 from elastane.cli.option_values import read_future_time
@@ -68,7 +68,7 @@ def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
     resources = _with(spec.resources_per_worker, devices=wishes.devices, kinds=wishes.kinds)
     run_policy = _with(spec.run_policy, job_max_retry_count=wishes.retries)
     deadline = None if wishes.deadline is None else read_future_time("--deadline", wishes.deadline, here.now)
-    return checked(
+    return check_job_spec(
         _with(
             spec,
             name=wishes.name,
@@ -134,7 +134,7 @@ def _policy(policy: ElasticPolicy, workers: str | None) -> ElasticPolicy:
     return msgspec.structs.replace(policy, min_replicas=low, max_replicas=high)
 
 
-def _training(training: Training, wishes: Wishes) -> Training:
+def _training(training: JobTraining, wishes: Wishes) -> JobTraining:
     copies = wishes.copies
     if copies is not None and copies != "all" and not copies.isdecimal():
         raise BadInput(f"--copies {copies!r} is neither 'all' nor a number", do="write all, or 2")
@@ -149,7 +149,7 @@ def _training(training: Training, wishes: Wishes) -> Training:
     )
 
 
-def _checkpoints(keeping: Checkpoints, wishes: Wishes) -> Checkpoints:
+def _checkpoints(keeping: JobCheckpoints, wishes: Wishes) -> JobCheckpoints:
     return _with(
         keeping,
         every=wishes.checkpoint_every,

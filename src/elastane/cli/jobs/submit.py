@@ -16,7 +16,7 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.jobs import JobSpec
 from elastane.api.quotas import Team
 from elastane.api.rest import Job
-from elastane.attempts.script_modules import file_of
+from elastane.attempts.script_modules import find_module_file
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.jobs.job_file import anchored, is_job_file, read_job, yaml_of
 from elastane.cli.jobs.job_polling import poll_job
@@ -318,7 +318,7 @@ def check_program_of(spec: JobSpec, file: Path) -> None:
         if spec.script:
             check_script(Path(spec.script))
         elif spec.module:
-            file_of(spec.module, Path(spec.working_dir))
+            find_module_file(spec.module, Path(spec.working_dir))
     except BadInput as error:
         if field == "module":
             do = "correct module: in it, or workingDir:, where the job starts"

@@ -11,8 +11,8 @@ from elastane.api.durations import format_duration
 from elastane.api.health import HealthProblem
 from elastane.api.history import Event
 from elastane.api.job_records import Explanation, Wanted
-from elastane.api.printable import folded, one_line
 from elastane.api.rest import JobSummary
+from elastane.api.safe_text import escape_line, fold_text
 from elastane.cli.tables import UNBOUNDED, build_table
 from elastane.cli.timestamps import format_timestamp, localize_timestamps
 from elastane.cli.words import loss_text
@@ -109,8 +109,8 @@ def event_text(event: Event, *, of_job: bool) -> Text:
     who = "" if of_job or event.job in event.message else f"{event.job}  "
     return Text.assemble(
         (f"{datetime.fromtimestamp(event.time_s).astimezone():%H:%M:%S}  ", "dim"),
-        (f"{folded(event.kind):<14}", EVENT_COLOURS.get(event.kind, "")),
-        f"  {folded(who, UNBOUNDED)}{folded(localize_timestamps(event.message), UNBOUNDED)}",
+        (f"{fold_text(event.kind):<14}", EVENT_COLOURS.get(event.kind, "")),
+        f"  {fold_text(who, UNBOUNDED)}{fold_text(localize_timestamps(event.message), UNBOUNDED)}",
     )
 
 
@@ -128,7 +128,7 @@ def explanation_lines(explanation: Explanation) -> Sequence[str]:
     """Why a job has the size it has, for the terminal."""
     if not explanation.sentences:
         return ("No plan has been made since it was submitted.",)
-    return [folded(localize_timestamps(sentence), UNBOUNDED) for sentence in explanation.sentences]
+    return [fold_text(localize_timestamps(sentence), UNBOUNDED) for sentence in explanation.sentences]
 
 
 def jobs_table(jobs: Iterable[JobSummary], now_s: float) -> Table:
@@ -167,6 +167,6 @@ def health_lines(problems: Sequence[HealthProblem], now_s: float) -> list[Text]:
     lines = [Text(f"{head}:", style="red")]
     for problem in problems:
         since = f"since {format_timestamp(problem.since_s)}, {format_age(max(0.0, now_s - problem.since_s))}"
-        lines.append(Text(f"  {one_line(problem.what)} ({since})", style="red"))
-        lines.append(Text(f"    do: {one_line(problem.do)}"))
+        lines.append(Text(f"  {escape_line(problem.what)} ({since})", style="red"))
+        lines.append(Text(f"    do: {escape_line(problem.do)}"))
     return lines

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from elastane.api.config import Config
-from elastane.api.differences import lean
+from elastane.api.differences import build_lean_document
+from elastane.api.document_parser import describe_type, parse_document
 from elastane.api.errors import BadField, BadInput
-from elastane.api.reading import called, read
 from elastane.cli.documents import format_yaml, read_yaml
 
 TIME = re.compile(r"\d\d?:\d\d(?::\d\d)?")
@@ -48,7 +48,7 @@ def parse_config(text: str) -> Config:
     if not isinstance(document, dict):
         raise BadInput(
             "holds no configuration",
-            means=f"it is {called(document)}, not kinds of documents",
+            means=f"it is {describe_type(document)}, not kinds of documents",
             do="begin with what `elastane config show` prints",
         )
     if document.get("version", 1) != 1:
@@ -56,13 +56,13 @@ def parse_config(text: str) -> Config:
     for when in _whens(document):
         for field in when.keys() & {"start", "end"}:
             when[field] = _time(when[field])
-    return read(document, Config, "configuration")
+    return parse_document(document, Config, "configuration")
 
 
 def format_config(config: Config) -> str:
     """Return a configuration as YAML for `parse_config`; rules with their defaults too."""
     rules = {} if config.rules is None else {"rules": msgspec.to_builtins(config.rules)}
-    return format_yaml({"version": config.version} | lean(config) | rules)
+    return format_yaml({"version": config.version} | build_lean_document(config) | rules)
 
 
 def _whens(document: dict[Any, Any]) -> list[dict[Any, Any]]:

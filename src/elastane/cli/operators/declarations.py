@@ -7,11 +7,11 @@ import msgspec
 import typer
 
 from elastane.api.config import Trigger
-from elastane.api.differences import field_changes, flat, lean
+from elastane.api.differences import build_lean_document, describe_field_changes, flatten_fields
+from elastane.api.document_parser import check_finite_fields
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team
-from elastane.api.reading import finite_fields
 from elastane.api.reservations import Reservation
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.documents import format_yaml
@@ -37,7 +37,7 @@ def change_document(
 
     def checked(before: D | None) -> D:
         after = changed(before)
-        finite_fields(after)
+        check_finite_fields(after)
         return after
 
     with connect() as cluster:
@@ -53,9 +53,13 @@ def format_change(noun: str, name: str, before: msgspec.Struct | None, after: ms
     if before == after:
         return f"{noun} {name} is so already"
     if before is None:
-        fields = ", ".join(f"{field} {value}" for field, value in flat(lean(after)).items())
+        fields = ", ".join(
+            f"{field} {value}" for field, value in flatten_fields(build_lean_document(after)).items()
+        )
         return f"{noun} {name} added: {fields}" if fields else f"{noun} {name} added"
-    words = field_changes(flat(msgspec.to_builtins(before)), flat(msgspec.to_builtins(after)))
+    words = describe_field_changes(
+        flatten_fields(msgspec.to_builtins(before)), flatten_fields(msgspec.to_builtins(after))
+    )
     return f"{noun} {name} changed: {', '.join(words)}"
 
 
@@ -109,7 +113,7 @@ def add_show_and_remove(app: typer.Typer, noun: str, kind: type[D]) -> None:
         if as_json:
             print_json(found)
             return
-        open_console().print_document(format_yaml(lean(found)))
+        open_console().print_document(format_yaml(build_lean_document(found)))
 
     def remove(name: Name, as_json: AsJson = False) -> None:
         with connect() as cluster:

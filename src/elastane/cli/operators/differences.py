@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from elastane.api.config import Change
-from elastane.api.differences import field_changes, flat, new_fields
+from elastane.api.differences import describe_field_changes, flatten_fields, list_new_fields
 
 NOUNS = {
     "cohorts": "cohort",
@@ -24,12 +24,12 @@ def format_changes(changes: Iterable[Change]) -> list[str]:
 
 def _line(change: Change) -> str:
     head = f"{SIGNS[change.change]} {NOUNS.get(change.kind, change.kind)} {change.name}"
-    before, after = flat(change.before or {}), flat(change.after or {})
+    before, after = flatten_fields(change.before or {}), flatten_fields(change.after or {})
     match change.change:
         case "add":
-            words = [f"{field} {value}" for field, value in new_fields(change.after or {}).items()]
+            words = [f"{field} {value}" for field, value in list_new_fields(change.after or {}).items()]
         case "remove":
             words = []
         case "change":
-            words = field_changes(before, after)
+            words = describe_field_changes(before, after)
     return f"{head}: {', '.join(words)}" if words else head

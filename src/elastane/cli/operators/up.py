@@ -15,10 +15,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from elastane.agent import identity
+from elastane.agent import process_identity
+from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
 from elastane.api.errors import BadInput, RunFailed
 from elastane.api.run_as import RunAs, parse_run_as
-from elastane.api.serving import NotStarted, Ready, Serving
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.devices import count_devices
 from elastane.client.context import (
@@ -89,7 +89,7 @@ def up(
     _check_alone()
     host, port = _parse_address(listen)
     count, kind = count_devices()
-    wish = Serving(
+    wish = ControllerSettings(
         home=str(find_home()),
         store=store or f"sqlite:///{find_home() / 'controller.db'}",
         host=host,
@@ -190,7 +190,9 @@ def down(as_json: AsJson = False) -> None:
     open_console().print("the controller has ended; jobs go on training", markup=False)
 
 
-def _record_controller(wish: Serving, process: "subprocess.Popen[bytes]", ready: Ready) -> None:
+def _record_controller(
+    wish: ControllerSettings, process: "subprocess.Popen[bytes]", ready: ControllerReady
+) -> None:
     """Write down which process the controller is, and how to ask it.
 
     Raises:
@@ -209,7 +211,9 @@ def _record_controller(wish: Serving, process: "subprocess.Popen[bytes]", ready:
             save_context(msgspec.structs.replace(again, url=ready.url, certificate=wish.certificate))
     # Last: the address of the one before was needed until now, also if this is tried again.
     save_running(
-        StartedController(url=ready.url, pid=process.pid, started=identity.started(process.pid) or 0)
+        StartedController(
+            url=ready.url, pid=process.pid, started=process_identity.read_start_time(process.pid) or 0
+        )
     )
 
 
@@ -265,16 +269,18 @@ def _find_controller() -> tuple[int, int | None]:
     What was written down about it may be missing, or be about the one before; its lock is not.
     """
     pid = find_lock_holder(find_home())
-    start = None if pid is None else identity.started(pid)
+    start = None if pid is None else process_identity.read_start_time(pid)
     if pid is not None and start is not None:
-        process = identity.open_process(pid, start)
+        process = process_identity.open_process(pid, start)
         # Asked again now that the number cannot come to mean another process.
         if process is not None and find_lock_holder(find_home()) == pid:
             return pid, process
         if process is not None:
             os.close(process)
     found = _read_recorded()
-    return (0, None) if found is None else (found.pid, identity.open_process(found.pid, found.started))
+    return (
+        (0, None) if found is None else (found.pid, process_identity.open_process(found.pid, found.started))
+    )
 
 
 def _read_recorded() -> StartedController | None:
@@ -285,7 +291,9 @@ def _read_recorded() -> StartedController | None:
         return None
 
 
-def _start_controller(wish: Serving, log: Path, *, detach: bool) -> "tuple[subprocess.Popen[bytes], Ready]":
+def _start_controller(
+    wish: ControllerSettings, log: Path, *, detach: bool
+) -> "tuple[subprocess.Popen[bytes], ControllerReady]":
     """The process, once it listens.
 
     Raises:
@@ -321,11 +329,11 @@ def _start_controller(wish: Serving, log: Path, *, detach: bool) -> "tuple[subpr
         raise
     with contextlib.suppress(msgspec.ValidationError):
         if line:
-            return process, msgspec.json.decode(line, type=Ready)
+            return process, msgspec.json.decode(line, type=ControllerReady)
     code = process.wait()
     kind = BadInput if code == BadInput.exit_code else RunFailed
     if line:
-        why = msgspec.json.decode(line, type=NotStarted)
+        why = msgspec.json.decode(line, type=ControllerStartFailure)
         raise kind(f"the controller did not start: {why.what}", means=why.means, do=why.do)
     raise kind(f"the controller did not start: it ended with {code}", do=f"read {log}")
 

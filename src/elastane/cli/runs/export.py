@@ -6,8 +6,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 from elastane.api.errors import BadInput
-from elastane.api.export import Exported, ExportFormat, ExportType
-from elastane.api.printable import one_line
+from elastane.api.export import ExportedModel, ExportFormat, ExportType
+from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.torch_process import run_module
 from elastane.client.runs_home import find_run
@@ -62,7 +62,7 @@ def export(
         str(run_dir.root),
         *build_export_options(form, folder, dtype, optimizer=optimizer),
     ]
-    show_exported(run_module(MODULE, options, Exported), name, form, as_json=as_json)
+    show_exported(run_module(MODULE, options, ExportedModel), name, form, as_json=as_json)
 
 
 def build_export_options(form: str, folder: Path, dtype: str | None, *, optimizer: bool) -> list[str]:
@@ -72,12 +72,12 @@ def build_export_options(form: str, folder: Path, dtype: str | None, *, optimize
     return options + (["--optimizer"] if optimizer else [])
 
 
-def show_exported(done: Exported, what: str, form: str, *, as_json: bool) -> None:
+def show_exported(done: ExportedModel, what: str, form: str, *, as_json: bool) -> None:
     console = open_console(as_json=as_json)
     for file, size_bytes in done.files.items():
         console.print(f"  {size_text(size_bytes):>9}  {file}", markup=False)
     console.print(f"{what} as {form} in {done.out}", markup=False)
     for sentence in done.checked:
-        console.print(f"  {one_line(sentence)}", markup=False)
+        console.print(f"  {escape_line(sentence)}", markup=False)
     if as_json:
         print_json({"out": done.out, "format": form, "files": done.files, "checked": list(done.checked)})

@@ -1,8 +1,8 @@
 """``elastane list``: the runs that can be called by name."""
 
 from elastane.api.errors import ElastaneError
-from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
+from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
@@ -60,7 +60,7 @@ def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None
             "workers": 0,
             "created": "",
             "directory": str(run_dir.root),
-            "why": one_line(str(error)),
+            "why": escape_line(str(error)),
         }
 
 

@@ -8,8 +8,8 @@ import typer
 
 from elastane.api.control import Answer, AskStatus
 from elastane.api.errors import ElastaneError, NoSuchRun
-from elastane.api.printable import one_line
 from elastane.api.rundir import RunDir
+from elastane.api.safe_text import escape_line
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
 from elastane.cli.run_names import list_runs
@@ -63,7 +63,7 @@ def query_live_runs() -> dict[str, Answer]:
                 continue  # it ended between the two questions
             except (ElastaneError, OSError) as error:
                 # One run's damage hides no other.
-                print(one_line(f"{run_dir.root}: {error}"), file=sys.stderr)
+                print(escape_line(f"{run_dir.root}: {error}"), file=sys.stderr)
     return answers
 
 

@@ -6,10 +6,10 @@ from typing import Literal
 import msgspec
 import typer
 
-from elastane.api.checkpoints import Damage
+from elastane.api.checkpoints import FileDamage
 from elastane.api.errors import BadInput, ElastaneError, NoSuchFile
 from elastane.api.records import Digest, LedgerLine
-from elastane.api.rehearsal import Rehearsed
+from elastane.api.rehearsal import RestoreRehearsal
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
 from elastane.cli.checkpoints.selection import select_checkpoint
@@ -45,7 +45,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     bytes: int
     verify_s: float
-    damages: tuple[Damage, ...] = ()
+    damages: tuple[FileDamage, ...] = ()
     workers: int = 0
     restored_bytes: int = 0
     restore_s: float = 0.0
@@ -100,7 +100,7 @@ def restore_checkpoint(
     try:
         damages = catalog.verify(name)
     except NoSuchFile:
-        damages = (Damage("COMPLETE", "is missing: the checkpoint was never finished"),)
+        damages = (FileDamage("COMPLETE", "is missing: the checkpoint was never finished"),)
     summary = catalog.inspect(name).summary
     found = RestoreResult(
         ok=not damages,
@@ -114,7 +114,7 @@ def restore_checkpoint(
         return found
     options = ["--checkpoints", catalog.storage.url, "--checkpoint", name, "--workers", str(workers)]
     options += ["--copies", str(record.spec.copies)] if record.spec.copies is not None else []
-    restored = run_module(MODULE, options, Rehearsed)
+    restored = run_module(MODULE, options, RestoreRehearsal)
     digest = compare_digests(restored.digest, find_digest(ledger, summary.step))
     return msgspec.structs.replace(
         found,

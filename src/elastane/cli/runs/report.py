@@ -10,11 +10,11 @@ def report(run: RunName, as_json: AsJson = False) -> None:
 
     Of a run that is over, metrics.json and the model's CARD.md too.
     """
-    from elastane.attempts.results import drawn  # noqa: PLC0415 - only here
+    from elastane.attempts.results import draw_report  # noqa: PLC0415 - only here
     from elastane.observability.finished import write_conclusion  # noqa: PLC0415
 
     recorded = read_run(find_run(run))
-    pages = [drawn(recorded)]
+    pages = [draw_report(recorded)]
     if not recorded.live:
         files = write_conclusion(recorded)
         pages += [page for page in (files.metrics, files.card) if page.exists()]

@@ -17,9 +17,9 @@ from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import require
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunRecord
-from elastane.attempts.resumption import resume as another_attempt
-from elastane.attempts.run_directory import check_name_is_free, claimed, reclaimed
-from elastane.attempts.supervision import lived
+from elastane.attempts.resumption import prepare_resumption as another_attempt
+from elastane.attempts.run_directory import check_name_is_free, claim_run_directory, reclaim_run_directory
+from elastane.attempts.supervision import run_to_end
 from elastane.cli.checkpoints.policy import CheckpointOptions
 from elastane.cli.command import AsJson, open_console, print_json
 from elastane.cli.completion import complete_runs
@@ -282,7 +282,7 @@ def run(
             means="the controller starts its attempts, and would start one beside this",
             do="elastane resume {job}; elastane explain {job} says what it waits for",
         )
-        with reclaimed(ended) as directory:
+        with reclaim_run_directory(ended) as directory:
             record = read_record(directory)
             spec = change_spec(record.spec, changes, cpus)
             check_script(Path(spec.script))
@@ -320,7 +320,9 @@ def run(
         if spec.checkpoints is not None and "://" in spec.checkpoints.url:
             # Before anything is written: the package for this place may be missing.
             open_storage(spec.checkpoints.url)
-        with claimed(spec, run_dir, list_explicit_options(context, left_out=("module",))) as directory:
+        with claim_run_directory(
+            spec, run_dir, list_explicit_options(context, left_out=("module",))
+        ) as directory:
             console.print(f"run {spec.name} in {directory.root}", markup=False)
             for remark in list_remarks(spec):
                 console.print(f"note: {remark}", markup=False)
@@ -335,9 +337,9 @@ def _train(run_dir: RunDir, record: RunRecord, console: "Console") -> RunOver:
     """Train to the end of the run, before this terminal or, to debug, with it."""
     if not record.spec.debug:
         with _start_controller(run_dir, record, console):
-            return lived(run_dir, record, RunTerminal(run_dir, console))
+            return run_to_end(run_dir, record, RunTerminal(run_dir, console))
     console.print(f"note: {NOTE}", markup=False)
-    over = lived(run_dir, record, DebugTerminal(console))
+    over = run_to_end(run_dir, record, DebugTerminal(console))
     # The worker has written its traceback to this terminal.
     return msgspec.structs.replace(over, traceback="")
 
@@ -396,13 +398,13 @@ def make_printer(console: "Console") -> Callable[[str], None]:
 
 def conclude(run_dir: RunDir, over: RunOver, console: "Console", *, as_json: bool) -> int:
     """Write the report and say how it ended; returns the exit code."""
-    from elastane.attempts.results import concluded  # noqa: PLC0415 - only a run that is over is drawn
+    from elastane.attempts.results import write_results  # noqa: PLC0415 - only a run that is over is drawn
     from elastane.observability.logged import latest_values  # noqa: PLC0415 - likewise
     from elastane.observability.tensors import finished_model  # noqa: PLC0415
 
     if over.traceback:
         write_paragraphs(over.traceback, sys.stderr)
-    conclusion = concluded(run_dir, make_printer(console))
+    conclusion = write_results(run_dir, make_printer(console))
     recorded, facts, report = conclusion.recorded, conclusion.facts, conclusion.report
     model = finished_model(run_dir)
     if as_json:

@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from elastane.api.document_parser import MOST_WORKERS
 from elastane.api.errors import BadInput
-from elastane.api.reading import MOST_WORKERS
 from elastane.api.spec import RunSpec
-from elastane.attempts.script_modules import file_of
+from elastane.attempts.script_modules import find_module_file
 from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -209,7 +209,7 @@ def find_script(named: Path, *, module: bool, do: str = "check the path") -> Pat
         BadInput: there is none.
     """
     if module:
-        return file_of(str(named), Path.cwd())
+        return find_module_file(str(named), Path.cwd())
     check_script(named, do)
     return named.resolve()
 

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from elastane.api.errors import BadInput
-from elastane.attempts.verification import judged
+from elastane.attempts.verification import verify_run
 from elastane.cli.command import AsJson, RunName, open_console, print_json
 from elastane.cli.runs.rehearsal import run_rehearsal
 from elastane.client.runs_home import find_run
@@ -89,7 +89,7 @@ def verify(
     first = read_run(find_run(run))
     console = open_console(as_json=as_json)
     if other is None:
-        verdict = judged(first)
+        verdict = verify_run(first)
         print_verdict(verdict, console)
         good, found = verdict.ok, msgspec.to_builtins(verdict)
     else:

@@ -14,8 +14,8 @@ from anyio import to_thread
 from fastapi import Depends, Request, Response
 from starlette.requests import ClientDisconnect
 
+from elastane.api.document_parser import parse_document
 from elastane.api.errors import BadField
-from elastane.api.reading import read
 from elastane.controller.rest.problems import Refusal
 from elastane.controller.store.replies import Reply
 
@@ -62,7 +62,7 @@ def _decoded(raw: bytes, kind: Any) -> Any:  # noqa: ANN401
             _check(document, "")
         # Again for its keys alone: msgspec keeps the last of two, and numbers mean nothing here.
         json.loads(raw, object_pairs_hook=_once, parse_int=str, parse_float=str)
-        return read(document, kind, "request")
+        return parse_document(document, kind, "request")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise Refusal(

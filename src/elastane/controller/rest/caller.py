@@ -16,7 +16,7 @@ from fastapi import Depends, FastAPI, Header, Request, Response
 from fastapi.security import HTTPBearer
 from sqlalchemy import Connection
 
-from elastane.api.printable import LONGEST
+from elastane.api.safe_text import LONGEST
 from elastane.controller.access.refusals import Refused
 from elastane.controller.access.roles import Action, Denied, Principal, Target, may, principal_of, teams_of
 from elastane.controller.access.secrets import PREFIX, digest_of

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from elastane.api.config import Change
 from elastane.api.errors import BadField
 from elastane.api.rest import Page
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.controller.access.roles import Target, within
 from elastane.controller.declared import (
     KINDS,
@@ -157,17 +157,17 @@ for _kind in NAMED:
     _install(_kind)
 
 
-@router.get("/rules", **says(Rules))
+@router.get("/rules", **says(SchedulingRules))
 def get_rules(caller: Asking) -> Response:
     """How eager the scheduler is."""
     caller.must("documents.read", Target(name="rules"))
     with caller.reading() as tx:
         found = documents.find(tx, "rules", ONE)
-    value = documents.readable_value(found, "rules", ONE) if found else Rules()
+    value = documents.readable_value(found, "rules", ONE) if found else SchedulingRules()
     return response(reply(value, version=found.version if found else 0))
 
 
-@router.put("/rules", **says(Rules, takes=Rules, also=HTTPStatus.CREATED))
-def put_rules(caller: Editing, rules: Annotated[Rules, body(Rules)]) -> Response:
+@router.put("/rules", **says(SchedulingRules, takes=SchedulingRules, also=HTTPStatus.CREATED))
+def put_rules(caller: Editing, rules: Annotated[SchedulingRules, body(SchedulingRules)]) -> Response:
     """Sets how eager the scheduler is."""
     return _put(caller, "rules", ONE, rules)

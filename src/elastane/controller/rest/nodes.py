@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
+from elastane.api.document_parser import check_remark
 from elastane.api.nodes import UNSEEN_S, Node, NodeWanted
-from elastane.api.reading import check_remark
 from elastane.api.rest import NodeChange, Page
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import body, reply, response

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from elastane.api.errors import BadField, BadInput, ElastaneError
-from elastane.api.printable import one_line
 from elastane.api.rest import Problem
+from elastane.api.safe_text import escape_line
 from elastane.controller.rest.parameters import WORDS
 from elastane.controller.store.failures import (
     StoreBusy,
@@ -96,10 +96,10 @@ def problem(status: HTTPStatus, detail: str, *, means: str = "", do: str = "", f
         title=status.phrase,
         status=status,
         # Requests are quoted in it.
-        detail=one_line(detail, LONGEST_DETAIL),
-        means=one_line(means, LONGEST_DETAIL),
-        do=one_line(do, LONGEST_DETAIL),
-        field=one_line(field, LONGEST_FIELD),
+        detail=escape_line(detail, LONGEST_DETAIL),
+        means=escape_line(means, LONGEST_DETAIL),
+        do=escape_line(do, LONGEST_DETAIL),
+        field=escape_line(field, LONGEST_FIELD),
     )
 
 

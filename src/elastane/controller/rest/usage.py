@@ -9,7 +9,7 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from elastane.api.errors import BadField
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 from elastane.api.usage import Usage, UsageRow
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import reply, response
@@ -61,6 +61,6 @@ def table(by: tuple[By, ...], rows: tuple[UsageRow, ...]) -> str:
         fields = msgspec.structs.asdict(row)
         # One row on one line, as programs that do not know quotes read it too.
         writer.writerow(
-            {name: one_line(field) if isinstance(field, str) else field for name, field in fields.items()}
+            {name: escape_line(field) if isinstance(field, str) else field for name, field in fields.items()}
         )
     return out.getvalue()

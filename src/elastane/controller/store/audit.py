@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from elastane.api.history import AuditLine
-from elastane.api.printable import LONGEST, storable
 from elastane.api.rest import Page
+from elastane.api.safe_text import LONGEST, make_storable
 from elastane.controller.store.tables import audit
 
 LONGEST_NAME = 300
@@ -46,12 +46,12 @@ def append(
         insert(audit).values(
             time_s=now_s,
             token=token,
-            user=storable(user, LONGEST_NAME),
+            user=make_storable(user, LONGEST_NAME),
             action=action,
-            target=storable(target, LONGEST_NAME),
-            team=storable(team, LONGEST_NAME),
+            target=make_storable(target, LONGEST_NAME),
+            team=make_storable(team, LONGEST_NAME),
             allowed=int(allowed),
-            detail=storable(detail, longest),
+            detail=make_storable(detail, longest),
             times=times,
         )
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from elastane.api.bounds import LAST_MOMENT_S
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Decoder, Malformed
+from elastane.api.untrusted_data import Decoder, Malformed
 
 T = TypeVar("T")
 

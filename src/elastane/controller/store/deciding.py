@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, insert, select
 
-from elastane.api.foreign import Malformed
 from elastane.api.history import DecisionRecord
 from elastane.api.job_records import Explanation, Grant
 from elastane.api.plans import Decision
 from elastane.api.rest import Job, JobExplanation, Page
+from elastane.api.untrusted_data import Malformed
 from elastane.controller.standing import AT_REST, stopped_for_others
 from elastane.controller.store import events, jobs
 from elastane.controller.store.columns import JsonColumn, is_moment, text_of

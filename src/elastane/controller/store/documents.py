@@ -9,8 +9,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from elastane.api.config import Change, Config
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Malformed
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
 from elastane.controller.declared import KINDS, Document, Kind, check, config_of, documents_of, name_of
 from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed
@@ -81,7 +81,7 @@ def config(tx: Connection) -> Config:
 
 def _unreadable(one: Lost) -> UnreadableRecord:
     return UnreadableRecord(
-        one_line(f"{one.name} among the {one.kind} that are declared", SHOWN),
+        escape_line(f"{one.name} among the {one.kind} that are declared", SHOWN),
         one.why,
         do="declare it again (elastane config apply FILE), or put back a backup of the store",
     )

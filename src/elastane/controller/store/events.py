@@ -4,9 +4,9 @@ from typing import TypeAlias
 
 from sqlalchemy import Connection, func, insert, or_, select
 
-from elastane.api.foreign import Malformed
 from elastane.api.history import Event
-from elastane.api.printable import storable
+from elastane.api.safe_text import make_storable
+from elastane.api.untrusted_data import Malformed
 from elastane.controller.store.columns import JsonColumn, is_moment, text_of
 from elastane.controller.store.tables import events
 
@@ -33,7 +33,7 @@ def append(
             kind=kind,
             team=team or None,
             job=job or None,
-            message=storable(message, LONGEST_MESSAGE),
+            message=make_storable(message, LONGEST_MESSAGE),
             detail=text_of(detail or {}),
         )
     )

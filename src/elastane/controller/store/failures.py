@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 from elastane.controller.store.integrity import is_damage
 
 LOCK = ".lock"
@@ -110,7 +110,7 @@ def translated(error: DBAPIError, where: str) -> StoreError:
 
 def damaged(where: str, said: str) -> StoreDamaged:
     return StoreDamaged(
-        f"the store {where} is damaged ({one_line(said, SHOWN)})",
+        f"the store {where} is damaged ({escape_line(said, SHOWN)})",
         means="what it holds may be false, so it is not used; jobs go on training",
         do="end the controller (`elastane down`), put a backup in the place of the store, remove the file of "
         f"its name that ends in {LOCK}, and start the controller again",

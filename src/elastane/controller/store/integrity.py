@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from urllib.parse import quote
 
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 
 SHOWN = 200
 """Characters of what SQLite says is wrong."""
@@ -36,8 +36,8 @@ def damage(path: str, *, thorough: bool = False, create: bool = False) -> str:
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise
-        return one_line(str(error), SHOWN)
-    return "" if found == ["ok"] else one_line("; ".join(map(str, found)), SHOWN)
+        return escape_line(str(error), SHOWN)
+    return "" if found == ["ok"] else escape_line("; ".join(map(str, found)), SHOWN)
 
 
 def is_damage(error: BaseException | None) -> bool:

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Decoder, Malformed
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.controller.store.database import connected, parsed
 from elastane.controller.store.failures import LOCK, StoreError, translated
 from elastane.controller.store.files import Identity, identity_of

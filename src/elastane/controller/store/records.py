@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, get_args
 
 from sqlalchemy import Row
 
-from elastane.api.foreign import Malformed
 from elastane.api.job_checks import check_numbers
 from elastane.api.job_records import Explanation, Grant, HeldWorkers, ObservedJob, State, Wanted
 from elastane.api.jobs import ElasticPolicy, JobSpec
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
 from elastane.api.usage import Use
 from elastane.controller.store.columns import JsonColumn, is_amount, is_integer, is_moment, text_of
 
@@ -77,7 +77,7 @@ def record_of(row: Row[Any]) -> Record:
     for name, value in plain.items():
         possible, instead = PLAIN[name]
         if not possible(value):
-            wrong.append(f"{name}: {one_line(repr(value), SHOWN)} is not a possible value")
+            wrong.append(f"{name}: {escape_line(repr(value), SHOWN)} is not a possible value")
             plain[name] = instead
     spec, grant, observed = UNKNOWN, Grant(), ObservedJob()
     try:
@@ -144,7 +144,7 @@ def not_storable(observed: ObservedJob) -> str:
     try:
         _observed_in(text_of(observed))
     except (ValueError, TypeError) as error:
-        return one_line(str(error))
+        return escape_line(str(error))
     return ""
 
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select
 
-from elastane.api.foreign import Malformed
-from elastane.api.printable import one_line
 from elastane.api.reports import Capacity, Metric, Price
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
 from elastane.controller.store.columns import JsonColumn, text_of
 from elastane.controller.store.database import changed
 from elastane.controller.store.failures import UnreadableRecord
@@ -49,7 +49,7 @@ def valid(tx: Connection, now_s: float) -> Reports:
     query = select(reports.c.kind, reports.c.about, reports.c.body).where(reports.c.valid_until_s > now_s)
     found: list[Capacity | Metric | Price] = []
     for kind, about, body in tx.execute(query.order_by(reports.c.about)):
-        what = one_line(f"the {kind} of {about}", 100)
+        what = escape_line(f"the {kind} of {about}", 100)
         try:
             found.append(_report_in(body))
         except Malformed as error:

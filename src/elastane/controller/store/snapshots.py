@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from elastane.api.cluster import Draining, JobState, Snapshot
 from elastane.api.config import Config
 from elastane.api.pools import Pool, Restriction
-from elastane.api.rules import Rules
+from elastane.api.scheduling_rules import SchedulingRules
 from elastane.controller.limits import departing, limited, priced, restricting
 from elastane.controller.store import documents, nodes, reports
 from elastane.controller.store.database import change
@@ -97,7 +97,7 @@ def snapshot(tx: Connection, now_s: float, config: Config | None = None, *, runn
             cohorts=config.cohorts or (),
             priorities=config.priorities or (),
             reservations=config.reservations or (),
-            rules=config.rules or Rules(),
+            rules=config.rules or SchedulingRules(),
             jobs=_states(seen, pools, now_s),
             departures=departing(nodes.every(tx), now_s=now_s),
             restrictions=_binding(tx, config, pools, now_s),

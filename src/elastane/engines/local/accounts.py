@@ -53,7 +53,7 @@ def find_account(name: str) -> Account:
     return Account(name, found.pw_uid, found.pw_gid, tuple(groups), found.pw_dir, found.pw_shell)
 
 
-def account_of(run_as: RunAs, team: str) -> Account | None:
+def find_team_account(run_as: RunAs, team: str) -> Account | None:
     """Return the system user that runs the jobs of a team; None: the one that runs the controller.
 
     Raises:

@@ -10,25 +10,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
-from elastane.agent import identity
-from elastane.agent.presence import set_aside, those_present
-from elastane.api.attempts import Outcome
+from elastane.agent import process_identity
+from elastane.agent.presence import list_present_processes, move_presence_aside
+from elastane.api.attempts import AttemptOutcome
 from elastane.api.control import Answer, Ask, AskDrain, AskEvict, AskResize, AskStatus, AskStop
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.observations import Observation, SeenNode
-from elastane.api.orders import Drain, Evict, Kill, Order, Resize, Settle, Start, Stop
+from elastane.api.observations import Observation, ObservedNode
+from elastane.api.orders import (
+    DrainWorker,
+    EvictWorkers,
+    KillAttempt,
+    Order,
+    ResizeJob,
+    SettleJob,
+    StartAttempt,
+    StopAttempt,
+)
 from elastane.api.run_as import GPU_CLAIMS, RunAs
 from elastane.api.rundir import RunDir
-from elastane.attempts.run_directory import claimed
+from elastane.attempts.run_directory import claim_run_directory
 from elastane.client.owner_rights import use_owner_rights
-from elastane.engines.local.accounts import Account, account_of
-from elastane.engines.local.counted import counted
-from elastane.engines.local.environment import environment_of
-from elastane.engines.local.isolation import CannotBegin, claims_of, start_agent_as
-from elastane.engines.local.places import Places
-from elastane.engines.local.preparing import environment_too_large, prepare_run
-from elastane.engines.local.starting import Impossible, Starting, start_agent
-from elastane.engines.local.watched import Watched
+from elastane.engines.local.accounts import Account, find_team_account
+from elastane.engines.local.agent_process import AgentProcess, FailedStart, start_agent
+from elastane.engines.local.engine_directories import EngineDirectories
+from elastane.engines.local.isolation import CannotBegin, claims_of, start_agent_as_user
+from elastane.engines.local.job_environment import build_job_environment
+from elastane.engines.local.job_watcher import JobWatcher
+from elastane.engines.local.preflight import explain_environment_too_large, prepare_run
+from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
 ASKED_AT_ONCE = 64
@@ -54,16 +63,16 @@ class LocalEngine:
         *,
         own: Mapping[str, str] = os.environ,
         agent: Sequence[str] = AGENT,
-        node: SeenNode | None = None,
+        node: ObservedNode | None = None,
         run_as: RunAs = RunAs(),  # noqa: B008 - frozen
     ) -> None:
-        self._places = Places(home.absolute())
+        self._places = EngineDirectories(home.absolute())
         self._own = own
         self._agent = agent
         self._node = node
         self._run_as = run_as
-        self._watched: dict[str, Watched] = {}
-        self._started: dict[str, Starting | Impossible] = {}
+        self._watched: dict[str, JobWatcher] = {}
+        self._started: dict[str, AgentProcess | FailedStart] = {}
 
     # -- observing ------------------------------------------------------------------------------------------
 
@@ -91,7 +100,7 @@ class LocalEngine:
             with contextlib.suppress(OSError), use_owner_rights(run_dir.root):
                 if not run_dir.presence.exists():
                     return
-            watched = self._watched[job] = Watched(run_dir, isolated=self._run_as.isolates)
+            watched = self._watched[job] = JobWatcher(run_dir, isolated=self._run_as.isolates)
         with use_owner_rights(watched.run_dir.root):
             watched.look()
 
@@ -106,7 +115,7 @@ class LocalEngine:
                 return Observation(job=job, attempt=started.attempt, outcome=failure)
         if watched is None:
             return Observation(job=job)
-        count = counted(answer)
+        count = count_workers(answer)
         with use_owner_rights(watched.run_dir.root):
             progress = watched.progress()
         return Observation(
@@ -144,26 +153,26 @@ class LocalEngine:
 
     async def _carry_out(self, order: Order) -> str:
         match order:
-            case Start():
+            case StartAttempt():
                 return await self._start(order)
-            case Resize(workers=workers, limits=limits):
+            case ResizeJob(workers=workers, limits=limits):
                 return await self._tell(order, AskResize(workers=workers, limits=limits))
-            case Drain(worker=worker):
+            case DrainWorker(worker=worker):
                 return await self._tell(order, AskDrain(worker=worker))
-            case Evict():
+            case EvictWorkers():
                 return await self._tell(order, AskEvict())
-            case Stop(why=why):
+            case StopAttempt(why=why):
                 return await self._tell(order, AskStop(who="controller", why=why))
-            case Kill():
+            case KillAttempt():
                 return self._kill(order)
-            case Settle(job=job):
+            case SettleJob(job=job):
                 self._places.settle(job)
                 self._started.pop(job, None)
                 return ""
             case _:
                 assert_never(order)
 
-    async def _start(self, order: Start) -> str:
+    async def _start(self, order: StartAttempt) -> str:
         job, before = order.job, self._started.get(order.job)
         if before is not None and before.attempt >= order.attempt and before.under_way:
             return ""
@@ -181,7 +190,7 @@ class LocalEngine:
         if watched is not None and watched.attempt is not None and watched.attempt.number >= order.attempt:
             return ""
         try:
-            account = account_of(self._run_as, order.spec.team)
+            account = find_team_account(self._run_as, order.spec.team)
             if account is None:
                 self._started[job] = self._start_as_ourselves(order, run_dir)
             else:
@@ -192,11 +201,11 @@ class LocalEngine:
             return str(error)
         except OSError as error:
             if error.errno == errno.E2BIG:
-                return self._impossible(order, str(environment_too_large(job)))
+                return self._impossible(order, str(explain_environment_too_large(job)))
             raise
         return ""
 
-    def _start_as_ourselves(self, order: Start, run_dir: RunDir) -> Starting:
+    def _start_as_ourselves(self, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
         self._places.check_ours(order.job)
         try:
             run, working_dir = prepare_run(order.job, order.spec)
@@ -204,22 +213,24 @@ class LocalEngine:
             raise CannotBegin(error.what, means=error.means, do=error.do) from error
         self._places.note(order.job)
         if not run_dir.run.exists():
-            with claimed(run, run_dir.root):
+            with claim_run_directory(run, run_dir.root):
                 pass
-        environment = environment_of(order.spec.env, self._own)
+        environment = build_job_environment(order.spec.env, self._own)
         return start_agent(run_dir, order, self._agent, environment, working_dir)
 
-    async def _start_as(self, account: Account, order: Start, run_dir: RunDir) -> Starting:
+    async def _start_as(self, account: Account, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
         self._places.note(order.job)
-        environment = environment_of(order.spec.env, self._own, account)
+        environment = build_job_environment(order.spec.env, self._own, account)
         environment.setdefault(GPU_CLAIMS, str(claims_of(self._places.home)))
-        return await asyncio.to_thread(start_agent_as, account, run_dir, order, self._agent, environment)
+        return await asyncio.to_thread(start_agent_as_user, account, run_dir, order, self._agent, environment)
 
-    def _impossible(self, order: Start, why: str) -> str:
-        self._started[order.job] = Impossible(order.attempt, Outcome(code=NOT_FOR_THIS_ENGINE, why=why))
+    def _impossible(self, order: StartAttempt, why: str) -> str:
+        self._started[order.job] = FailedStart(
+            order.attempt, AttemptOutcome(code=NOT_FOR_THIS_ENGINE, why=why)
+        )
         return why
 
-    async def _tell(self, order: Resize | Drain | Evict | Stop, question: Ask) -> str:
+    async def _tell(self, order: ResizeJob | DrainWorker | EvictWorkers | StopAttempt, question: Ask) -> str:
         watched = self._seen(order.job)
         if (
             watched is None
@@ -233,7 +244,7 @@ class LocalEngine:
             return f"its coordinator did not answer within {ANSWER_S:g} s"
         return answer.why
 
-    def _kill(self, order: Kill) -> str:
+    def _kill(self, order: KillAttempt) -> str:
         watched = self._seen(order.job)
         number = 0 if watched is None or watched.attempt is None else watched.attempt.number
         if watched is None or number != order.attempt:
@@ -245,14 +256,14 @@ class LocalEngine:
             _kill_present(watched.run_dir, watched.user)
         return ""
 
-    def _seen(self, job: str) -> Watched | None:
+    def _seen(self, job: str) -> JobWatcher | None:
         self._look(job)
         return self._watched.get(job)
 
-    async def _ask(self, watched: Watched, question: Ask) -> Answer | None:
+    async def _ask(self, watched: JobWatcher, question: Ask) -> Answer | None:
         return await watched.line.ask(question, ANSWER_S)
 
-    def nodes(self) -> Sequence[SeenNode]:
+    def nodes(self) -> Sequence[ObservedNode]:
         return () if self._node is None else (self._node,)
 
     async def close(self) -> None:
@@ -260,7 +271,7 @@ class LocalEngine:
         await self._forget(self._watched)
 
 
-def _is_anothers(run_dir: RunDir, watched: Watched | None, order: Start) -> bool:
+def _is_anothers(run_dir: RunDir, watched: JobWatcher | None, order: StartAttempt) -> bool:
     """Whether a run is there that nobody has begun for this job: `elastane run` did, or another store's."""
     if not run_dir.run.exists():
         return False
@@ -269,7 +280,7 @@ def _is_anothers(run_dir: RunDir, watched: Watched | None, order: Start) -> bool
 
 
 def _kill_agent(pid: int, start: int) -> None:
-    process = identity.open_process(pid, start)
+    process = process_identity.open_process(pid, start)
     if process is not None:
         try:
             with contextlib.suppress(ProcessLookupError):
@@ -280,8 +291,8 @@ def _kill_agent(pid: int, start: int) -> None:
 
 def _kill_present(run_dir: RunDir, user: int | None) -> None:
     with use_owner_rights(run_dir.root):
-        for pid in those_present(run_dir, user):
+        for pid in list_present_processes(run_dir, user):
             if pid != os.getpid():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        set_aside(run_dir)
+        move_presence_aside(run_dir)

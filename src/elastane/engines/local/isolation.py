@@ -16,22 +16,22 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.agent.environment import process_environment
-from elastane.agent.presence import be_present
+from elastane.agent.environment import build_process_environment
+from elastane.agent.presence import hold_presence
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.foreign import Decoder, Malformed
-from elastane.api.orders import Start
-from elastane.api.printable import one_line
+from elastane.api.orders import StartAttempt
 from elastane.api.run_as import RunAs
 from elastane.api.rundir import RunDir
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.client.owner_rights import use_owner_rights
 from elastane.client.permissions import OF_OTHERS, restrict_permissions
 from elastane.engines.local.accounts import Account, find_account
-from elastane.engines.local.beginning import Beginning, Obstacle
-from elastane.engines.local.environment import environment_of
-from elastane.engines.local.starting import AGENT, Starting, options_of
+from elastane.engines.local.agent_process import AGENT, AgentProcess, build_agent_options
+from elastane.engines.local.job_environment import build_job_environment
+from elastane.engines.local.user_launcher import LaunchFailure, LaunchTask
 
-BEGINNING = (sys.executable, "-P", "-m", "elastane.engines.local.beginning")
+BEGINNING = (sys.executable, "-P", "-m", "elastane.engines.local.user_launcher")
 PRIVATE_UMASK = 0o077
 PASSAGE = 0o711
 """Mode of directories that users pass through and cannot list."""
@@ -41,7 +41,7 @@ ENDING_S = 5.0
 PATIENCE_S = 60.0
 """Longer than a process takes to start on a busy machine."""
 REPORT_BYTES = 1 << 16
-decode_obstacle = Decoder[Obstacle](Obstacle, at_most_bytes=REPORT_BYTES)
+decode_obstacle = Decoder[LaunchFailure](LaunchFailure, at_most_bytes=REPORT_BYTES)
 
 
 class CannotBegin(BadInput):
@@ -133,7 +133,7 @@ def _check_reach(account: Account, runs: Path) -> None:
             check=False,
             timeout=PATIENCE_S,
             cwd="/",
-            env=environment_of({}, os.environ, account),
+            env=build_job_environment({}, os.environ, account),
             user=account.uid,
             group=account.gid,
             extra_groups=account.groups,
@@ -148,7 +148,7 @@ def _check_reach(account: Account, runs: Path) -> None:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise BadInput(
-            f"jobs cannot run as user {account.name}: {one_line(last) or f'exit code {done.returncode}'}",
+            f"jobs cannot run as user {account.name}: {escape_line(last) or f'exit code {done.returncode}'}",
             means=f"that user must import elastane and pass through {runs}; nothing was started",
             do="use a home that others can pass through: ELASTANE_HOME=/var/lib/elastane elastane up ...; "
             "and install Elastane where every user can read it",
@@ -158,13 +158,13 @@ def _check_reach(account: Account, runs: Path) -> None:
 # -- starting an attempt -------------------------------------------------------------------------------------
 
 
-def start_agent_as(
+def start_agent_as_user(
     account: Account,
     run_dir: RunDir,
-    order: Start,
+    order: StartAttempt,
     command: Sequence[str],
     environment: Mapping[str, str],
-) -> Starting:
+) -> AgentProcess:
     """Start the process of an attempt as another user, once that user has prepared its run directory.
 
     It may take seconds: call it from a thread.
@@ -175,10 +175,10 @@ def start_agent_as(
         OSError: likewise.
     """
     make_run_directory(run_dir.root, account)
-    whole = (*command, *options_of(run_dir, order))
-    task = Beginning(order, str(run_dir.root), whole, account.uid, account.name)
+    whole = (*command, *build_agent_options(run_dir, order))
+    task = LaunchTask(order, str(run_dir.root), whole, account.uid, account.name)
     with use_owner_rights(run_dir.root):
-        presence = be_present(run_dir)
+        presence = hold_presence(run_dir)
     told, telling = os.pipe()
     try:
         # In memory: the environment of a job is nobody else's to read.
@@ -193,7 +193,7 @@ def start_agent_as(
                 start_new_session=True,
                 pass_fds=(presence, telling),
                 cwd="/",
-                env=process_environment(environment),
+                env=build_process_environment(environment),
                 user=account.uid,
                 group=account.gid,
                 extra_groups=account.groups,
@@ -215,7 +215,7 @@ def start_agent_as(
         raise ElastaneError(f"the first process of {order.job} was not ready within {PATIENCE_S:g} s")
     if words.strip() and _ends(process):
         raise _refusal(words, account)
-    return Starting(order.attempt, process, run_dir.log(AGENT))
+    return AgentProcess(order.attempt, process, run_dir.log(AGENT))
 
 
 def _ends(process: "subprocess.Popen[bytes]") -> bool:
@@ -255,7 +255,8 @@ def _refusal(words: bytes, account: Account) -> ElastaneError:
         obstacle = decode_obstacle(last)
     except Malformed:
         return ElastaneError(
-            f"no process of the job could start as {account.name}: {one_line(last.decode(errors='replace'))}",
+            f"no process of the job could start as {account.name}: "
+            f"{escape_line(last.decode(errors='replace'))}",
             do=f"check that user {account.name} can run {sys.executable} and import elastane",
         )
     return CannotBegin(obstacle.why) if obstacle.permanent else ElastaneError(obstacle.why)

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import torch
 
-from elastane.api.checkpoints import MANIFEST, Damage, Manifest, TensorFacts
+from elastane.api.checkpoints import MANIFEST, FileDamage, Manifest, TensorFacts
 from elastane.api.errors import BadInput, Damaged
-from elastane.api.foreign import decode_object
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import decode_object
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice, slice_whole
 from elastane.runtime.state.model_layout import WIDENED, Extent, Piece
@@ -265,6 +265,6 @@ def read_replicated_state(manifest: Manifest) -> dict[str, Any]:
         rest = decode_object(manifest.plain["rest"])
         msgspec.convert(rest, _ReplicatedFields)
     except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-        why = f"the rest of the state cannot be read: {one_line(str(error))}"
-        raise Damaged(manifest.name, (Damage(MANIFEST, why),)) from error
+        why = f"the rest of the state cannot be read: {escape_line(str(error))}"
+        raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
     return rest

@@ -6,9 +6,9 @@ import msgspec
 import torch
 from torch import nn
 
-from elastane.api.checkpoints import MANIFEST, Damage, Manifest
+from elastane.api.checkpoints import MANIFEST, FileDamage, Manifest
 from elastane.api.errors import BadInput, Damaged
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 from elastane.runtime.finished.adapters import Adapter
 from elastane.runtime.finished.model_texts import read_model_texts
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
@@ -84,8 +84,8 @@ def read_model_description(manifest: Manifest) -> ModelDescription:
     try:
         return msgspec.convert(manifest.plain[KEY], type=ModelDescription)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:
-        why = f"its outline cannot be read: {one_line(str(error))}"
-        raise Damaged(manifest.name, (Damage(MANIFEST, why),)) from error
+        why = f"its outline cannot be read: {escape_line(str(error))}"
+        raise Damaged(manifest.name, (FileDamage(MANIFEST, why),)) from error
 
 
 def build_stand_in(outline: ModelDescription, manifest: Manifest) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -11,7 +11,7 @@ import torch
 import xxhash
 from torch.utils.serialization import config
 
-from elastane.api.checkpoints import Item, PartFile, TensorFacts, Written
+from elastane.api.checkpoints import Item, PartFile, TensorFacts, WrittenFile
 from elastane.checkpointing.rectangles import Rectangle, compute_dense_stride, cut_rectangles, sort_dims
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 
@@ -151,7 +151,7 @@ class EncodedPart:
             if self._image is not None:
                 yield self._image
 
-    def part(self, written: Written) -> PartFile:
+    def part(self, written: WrittenFile) -> PartFile:
         """What to report once the file has been written.
 
         Args:

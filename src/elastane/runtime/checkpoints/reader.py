@@ -9,7 +9,7 @@ import msgspec
 import torch
 import xxhash
 
-from elastane.api.checkpoints import Damage, Item, Manifest
+from elastane.api.checkpoints import FileDamage, Item, Manifest
 from elastane.api.errors import Damaged, NoSuchFile, Unreadable
 from elastane.runtime.checkpoints.part_encoding import view_bytes
 from elastane.storage.interface import Storage, StoredFile
@@ -123,7 +123,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
                 reading = self._storage.open_file(f"{self._manifest.name}/{name}")
                 self._files[name] = self._open.enter_context(reading)
             except NoSuchFile as error:
-                raise Damaged(self._manifest.name, (Damage(name, "is missing"),)) from error
+                raise Damaged(self._manifest.name, (FileDamage(name, "is missing"),)) from error
         return self._files[name]
 
     def _do(self, job: "_Job") -> None:
@@ -137,10 +137,10 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
                 file.read_into(job.item.raw_offset + offset, piece)
                 checksum.update(piece)
         except (NoSuchFile, Unreadable) as error:
-            raise Damaged(self._manifest.name, (Damage(job.file, error.what),)) from error
+            raise Damaged(self._manifest.name, (FileDamage(job.file, error.what),)) from error
         if checksum.hexdigest() != job.item.checksum:
             where = f"elements {job.item.start} to {job.item.stop} of {job.item.key}"
-            damage = Damage(job.file, f"{where} do not match their checksum {job.item.checksum}")
+            damage = FileDamage(job.file, f"{where} do not match their checksum {job.item.checksum}")
             raise Damaged(self._manifest.name, (damage,))
         if partial:
             job.view[:] = view[job.skip : job.skip + len(job.view)]

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoints import Damage, Manifest, PartFile, Retention, checkpoint_name, part_name
+from elastane.api.checkpoints import FileDamage, Manifest, PartFile, Retention, checkpoint_name, part_name
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint
 from elastane.api.errors import Damaged, ElastaneError, NoSuchFile, StorageError
-from elastane.api.foreign import Decoder, Malformed
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints.contents import collect_scalars, find_aliases, list_slices
 from elastane.runtime.checkpoints.model_description import KEY, describe_model
@@ -377,7 +377,7 @@ class CheckpointWriter:
         try:
             return _part_record_in(self._catalog.storage.read(f"{name}/{file}"))
         except Malformed as error:
-            raise Damaged(name, (Damage(file, str(error)),)) from error
+            raise Damaged(name, (FileDamage(file, str(error)),)) from error
 
     def _foreign(
         self, groups: Sequence[dict[str, Any]], plain: dict[str, dict[str, Any]]

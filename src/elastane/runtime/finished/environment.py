@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from elastane.api.environment import Environment
+from elastane.api.training_environment import TrainingEnvironment
 
 DECIDE_BITS = (
     "ATEN_CPU_CAPABILITY",
@@ -24,8 +24,8 @@ DECIDE_BITS = (
 """Environment variables that change what kernels compute, or in which order."""
 
 
-def describe_environment() -> Environment:
-    return Environment(
+def describe_environment() -> TrainingEnvironment:
+    return TrainingEnvironment(
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         libc=" ".join(platform.libc_ver()),
         python=f"{platform.python_implementation()} {platform.python_version()}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 import xxhash
 
 from elastane.api.atomic_file import sync_directory
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -20,7 +20,7 @@ WriteFile: TypeAlias = Callable[[BinaryIO], None]
 
 def replace_file_set(
     folder: Path, files: Mapping[str, WriteFile], *, marker: str, replaced: Iterable[str] = ()
-) -> dict[str, Written]:
+) -> dict[str, WrittenFile]:
     """Write files beside their places, then move them there, the marker last.
 
     Whoever reads must look for the marker first: where it is, every file of its set is whole. All writing and
@@ -39,7 +39,7 @@ def replace_file_set(
     Raises:
         OSError: a file could not be written or moved.
     """
-    written: dict[str, Written] = {}
+    written: dict[str, WrittenFile] = {}
     partials = {name: folder / f".{name}.partial" for name in files}
     try:
         for name, write in files.items():
@@ -71,8 +71,8 @@ class _HashedFile(io.BufferedWriter):
         return size_bytes
 
     @property
-    def written(self) -> Written:
-        return Written(self._size_bytes, self._digest.hexdigest())
+    def written(self) -> WrittenFile:
+        return WrittenFile(self._size_bytes, self._digest.hexdigest())
 
 
 def _move(folder: Path, partials: Mapping[str, Path], marker: str, replaced: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from typing import BinaryIO
 
 from torch import nn
 
-from elastane.api.checkpoints import Written
+from elastane.api.checkpoints import WrittenFile
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.runtime.finished.adapters import ADAPTER_WEIGHTS, describe_adapter
@@ -24,7 +24,7 @@ from elastane.runtime.finished.tensor_file import check_types, write_tensors
 from elastane.runtime.state.state import TrainingState
 
 
-def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, Written]:
+def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[str, WrittenFile]:
     """Write the model and what belongs to it; equal states give equal bytes.
 
     Args:

@@ -13,8 +13,8 @@ import msgspec
 import torch
 
 from elastane.api.errors import BadInput
-from elastane.api.foreign import decode_object
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import decode_object
 from elastane.runtime.finished.named_tensors import MemoryTensors, NamedTensors, strip_compiled
 from elastane.runtime.state.state import TrainingState
 
@@ -94,7 +94,7 @@ def decode_optimizer_state(tensors: NamedTensors, metadata: Mapping[str, str]) -
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise BadInput(
-            f"the metadata of optimizer.safetensors cannot be read: {one_line(str(error))}",
+            f"the metadata of optimizer.safetensors cannot be read: {escape_line(str(error))}",
             means="the optimizer's state is damaged, or was written by something else",
         ) from error
 

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_checkpoi
 
 from elastane.api.errors import ElastaneError
 from elastane.api.exit_codes import ExitCode
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 from elastane.runtime.finished.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, BASE_CONFIG, PREFIX
 from elastane.runtime.finished.configs import CONFIG
 from elastane.runtime.finished.formats import TrainedModel, select_exported
@@ -271,7 +271,7 @@ def _call_library(load: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - 
             warnings.simplefilter("ignore")
             return load()
     except Exception as error:
-        why = f"{what} fails: {type(error).__name__}: {one_line(str(error), 300)}"
+        why = f"{what} fails: {type(error).__name__}: {escape_line(str(error), 300)}"
         raise ReadbackFailed(why, do=OTHER_FORMATS) from error
 
 

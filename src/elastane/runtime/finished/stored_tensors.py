@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from elastane.api.errors import BadInput
-from elastane.api.foreign import Decoder, Malformed, read_bytes
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Decoder, Malformed, read_bytes
 from elastane.runtime.finished.named_tensors import TensorDescription
 from elastane.runtime.finished.shards import INDEX, WHOLE
 from elastane.runtime.finished.tensor_file import DTYPES
@@ -44,7 +44,7 @@ class StoredTensors:
                 piece = file.get_slice(name)
                 if (dtype := NAMED.get(piece.get_dtype())) is None:
                     raise _damage_error(
-                        f"{path}: {one_line(name, SHOWN)} has a type of numbers that no run trains"
+                        f"{path}: {escape_line(name, SHOWN)} has a type of numbers that no run trains"
                     )
                 self.described[name] = TensorDescription(dtype, tuple(piece.get_shape()))
                 self._files[name] = file
@@ -89,7 +89,7 @@ def _read_index(path: Path) -> dict[str, str]:
     except (OSError, Malformed) as error:
         raise _damage_error(f"{path} cannot be read: {error}") from error
     if elsewhere := next((name for name in found.values() if Path(name).name != name), None):
-        raise _damage_error(f"{path} names a file elsewhere, {one_line(elsewhere, SHOWN)}")
+        raise _damage_error(f"{path} names a file elsewhere, {escape_line(elsewhere, SHOWN)}")
     return found
 
 

@@ -12,9 +12,9 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from elastane.api import control
-from elastane.api.endpoint import bearer, read_endpoint, read_secret
-from elastane.api.foreign import Malformed
+from elastane.api.endpoint import build_bearer_header, read_endpoint, read_secret
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.inherited_descriptors import close_in_children
 
 REPORT_S = 0.5
@@ -51,7 +51,7 @@ class CoordinatorLink:
         self._reported = 0
         self._once: list[control.FromWorker] = []
         # Sent, each with the last step reported before; the coordinator may have died before it wrote them.
-        self._unsure: list[tuple[int, control.Happened]] = []
+        self._unsure: list[tuple[int, control.WorkerEvent]] = []
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
         self._changed = True
@@ -92,7 +92,7 @@ class CoordinatorLink:
         """
         with self._lock:
             self._once.append(message)
-        if not isinstance(message, control.Happened):
+        if not isinstance(message, control.WorkerEvent):
             # What is only to be written down may be told together with what follows.
             self._wake.set()
 
@@ -116,7 +116,7 @@ class CoordinatorLink:
                 # Without the context, `websockets` warns; a script may have turned warnings into errors.
                 with connect(
                     read_endpoint(self._run_dir).url,
-                    additional_headers=bearer(self._secret),
+                    additional_headers=build_bearer_header(self._secret),
                     open_timeout=5,
                     max_size=control.LARGEST_MESSAGE_BYTES,
                     compression=None,
@@ -180,7 +180,7 @@ class CoordinatorLink:
                 messages += once
                 unsent = [report for report in self._steps if report.line.step > self._sent]
                 if unsent:
-                    messages.append(control.Steps(worker=self._worker, reports=tuple(unsent)))
+                    messages.append(control.StepReports(worker=self._worker, reports=tuple(unsent)))
                 lost_now = set(self._lost)
             try:
                 for message in messages:
@@ -192,5 +192,7 @@ class CoordinatorLink:
                 if connection is self._connection:
                     self._sent = max(self._sent, *(report.line.step for report in unsent), 0)
                     self._lost_sent |= lost_now
-                    self._unsure += [(reported, told) for told in once if isinstance(told, control.Happened)]
+                    self._unsure += [
+                        (reported, told) for told in once if isinstance(told, control.WorkerEvent)
+                    ]
                     self._once = self._once[len(once) :]

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from elastane.api.admission import EXHAUSTED, AdmissionRules, Refusals, Unproven
-from elastane.api.listener import rules_of_this_process
+from elastane.api.patient_listener import compute_admission_rules
+from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules, RefusalLog, UnprovenConnections
 from elastane.runtime.links.frames import FrameStream, build_frame
 from elastane.runtime.links.handshake import LIMITS, Address, Credentials, Handshake, ProvenPeer
 
@@ -81,15 +81,15 @@ class MeshEntrance:
         selector: selectors.BaseSelector,
         credentials: Callable[[], Credentials],
         host: str,
-        rules: Callable[[], AdmissionRules] = rules_of_this_process,
+        rules: Callable[[], AdmissionRules] = compute_admission_rules,
     ) -> None:
         self._selector = selector
         self._credentials = credentials
         self.rules = rules
-        self._unproven: Unproven[Candidate] = Unproven(rules())
+        self._unproven: UnprovenConnections[Candidate] = UnprovenConnections(rules())
         self._dials: dict[int, _Dial] = {}
         self._lost: list[int] = []
-        self._refusals = Refusals()
+        self._refusals = RefusalLog()
         self._resume_s: float | None = None
         self.listener = socket.create_server((host, 0), backlog=BACKLOG)
         self.listener.setblocking(False)

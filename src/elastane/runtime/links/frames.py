@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from elastane.api.foreign import Malformed
+from elastane.api.untrusted_data import Malformed
 
 HEADER = struct.Struct("<IQ")
 """Of a frame: length of the message, length of the payload."""

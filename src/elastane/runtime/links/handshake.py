@@ -35,7 +35,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from elastane.api.foreign import Decoder, Malformed
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.runtime.links.frames import FrameLimits
 
 NONCE_BYTES = 32

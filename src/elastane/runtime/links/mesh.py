@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from elastane.api.foreign import Decoder, Malformed
+from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.protocol.messages import AnyPeerMessage
 from elastane.runtime.links.entrance import Candidate, MeshEntrance
 from elastane.runtime.links.frames import Buffer, FrameLimits, FrameStream, Payload, build_frame

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from elastane.api.foreign import Malformed
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.memory import raw_bytes
 
@@ -46,13 +46,13 @@ def unpack_state(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, A
     except RecursionError as error:
         raise Malformed("its header is nested too deeply") from error
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
-        raise Malformed(f"not a packed state: {one_line(str(error))}") from error
+        raise Malformed(f"not a packed state: {escape_line(str(error))}") from error
 
 
 def _unpack(payload: Payload) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     length = int.from_bytes(payload[:LENGTH_BYTES], "little")
     first = LENGTH_BYTES + length
-    # Not `elastane.api.foreign.Decoder`: generators have states of 128 bits, and a value may be NaN.
+    # Not `elastane.api.untrusted_data.Decoder`: generators have states of 128 bits, and a value may be NaN.
     header = json.loads(payload[LENGTH_BYTES:first])
     tensors = {}
     for name, (dtype_name, shape, start) in header["tensors"].items():

@@ -5,7 +5,7 @@ import msgspec
 from elastane.api.run_as import RunAs
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a controller is to run.
 
     Args:
@@ -35,7 +35,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     run_as: RunAs = RunAs()
 
 
-class NotStarted(msgspec.Struct, frozen=True, kw_only=True):
+class ControllerStartFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Why a controller does not listen.
 
     It is told to whoever started it, and not only logged: on a full disk nothing can be logged.
@@ -51,7 +51,7 @@ class NotStarted(msgspec.Struct, frozen=True, kw_only=True):
     do: str = ""
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ControllerReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What whoever started it should know.
 
     Args:

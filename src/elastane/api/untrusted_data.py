@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Generic, Literal, TypeVar
 
 import msgspec
 
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 
 T = TypeVar("T")
 Format = Literal["json", "msgpack"]
@@ -62,7 +62,7 @@ class Decoder(Generic[T]):
         except RecursionError as error:
             raise Malformed("it is nested too deeply") from error
         except (msgspec.MsgspecError, ValueError, OverflowError) as error:
-            raise Malformed(one_line(str(error))) from error
+            raise Malformed(escape_line(str(error))) from error
 
 
 def decode_object(document: bytes | str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def decode_object(document: bytes | str) -> dict[str, Any]:
     except RecursionError as error:
         raise Malformed("it is nested too deeply") from error
     except ValueError as error:
-        raise Malformed(one_line(str(error))) from error
+        raise Malformed(escape_line(str(error))) from error
     if not isinstance(found, dict):
         raise Malformed("it is not an object")
     return found

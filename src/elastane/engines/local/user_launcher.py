@@ -1,4 +1,4 @@
-"""``python -m elastane.engines.local.beginning``: the first moments of an attempt that runs as another user.
+"""``python -m elastane.engines.local.user_launcher``: starts the agent of an attempt as another user.
 
 The controller starts this program as that user, so that nothing in a run directory that belongs to the user
 is ever opened with the rights of root. It prepares the run directory, and then becomes the agent of the
@@ -15,20 +15,20 @@ from typing import NoReturn
 import msgspec
 
 from elastane.api.errors import BadInput, ElastaneError
-from elastane.api.foreign import Decoder
-from elastane.api.orders import Start
+from elastane.api.orders import StartAttempt
 from elastane.api.rundir import RunDir
-from elastane.attempts.run_directory import claimed
-from elastane.engines.local.preparing import (
-    blocking_directory,
+from elastane.api.untrusted_data import Decoder
+from elastane.attempts.run_directory import claim_run_directory
+from elastane.engines.local.agent_process import AGENT, open_log
+from elastane.engines.local.preflight import (
     check_room,
-    environment_too_large,
+    explain_environment_too_large,
+    find_blocking_directory,
     prepare_run,
 )
-from elastane.engines.local.starting import AGENT, open_log
 
 
-class Beginning(msgspec.Struct, frozen=True):
+class LaunchTask(msgspec.Struct, frozen=True):
     """What this program is to become.
 
     Args:
@@ -39,14 +39,14 @@ class Beginning(msgspec.Struct, frozen=True):
         user: name of that user.
     """
 
-    order: Start
+    order: StartAttempt
     root: str
     command: tuple[str, ...]
     uid: int
     user: str
 
 
-class Obstacle(msgspec.Struct, frozen=True):
+class LaunchFailure(msgspec.Struct, frozen=True):
     """Why the agent does not run.
 
     Args:
@@ -58,7 +58,7 @@ class Obstacle(msgspec.Struct, frozen=True):
     permanent: bool = False
 
 
-decode_beginning = Decoder[Beginning](Beginning)
+decode_launch_task = Decoder[LaunchTask](LaunchTask)
 
 
 def main() -> None:
@@ -67,29 +67,29 @@ def main() -> None:
     parser.add_argument("--reach", type=Path, help="only check that the user can pass through this directory")
     options = parser.parse_args()
     if options.reach is not None:
-        sys.exit(0 if os.access(options.reach, os.X_OK) else blocking_directory(options.reach / "."))
+        sys.exit(0 if os.access(options.reach, os.X_OK) else find_blocking_directory(options.reach / "."))
     os.set_inheritable(options.report, False)
-    obstacle = _obstacle(decode_beginning(sys.stdin.buffer.read()))
+    obstacle = _obstacle(decode_launch_task(sys.stdin.buffer.read()))
     os.write(options.report, msgspec.json.encode(obstacle) + b"\n")
     sys.exit(1)
 
 
-def _obstacle(task: Beginning) -> Obstacle:
+def _obstacle(task: LaunchTask) -> LaunchFailure:
     """Become the agent, or return why not: the one place where that failure becomes a value."""
     job = task.order.job
     try:
         become_agent(task)
     except BadInput as error:
-        return Obstacle(str(error), permanent=True)
+        return LaunchFailure(str(error), permanent=True)
     except ElastaneError as error:
-        return Obstacle(str(error))
+        return LaunchFailure(str(error))
     except OSError as error:
         if error.errno == errno.E2BIG:
-            return Obstacle(str(environment_too_large(job)), permanent=True)
-        return Obstacle(str(error))
+            return LaunchFailure(str(explain_environment_too_large(job)), permanent=True)
+        return LaunchFailure(str(error))
 
 
-def become_agent(task: Beginning) -> NoReturn:
+def become_agent(task: LaunchTask) -> NoReturn:
     """Replace this process by the agent of an attempt.
 
     Raises:
@@ -104,7 +104,7 @@ def become_agent(task: Beginning) -> NoReturn:
     run, working_dir = prepare_run(task.order.job, task.order.spec, task.user)
     if not run_dir.run.exists():
         try:
-            with claimed(run, run_dir.root, linked=False):
+            with claim_run_directory(run, run_dir.root, linked=False):
                 pass
         except BadInput as error:
             raise ElastaneError(error.what, means=error.means, do=error.do) from error

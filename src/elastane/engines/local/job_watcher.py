@@ -4,14 +4,14 @@ import logging
 import time
 from contextlib import suppress
 
-from elastane.agent import identity
-from elastane.agent.presence import NO_DIRECTORY, anyone_present, is_present
+from elastane.agent import process_identity
+from elastane.agent.presence import NO_DIRECTORY, is_any_process_present, is_present
 from elastane.api.attempts import Attempt
 from elastane.api.errors import BadInput, ElastaneError, NoSuchRun
-from elastane.api.foreign import Malformed
-from elastane.api.observations import Progress
-from elastane.api.printable import one_line
+from elastane.api.observations import JobProgress
 from elastane.api.rundir import RunDir
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
 from elastane.attempts.attempt_file import read_attempt
 from elastane.client.line import Line
 from elastane.observability.pace import Pace, after_event, after_line
@@ -25,7 +25,7 @@ MOST_LINES = 5_000
 logger = logging.getLogger(__name__)
 
 
-class Watched:
+class JobWatcher:
     """One job's files, looked at again and again.
 
     Args:
@@ -60,7 +60,7 @@ class Watched:
                 self.user = self.run_dir.root.stat().st_uid
         try:
             # In this order: once nobody is present, nobody is left to write how the attempt ended.
-            present = anyone_present(self.run_dir)
+            present = is_any_process_present(self.run_dir)
             self._read_attempt()
         except OSError as error:
             # Whoever was not seen gone still has the devices, and has not crashed.
@@ -77,7 +77,7 @@ class Watched:
     def lingering_s(self) -> float:
         return 0.0 if self.lingering_since is None else time.monotonic() - self.lingering_since
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         """Read on in what the job writes down; what cannot be read is as it was."""
         try:
             self._read_on()
@@ -86,7 +86,7 @@ class Watched:
         if self._steps is None:
             self._learn_pinned()
         pace = self._pace
-        return Progress(
+        return JobProgress(
             step=pace.step,
             loss=pace.loss,
             recent_loss=pace.recent_loss,
@@ -124,7 +124,11 @@ class Watched:
     def _is_agent_alive(self) -> bool:
         """Whether the agent of the newest attempt that is known does."""
         attempt = self.attempt
-        if attempt is None or attempt.outcome is not None or identity.started(attempt.pid) != attempt.started:
+        if (
+            attempt is None
+            or attempt.outcome is not None
+            or process_identity.read_start_time(attempt.pid) != attempt.started
+        ):
             return False
         if self._agents.get(attempt.pid) != attempt.started and is_present(self.run_dir, attempt.pid):
             # Once is enough: an agent holds the lock to its end.
@@ -133,7 +137,9 @@ class Watched:
         if self._agents.get(attempt.pid) != attempt.started:
             return False
         # The controller has the file open too, for a moment at a time.
-        return not self._isolated or (self.user is not None and identity.user_of(attempt.pid) == self.user)
+        return not self._isolated or (
+            self.user is not None and process_identity.read_user_id(attempt.pid) == self.user
+        )
 
     def _tell(self, about: str, error: Exception) -> None:
         """Log what is wrong with one of the job's files, once for each.
@@ -142,7 +148,7 @@ class Watched:
         """
         if about not in self._told:
             self._told.add(about)
-            logger.warning("%s", one_line(str(error)))
+            logger.warning("%s", escape_line(str(error)))
 
     def _read_on(self) -> None:
         for line in self._ledger.new_lines()[-MOST_LINES:]:

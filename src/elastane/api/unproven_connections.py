@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from elastane.api.printable import one_line
+from elastane.api.safe_text import escape_line
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class AdmissionRules:
         )
 
 
-class Unproven(Generic[T]):
+class UnprovenConnections(Generic[T]):
     """The unproven connections of one server, in the order in which they arrived.
 
     Attributes:
@@ -109,7 +109,7 @@ class Unproven(Generic[T]):
         return tuple(connection for connection, since in self._since.items() if since <= limit)
 
 
-class Refusals:
+class RefusalLog:
     """Counts refused connections and words a line about them for the log, at most one a minute.
 
     A stranger who is refused a million times must not fill the disk with a million lines.
@@ -131,4 +131,4 @@ class Refusals:
             return None
         since = "" if self._reported_s is None else f"; {self._count} since the last such line"
         self._count, self._reported_s = 0, now_s
-        return f"closed a connection that did not prove the run's secret ({one_line(reason, 200)}){since}"
+        return f"closed a connection that did not prove the run's secret ({escape_line(reason, 200)}){since}"

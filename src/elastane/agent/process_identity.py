@@ -7,7 +7,7 @@ STARTED = 19
 """Place of the start time in ``/proc/PID/stat`` behind the name in brackets: field 22, see proc(5)."""
 
 
-def started(pid: int) -> int | None:
+def read_start_time(pid: int) -> int | None:
     """When the kernel started a process, in clock ticks since boot; None: it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -16,7 +16,7 @@ def started(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[STARTED])
 
 
-def user_of(pid: int) -> int | None:
+def read_user_id(pid: int) -> int | None:
     """Return the id of the user that a process belongs to; None: it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
@@ -33,7 +33,7 @@ def open_process(pid: int, start: int) -> int | None:
     except ProcessLookupError:
         return None
     # Asked after opening: from now on the number cannot come to mean another process.
-    if started(pid) == start:
+    if read_start_time(pid) == start:
         return descriptor
     os.close(descriptor)
     return None

@@ -10,7 +10,7 @@ REMEMBERED_EXITS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class WorkerSet:
     """Desired and actual workers.
 
     Args:
@@ -32,24 +32,24 @@ class Staff:
     by_hand: bool = False
 
 
-def hired(staff: Staff) -> tuple[Staff, tuple[WorkerId, ...]]:
+def request_missing(staff: WorkerSet) -> tuple[WorkerSet, tuple[WorkerId, ...]]:
     """Asks for as many workers as are missing; a surplus is the coordinator's to dismiss."""
     missing = max(0, staff.target - len(staff.living) - len(staff.asked))
     numbers = tuple(range(staff.following, staff.following + missing))
     return replace(staff, following=staff.following + missing, asked=staff.asked + numbers), numbers
 
 
-def still_asked(staff: Staff) -> Staff:
+def keep_missing_requests(staff: WorkerSet) -> WorkerSet:
     """Of those a dead fork server was asked for, the ones that are still missing."""
     return replace(staff, asked=staff.asked[: max(0, staff.target - len(staff.living))])
 
 
-def started(staff: Staff, worker: WorkerId, pid: int) -> Staff:
+def record_start(staff: WorkerSet, worker: WorkerId, pid: int) -> WorkerSet:
     asked = tuple(other for other in staff.asked if other != worker)
     return replace(staff, asked=asked, living={**staff.living, worker: pid})
 
 
-def ended(staff: Staff, ending: WorkerExit) -> Staff:
+def record_exit(staff: WorkerSet, ending: WorkerExit) -> WorkerSet:
     """Counts the end of a worker; the first word about it is the one that is kept."""
     if any(known.worker == ending.worker for known in staff.exits):
         return staff

@@ -11,7 +11,7 @@ from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
-from elastane.engines.local.job import run_spec_of
+from elastane.engines.local.job_program import make_run_spec
 
 NEVER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of a path that last until somebody changes the path or its rights."""
@@ -31,7 +31,7 @@ def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]
         BadInput: this engine cannot run it, now or later.
         OSError: nobody can tell now.
     """
-    run = run_spec_of(job, spec, sys.executable)
+    run = make_run_spec(job, spec, sys.executable)
     script = Path(run.script)
     working_dir = Path(spec.working_dir or script.parent)
     who = f"user {user}" if user else "the user of its engine"
@@ -67,7 +67,7 @@ def check_room(run_dir: RunDir) -> None:
         beside.unlink(missing_ok=True)
 
 
-def environment_too_large(job: str) -> BadInput:
+def explain_environment_too_large(job: str) -> BadInput:
     return BadInput(
         f"job {job} cannot begin: its env is more than the kernel gives to a process",
         means="another try would end alike, so there is none",
@@ -90,14 +90,14 @@ def _wrong(  # noqa: PLR0917 - one row of a table
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             return f"there is no {what} {path}"
         if error.errno == errno.EACCES:
-            return f"its {what} {path} may not {use}: {blocking_directory(path)}"
+            return f"its {what} {path} may not {use}: {find_blocking_directory(path)}"
         return f"its {what} {path}: {error.strerror}"
     if not is_one(mode):
         return f"its {what} {path} is not {noun}"
     return "" if os.access(path, right) else f"its {what} {path} may not {use}"
 
 
-def blocking_directory(path: Path) -> str:
+def find_blocking_directory(path: Path) -> str:
     """Name the uppermost directory on the way to a path that this process may not enter."""
     for directory in reversed(path.absolute().parents):
         if not os.access(directory, os.X_OK):

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Environment(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """Of the process that wrote the model.
 
     Args:

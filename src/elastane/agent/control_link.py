@@ -7,16 +7,16 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from elastane.api.control import LARGEST_MESSAGE_BYTES, AgentReport, ToAgent, decode_to_agent, encode
-from elastane.api.endpoint import Endpoint, bearer
-from elastane.api.foreign import Malformed
-from elastane.api.printable import one_line
+from elastane.api.endpoint import CoordinatorEndpoint, build_bearer_header
+from elastane.api.safe_text import escape_line
+from elastane.api.untrusted_data import Malformed
 
 REPORT_EVERY_S = 1.0
 RETRY_S = 0.02
 RETRY_MALFORMED_S = 1.0
 
 
-class Link:
+class ControlLink:
     """Reports on every change and once a second; a report is whole, so nothing else is ever repeated.
 
     Args:
@@ -38,8 +38,8 @@ class Link:
         *,
         complain: Callable[[str], None],
     ) -> None:
-        self._uri = Endpoint(*address).url
-        self._headers = bearer(secret)
+        self._uri = CoordinatorEndpoint(*address).url
+        self._headers = build_bearer_header(secret)
         self._report = report
         self._hear = hear
         self._changed = changed
@@ -63,7 +63,7 @@ class Link:
                 await asyncio.sleep(RETRY_S)
             except Malformed as error:
                 # A coordinator that cannot be understood is heard again, or its successor is.
-                self._complain(f"the agent does not understand the coordinator: {one_line(str(error))}")
+                self._complain(f"the agent does not understand the coordinator: {escape_line(str(error))}")
                 await asyncio.sleep(RETRY_MALFORMED_S)
 
     async def _talk(self, connection: ClientConnection) -> None:

@@ -46,7 +46,7 @@ LONGEST_REMARK = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def read(document: object, kind: type[T], what: str) -> T:
+def parse_document(document: object, kind: type[T], what: str) -> T:
     """The value that a document, as YAML or JSON parsers return it, describes.
 
     Args:
@@ -63,14 +63,14 @@ def read(document: object, kind: type[T], what: str) -> T:
         raise _translated(str(error), document, kind, what) from None
 
 
-def invalid(field: str, wrong: str, write: str, means: str = "") -> BadField:
+def make_field_error(field: str, wrong: str, write: str, means: str = "") -> BadField:
     """``wrong`` completes a sentence that begins with the field."""
     return BadField(field, wrong, means=means, do=write)
 
 
 def check_name(field: str, name: str) -> None:
     if not NAME.fullmatch(name):
-        raise invalid(
+        raise make_field_error(
             field,
             f"{name!r} is not a name",
             "write letters, digits, dots, dashes and underscores, up to 100, the first a letter or digit",
@@ -80,52 +80,54 @@ def check_name(field: str, name: str) -> None:
 def check_remark(field: str, text: str) -> None:
     """What somebody writes for others, who see it in a row of a table on their terminal."""
     if len(text) > LONGEST_REMARK:
-        raise invalid(field, f"has {len(text)} characters", f"write {LONGEST_REMARK} at most")
+        raise make_field_error(field, f"has {len(text)} characters", f"write {LONGEST_REMARK} at most")
     if not text.isprintable():
-        raise invalid(field, "has line breaks or signs that command terminals", "write one line of text")
+        raise make_field_error(
+            field, "has line breaks or signs that command terminals", "write one line of text"
+        )
 
 
-def finite(field: str, value: float | None) -> None:
+def check_finite(field: str, value: float | None) -> None:
     # JSON has neither infinity nor NaN: on its way such a number would become none at all.
     if value is not None and not abs(value) < math.inf:
-        raise invalid(field, f"{value:g} is no finite number", "write a finite one, or leave it out")
+        raise make_field_error(field, f"{value:g} is no finite number", "write a finite one, or leave it out")
 
 
-def finite_fields(document: msgspec.Struct) -> None:
+def check_finite_fields(document: msgspec.Struct) -> None:
     """Of what was typed, before JSON makes null of it and the refusal is of that."""
     for field in msgspec.structs.fields(document):
         if isinstance(value := getattr(document, field.name), float):
-            finite(field.encode_name, value)
+            check_finite(field.encode_name, value)
 
 
-def at_least(field: str, value: float | None, least: float) -> None:
-    finite(field, value)
+def check_minimum(field: str, value: float | None, least: float) -> None:
+    check_finite(field, value)
     if value is not None and not value >= least:
-        raise invalid(field, f"{value:g} is less than {least:g}", f"write {least:g} or more")
+        raise make_field_error(field, f"{value:g} is less than {least:g}", f"write {least:g} or more")
 
 
-def count(field: str, value: int | None, least: int) -> None:
+def check_bounded_count(field: str, value: int | None, least: int) -> None:
     """Of devices or workers: plans divide and weigh them, and cannot what is too large for that."""
     if value is not None and abs(value) > LARGEST_COUNT:
-        raise invalid(field, f"is beyond {LARGEST_COUNT}", f"write {least} to {LARGEST_COUNT}")
-    at_least(field, value, least)
+        raise make_field_error(field, f"is beyond {LARGEST_COUNT}", f"write {least} to {LARGEST_COUNT}")
+    check_minimum(field, value, least)
 
 
-def more_than_zero(field: str, value: float | None) -> None:
-    finite(field, value)
+def check_positive(field: str, value: float | None) -> None:
+    check_finite(field, value)
     if value is not None and not value > 0:
-        raise invalid(field, f"{value:g} is not more than 0", "write a number above 0")
+        raise make_field_error(field, f"{value:g} is not more than 0", "write a number above 0")
 
 
-def unique(field: str, names: Iterable[str]) -> None:
+def check_unique(field: str, names: Iterable[str]) -> None:
     seen = set[str]()
     for name in names:
         if name in seen:
-            raise invalid(field, f"{name!r} is there twice", "name each one once")
+            raise make_field_error(field, f"{name!r} is there twice", "name each one once")
         seen.add(name)
 
 
-def called(value: object) -> str:
+def describe_type(value: object) -> str:
     """What a value is, for whoever wrote it: ``a list``."""
     for kind, word in ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"), (list, "array")):
         if isinstance(value, kind):
@@ -139,23 +141,23 @@ def _translated(message: str, document: object, kind: type, what: str) -> BadFie
     if place.startswith("key` in "):
         key = next(key for key in _at(document, field) if not isinstance(key, str))
         shown = msgspec.json.encode(key).decode().strip('"')
-        return invalid(field or what, f"its key {shown} is not a text", f'write "{shown}" in quotes')
+        return make_field_error(field or what, f"its key {shown} is not a text", f'write "{shown}" in quotes')
     above, unnamed, below = field.partition("[...]")
     if unnamed:
         field = f"{above}.{_refused_key(document, above, kind)}{below}"
     if unknown := re.search(r"unknown field `(.+?)`", wrong):
         place = f"{field}.{unknown[1]}" if field else unknown[1]
-        return invalid(place, f"a {what} has no such field", _instead(unknown[1], field, kind))
+        return make_field_error(place, f"a {what} has no such field", _instead(unknown[1], field, kind))
     if missing := re.search(r"missing required field `(.+?)`", wrong):
         place = f"{field}.{missing[1]}" if field else missing[1]
-        return invalid(place, "is missing", f"add {missing[1]} to the {what}")
+        return make_field_error(place, "is missing", f"add {missing[1]} to the {what}")
     words, kinds = _of_a_value(wrong)
     choices = _choices(kind, _steps(field))
     if choices and (not kinds or "str" in kinds):
         write = " or ".join(choices)
     else:
         write = ", or ".join(WRITTEN[one] for one in kinds if one in WRITTEN)
-    return invalid(field or what, words, f"write {write}" if write else "correct it")
+    return make_field_error(field or what, words, f"write {write}" if write else "correct it")
 
 
 def _refused_key(document: object, place: str, kind: type) -> str:

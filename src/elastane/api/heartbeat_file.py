@@ -32,6 +32,6 @@ class Phase(IntEnum):
     DATA = 5
 
 
-def offset(worker: WorkerId) -> int:
+def compute_slot_offset(worker: WorkerId) -> int:
     """Where the worker's slot begins in the file, in bytes."""
     return worker % SLOTS * SLOT.size

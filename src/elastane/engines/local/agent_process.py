@@ -9,20 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from elastane.agent.environment import process_environment
-from elastane.agent.presence import be_present
-from elastane.api.attempts import RETRYABLE, Outcome
-from elastane.api.foreign import Malformed, open_regular
-from elastane.api.orders import Start
+from elastane.agent.environment import build_process_environment
+from elastane.agent.presence import hold_presence
+from elastane.api.attempts import RETRYABLE, AttemptOutcome
+from elastane.api.orders import StartAttempt
 from elastane.api.rundir import RunDir
+from elastane.api.untrusted_data import Malformed, open_regular
 from elastane.client.owner_rights import use_owner_rights
-from elastane.engines.local.preparing import check_room
+from elastane.engines.local.preflight import check_room
 
 AGENT = "agent"
 LAST_WORDS_BYTES = 2000
 
 
-class Starting:
+class AgentProcess:
     """A process that was started to live an attempt, and may not have begun it yet."""
 
     def __init__(self, attempt: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -40,7 +40,7 @@ class Starting:
         return newest < self.attempt
 
     @property
-    def failure(self) -> Outcome | None:
+    def failure(self) -> AttemptOutcome | None:
         """How it ended; None: it lives, or found that there was nothing to do."""
         code = self._process.poll()
         if not code:
@@ -55,15 +55,17 @@ class Starting:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
             last = file.read(LAST_WORDS_BYTES).decode(errors="replace").strip()
         how = f"exit code {code}" if code > 0 else f"signal {-code}"
-        return Outcome(code=RETRYABLE, why=f"its agent ended with {how} before it began; {self._log}: {last}")
+        return AttemptOutcome(
+            code=RETRYABLE, why=f"its agent ended with {how} before it began; {self._log}: {last}"
+        )
 
 
-class Impossible:
+class FailedStart:
     """An attempt that this engine cannot begin."""
 
     under_way = False
 
-    def __init__(self, attempt: int, failure: Outcome) -> None:
+    def __init__(self, attempt: int, failure: AttemptOutcome) -> None:
         self.attempt = attempt
         self.failure = failure
 
@@ -72,8 +74,12 @@ class Impossible:
 
 
 def start_agent(
-    run_dir: RunDir, order: Start, command: Sequence[str], environment: Mapping[str, str], working_dir: Path
-) -> Starting:
+    run_dir: RunDir,
+    order: StartAttempt,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    working_dir: Path,
+) -> AgentProcess:
     """Start the process of an attempt in this directory, in a session of its own and without a terminal.
 
     Raises:
@@ -82,22 +88,22 @@ def start_agent(
     log = run_dir.log(AGENT)
     check_room(run_dir)
     # The process is present from its first moment on, whoever dies between here and its first line.
-    presence = be_present(run_dir)
+    presence = hold_presence(run_dir)
     try:
         with open_log(run_dir, log.name) as stream:
             process = subprocess.Popen(  # noqa: S603 - our own module; the job's words are arguments of nobody
-                (*command, *options_of(run_dir, order)),
+                (*command, *build_agent_options(run_dir, order)),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
                 start_new_session=True,
                 pass_fds=(presence,),
                 cwd=working_dir,
-                env=process_environment(environment),
+                env=build_process_environment(environment),
             )
     finally:
         os.close(presence)
-    return Starting(order.attempt, process, log)
+    return AgentProcess(order.attempt, process, log)
 
 
 def open_log(run_dir: RunDir, name: str) -> BinaryIO:
@@ -119,7 +125,7 @@ def open_log(run_dir: RunDir, name: str) -> BinaryIO:
     return os.fdopen(descriptor, "ab")
 
 
-def options_of(run_dir: RunDir, order: Start) -> tuple[str, ...]:
+def build_agent_options(run_dir: RunDir, order: StartAttempt) -> tuple[str, ...]:
     """Return the options of the agent that lives this attempt."""
     low, high = order.spec.elastic_policy.limits
     return (

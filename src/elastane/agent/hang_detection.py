@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elastane.api.heartbeat import SLOT, SLOTS, Phase, offset
+from elastane.api.heartbeat_file import SLOT, SLOTS, Phase, compute_slot_offset
 from elastane.api.membership import WorkerId
 
 READ_EVERY_S = 0.05
@@ -46,7 +46,7 @@ class Pulse:
     read_s: float
 
 
-def observed(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float, now: float) -> Pulse:
+def update_pulse(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float, now: float) -> Pulse:
     """The pulse after one more reading at ``now``."""
     if pulse is not None and now - pulse.read_s > BLIND_S:
         # The agent itself was held up, perhaps the whole machine; silence it did not watch proves nothing.
@@ -58,15 +58,15 @@ def observed(pulse: Pulse | None, counter: int, phase: int, rhythm_s: float, now
 
 def is_hung(pulse: Pulse, now: float) -> bool:
     """No progress for longer than its own rhythm explains."""
-    return now - pulse.moved_s > allowed_s(pulse)
+    return now - pulse.moved_s > compute_patience_s(pulse)
 
 
-def awaits_data(pulse: Pulse, now: float) -> bool:
+def is_awaiting_data(pulse: Pulse, now: float) -> bool:
     """It has waited for its samples for so long that somebody should know: its peers wait for it."""
     return pulse.phase == Phase.DATA and now - pulse.moved_s > AWAITED_S
 
 
-def allowed_s(pulse: Pulse) -> float:
+def compute_patience_s(pulse: Pulse) -> float:
     """How long this worker may be silent in the phase it is in, in seconds."""
     if pulse.phase == Phase.FINISHED:
         return float("inf")
@@ -76,7 +76,7 @@ def allowed_s(pulse: Pulse) -> float:
     return max(PATIENCE_S[Phase(pulse.phase)], USUAL_INTERVALS * pulse.rhythm_s)
 
 
-class Beats:
+class HeartbeatFile:
     """The heartbeat file, created zeroed.
 
     Raises:
@@ -94,11 +94,11 @@ class Beats:
 
     def clear(self, worker: WorkerId) -> None:
         """Before the worker starts: its slot may have been another's."""
-        SLOT.pack_into(self._slots, offset(worker), 0, Phase.STARTING, 0.0)
+        SLOT.pack_into(self._slots, compute_slot_offset(worker), 0, Phase.STARTING, 0.0)
 
     def read(self, worker: WorkerId) -> tuple[int, int, float]:
         """Counter, phase and rhythm in seconds."""
-        counter, phase, rhythm_s = SLOT.unpack_from(self._slots, offset(worker))
+        counter, phase, rhythm_s = SLOT.unpack_from(self._slots, compute_slot_offset(worker))
         return counter, phase, rhythm_s
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ QUIET_S = 3600.0
 """A job that has not had to give anything back for so long is as good as new."""
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class SchedulingRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """How eager the scheduler is. One set per cluster.
 
     Args:

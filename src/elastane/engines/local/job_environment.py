@@ -15,7 +15,7 @@ PERSONAL = frozenset({"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"})
 """Of these, the ones of one user. Another user's folder of temporary files is closed."""
 
 
-def environment_of(
+def build_job_environment(
     wishes: Mapping[str, str], own: Mapping[str, str], account: Account | None = None
 ) -> dict[str, str]:
     """Return the environment of a job.

@@ -20,7 +20,7 @@ Identity: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DirectorySnapshot:
     """What was found at one look.
 
     Args:
@@ -34,7 +34,7 @@ class Seen:
     files: dict[str, Identity]
 
 
-def loss(root: Path, first: Seen, now: Seen) -> RunDirectoryLost | None:
+def describe_loss(root: Path, first: DirectorySnapshot, now: DirectorySnapshot) -> RunDirectoryLost | None:
     """Say what was lost between two looks at a run's directory; None: nothing.
 
     Args:
@@ -94,7 +94,7 @@ class DirectoryGuard:
         self._first.files.update(
             {name: of for name, of in now.files.items() if name not in self._first.files}
         )
-        return loss(self._run_dir.root, self._first, now)
+        return describe_loss(self._run_dir.root, self._first, now)
 
     @property
     def complete(self) -> bool:
@@ -104,14 +104,14 @@ class DirectoryGuard:
     def close(self) -> None:
         os.close(self._fd)
 
-    def _look(self) -> Seen:
+    def _look(self) -> DirectorySnapshot:
         """Look at the directory and its files.
 
         Raises:
             OSError: the file system does not answer.
         """
         found = {path.name: identity for path in self._lasting if (identity := _identity(path)) is not None}
-        return Seen(_identity(self._run_dir.root), self._place(), found)
+        return DirectorySnapshot(_identity(self._run_dir.root), self._place(), found)
 
     def _place(self) -> Path | None:
         place = Path(f"/proc/self/fd/{self._fd}").readlink()

@@ -10,7 +10,7 @@ from elastane.api.errors import BadInput
 from elastane.api.rundir import RunDir
 
 
-class Places(msgspec.Struct, frozen=True):
+class EngineDirectories(msgspec.Struct, frozen=True):
     """Names below ``home``.
 
     ``runs/JOB`` is a job's run directory. ``unsettled/JOB`` exists from before its first attempt until its

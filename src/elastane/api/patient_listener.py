@@ -10,7 +10,7 @@ import resource
 import socket
 import time
 
-from elastane.api.admission import EXHAUSTED, AdmissionRules
+from elastane.api.unproven_connections import EXHAUSTED, AdmissionRules
 
 RETRY_S = 1.0
 """asyncio accepts again after so many seconds."""
@@ -18,7 +18,7 @@ REPORT_EVERY_S = 60.0
 UNLIMITED = 1 << 20
 
 
-class Listener(socket.socket):
+class PatientListener(socket.socket):
     """A socket whose `accept` fails once a second for lack of descriptors or memory, not all the time.
 
     Args as of `socket.socket`; usually ``fileno``.
@@ -63,18 +63,18 @@ class _Rarely(logging.Filter):
 _rarely = _Rarely()
 
 
-def listen_patiently(listening: socket.socket) -> Listener:
-    """Return the same listening socket as a `Listener`; the given object must not be used any more."""
+def make_patient_listener(listening: socket.socket) -> PatientListener:
+    """Return the same listening socket as a `PatientListener`; the given object must not be used any more."""
     logging.getLogger("asyncio").addFilter(_rarely)
-    return Listener(fileno=listening.detach())
+    return PatientListener(fileno=listening.detach())
 
 
-def rules_of_this_process() -> AdmissionRules:
+def compute_admission_rules() -> AdmissionRules:
     """Return the rules for unproven connections that follow from this process's limit of descriptors."""
-    return AdmissionRules.for_limit(descriptor_limit())
+    return AdmissionRules.for_limit(read_descriptor_limit())
 
 
-def descriptor_limit() -> int:
+def read_descriptor_limit() -> int:
     """Return how many descriptors this process may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from elastane.api.checkpoint_policy import policy_of
+from elastane.api.checkpoint_policy import parse_checkpoint_policy
 from elastane.api.errors import BadInput
 from elastane.api.jobs import JobSpec
 from elastane.api.spec import RunSpec
-from elastane.attempts.script_modules import file_of
+from elastane.attempts.script_modules import find_module_file
 
 PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
@@ -29,7 +29,7 @@ class Program(msgspec.Struct, frozen=True):
     args: tuple[str, ...]
 
 
-def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
+def make_run_spec(job: str, spec: JobSpec, python: str) -> RunSpec:
     """The run of a job.
 
     Args:
@@ -40,7 +40,7 @@ def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
     Raises:
         BadInput: this engine cannot run it.
     """
-    program, training = program_of(job, spec, python), spec.training
+    program, training = resolve_program(job, spec, python), spec.training
     low, high = spec.elastic_policy.limits
     return RunSpec(
         name=job,
@@ -56,11 +56,11 @@ def run_spec_of(job: str, spec: JobSpec, python: str) -> RunSpec:
         convergence=training.convergence,
         seed=training.seed,
         threads=training.threads,
-        checkpoints=policy_of(training.checkpoints),
+        checkpoints=parse_checkpoint_policy(training.checkpoints),
     )
 
 
-def program_of(job: str, spec: JobSpec, python: str) -> Program:
+def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
     """What a job runs, also if that is written as ``command: [python, train.py]`` or ``[python, -m, train]``.
 
     Raises:
@@ -71,7 +71,7 @@ def program_of(job: str, spec: JobSpec, python: str) -> Program:
         script, module, args = _of_command(job, spec.command, python)
     if module:
         folder = Path(spec.working_dir) if spec.working_dir else None
-        return Program(str(file_of(module, folder)), module, args)
+        return Program(str(find_module_file(module, folder)), module, args)
     path = os.path.normpath(Path(spec.working_dir, script))
     if not Path(path).is_absolute():
         raise BadInput(

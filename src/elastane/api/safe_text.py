@@ -10,32 +10,32 @@ LONGEST = 1000
 CUT = "…"
 
 
-def one_line(text: str, longest: int = LONGEST) -> str:
+def escape_line(text: str, longest: int = LONGEST) -> str:
     """Return the text in one line: line breaks and control characters are escaped, the excess is cut off."""
     return _escaped(text, longest, keep="")
 
 
-def paragraphs(text: str, longest: int = LONGEST) -> str:
+def escape_text(text: str, longest: int = LONGEST) -> str:
     """Return the text with its line breaks and tabs; other control characters are escaped."""
     return _escaped(text, longest, keep="\n\t")
 
 
-def folded(text: str, longest: int = LONGEST) -> str:
+def fold_text(text: str, longest: int = LONGEST) -> str:
     """Return the text in one line: line breaks become spaces, control characters are escaped.
 
     For sentences that may be those of an error, which has several lines.
     """
     cut = text[: longest + 1]
     joined = " ".join(filter(None, map(str.strip, cut.split("\n")))) if "\n" in cut else cut
-    return one_line(joined, longest) if len(text) <= longest else one_line(joined + CUT, longest)
+    return escape_line(joined, longest) if len(text) <= longest else escape_line(joined + CUT, longest)
 
 
-def entry(text: str, longest: int = LONGEST) -> str:
+def format_entry(text: str, longest: int = LONGEST) -> str:
     """Return the text as one entry of a log: further lines are indented, so that none passes for an entry."""
-    return paragraphs(text.rstrip("\n"), longest).replace("\n", "\n  ")
+    return escape_text(text.rstrip("\n"), longest).replace("\n", "\n  ")
 
 
-def storable(text: str, longest: int = LONGEST) -> str:
+def make_storable(text: str, longest: int = LONGEST) -> str:
     """Return the text as it is, but bounded, and without what a database or JSON cannot hold.
 
     That is NUL, and halves of surrogate pairs. Whatever shows the text must still escape it.
