@@ -87,7 +87,7 @@ class SimCoordinator:
     @property
     def heard_of_ends(self) -> set[WorkerId]:
         """Workers that have ended, or were left out, as far as it has heard."""
-        return {*self.roster.exits, *self.roster.excluded}
+        return {*self.roster.ends.exits, *self.roster.ends.excluded}
 
     def ask(self, ask: Ask) -> None:
         self._tokens += 1

@@ -48,8 +48,8 @@ def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
     roster = turn.roster
     if roster.stopping is not None or roster.finishing is not None:
         return
-    tried = roster.failed_joins + 1
-    turn.roster = replace(roster, failed_joins=tried)
+    tried = roster.troubles.failed_joins + 1
+    turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=tried))
     if tried < TRIES:
         return
     newest = roster.newest
@@ -58,21 +58,21 @@ def count_failed_join(turn: Turn, worker: WorkerId, how: str) -> None:
     if not present or (newest is None and len(present) < roster.spec.min_workers):
         fail_run(turn, f"{story}; see logs/worker-{worker}.log")
         return
-    turn.roster = replace(turn.roster, failed_joins=0)
+    turn.roster = replace(turn.roster, troubles=replace(turn.roster.troubles, failed_joins=0))
     turn.record("resize.requested", who="coordinator", why=f"{story}; going on with {len(present)}")
-    turn.set_target(len(present), roster.draining)
+    turn.set_target(len(present), roster.wanted.draining)
 
 
 def dismiss_surplus(turn: Turn) -> None:
     """Processes that started for a place that is not free any more are sent home, the newest first."""
     roster = turn.roster
-    if roster.target is None:
+    if roster.wanted.target is None:
         return
     for worker in roster.candidates:
-        if worker in roster.draining:
+        if worker in roster.wanted.draining:
             turn.dismiss(worker, 0, "asked to leave before it joined")
     members = () if roster.newest is None else roster.living(roster.newest.workers)
-    places = roster.target - sum(worker not in roster.draining for worker in members)
+    places = roster.wanted.target - sum(worker not in roster.wanted.draining for worker in members)
     for worker in turn.roster.candidates[max(0, places) :]:
         turn.dismiss(worker, 0, "not needed any more: fewer workers are wanted")
 
@@ -80,7 +80,8 @@ def dismiss_surplus(turn: Turn) -> None:
 def _still_writes(turn: Turn, report: WorkerReport) -> bool:
     """Its part of a checkpoint would be lost with it; storage that refuses it is not waited for."""
     return any(
-        part.state == "writing" and part.name not in turn.roster.keeping.kept for part in report.checkpoints
+        part.state == "writing" and part.name not in turn.roster.checkpoints.existing
+        for part in report.checkpoints
     )
 
 

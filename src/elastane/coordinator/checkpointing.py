@@ -37,7 +37,7 @@ def advance_checkpoints(turn: Turn) -> None:
 def list_in_progress(roster: Roster) -> tuple[CheckpointInProgress, ...]:
     reported = {worker: report.checkpoints for worker, report in roster.reports.items()}
     # Also those that died before they could report to this coordinator.
-    gone = frozenset({*roster.exits, *roster.excluded, *roster.failed})
+    gone = frozenset({*roster.ends.exits, *roster.ends.excluded, *roster.ends.failed})
     return group_by_checkpoint(reported, gone)
 
 
@@ -47,21 +47,21 @@ def find_newest_checkpoint(roster: Roster) -> CheckpointInProgress | None:
 
 def is_settled(roster: Roster, checkpoint: CheckpointInProgress) -> bool:
     """It exists, or was given up and everybody told, or a later one exists."""
-    keeping = roster.keeping
+    known = roster.checkpoints
     return (
-        checkpoint.name in keeping.kept
-        or checkpoint.step < keeping.step
-        or ("checkpoint.abandoned", checkpoint.name) in keeping.told
+        checkpoint.name in known.existing
+        or checkpoint.step < known.step
+        or ("checkpoint.abandoned", checkpoint.name) in known.announced
     )
 
 
 def reopen_last_checkpoint(turn: Turn) -> None:
     """Forget that the last checkpoint was given up: now that nothing changes, others may write it."""
-    roster, keeping = turn.roster, turn.roster.keeping
+    roster, known = turn.roster, turn.roster.checkpoints
     newest = find_newest_checkpoint(roster)
-    if newest is not None and newest.step >= roster.step:
-        told = keeping.told - {("checkpoint.abandoned", newest.name)}
-        turn.roster = replace(roster, keeping=replace(keeping, told=told))
+    if newest is not None and newest.step >= roster.progress.step:
+        told = known.announced - {("checkpoint.abandoned", newest.name)}
+        turn.roster = replace(roster, checkpoints=replace(known, announced=told))
 
 
 def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
@@ -70,7 +70,7 @@ def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
     if roster.spec.checkpoints is None:
         return True
     newest = find_newest_checkpoint(roster)
-    if newest is not None and newest.step >= roster.step and is_settled(roster, newest):
+    if newest is not None and newest.step >= roster.progress.step and is_settled(roster, newest):
         return True
     if turn.now - since < LAST_CHECKPOINT_S:
         return False
@@ -81,25 +81,27 @@ def is_last_checkpoint_settled(turn: Turn, since: float) -> bool:
 
 
 def make_checkpoint_due(turn: Turn) -> None:
-    turn.roster = replace(turn.roster, keeping=replace(turn.roster.keeping, due=turn.now))
+    turn.roster = replace(turn.roster, checkpoints=replace(turn.roster.checkpoints, due=turn.now))
 
 
 def request_checkpoint(turn: Turn) -> None:
     """A user wants the state as it is now, or a little later; one already under way may be too early."""
-    keeping = turn.roster.keeping
-    turn.roster = replace(turn.roster, keeping=replace(keeping, wanted=turn.roster.step, due=turn.now))
+    known = turn.roster.checkpoints
+    turn.roster = replace(
+        turn.roster, checkpoints=replace(known, wanted_after=turn.roster.progress.step, due=turn.now)
+    )
 
 
 def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     """A checkpoint exists, or its publisher could not make it so and will be asked again."""
-    keeping = turn.roster.keeping
-    if kept.name in keeping.kept:
+    known = turn.roster.checkpoints
+    if kept.name in known.existing:
         return
     if kept.error:
         _tell_once(turn, "checkpoint.failing", kept.name, f"{kept.error}; it is tried again")
         return
     mine = next((some for some in list_in_progress(turn.roster) if some.name == kept.name), None)
-    cost_s = mine.cost_s if mine is not None else keeping.cost_s
+    cost_s = mine.cost_s if mine is not None else known.cost_s
     detail: dict[str, float | int | str] = {"name": kept.name, "step": kept.step, "bytes": kept.bytes}
     why = f"{kept.name}, {kept.bytes / 1e6:,.1f} MB"
     if mine is not None and mine.parts:
@@ -111,15 +113,15 @@ def receive_checkpoint_kept(turn: Turn, kept: CheckpointKept) -> None:
     warn_of_missing_metric(turn, kept)
     turn.roster = replace(
         turn.roster,
-        keeping=replace(
-            keeping,
-            kept=keeping.kept | {kept.name},
-            step=max(keeping.step, kept.step),
+        checkpoints=replace(
+            known,
+            existing=known.existing | {kept.name},
+            step=max(known.step, kept.step),
             publishing=None,
             cost_s=cost_s,
             failing={},
             refusing=frozenset(),
-            due=turn.now + (0.0 if kept.step < keeping.wanted else _interval_s(turn, cost_s)),
+            due=turn.now + (0.0 if kept.step < known.wanted_after else _interval_s(turn, cost_s)),
         ),
     )
 
@@ -129,8 +131,8 @@ def _interval_s(turn: Turn, cost_s: float) -> float:
     policy = roster.spec.checkpoints
     if policy is None:
         return math.inf
-    deaths = sum(kind in {"worker.died", "worker.hung"} for kind, _ in roster.noted)
-    return compute_interval_s(policy, cost_s, turn.now - roster.began, deaths)
+    deaths = sum(kind in {"worker.died", "worker.hung"} for kind, _ in roster.events.of_workers)
+    return compute_interval_s(policy, cost_s, turn.now - roster.term.began, deaths)
 
 
 def _say_what_hinders(turn: Turn, checkpoint: CheckpointInProgress) -> None:
@@ -156,43 +158,43 @@ def _say_what_hinders(turn: Turn, checkpoint: CheckpointInProgress) -> None:
 
 def _note_refusals(turn: Turn, checkpoint: CheckpointInProgress) -> None:
     """Remember who cannot write: refused for a while, or at the end dead or out of tries."""
-    roster, keeping, name = turn.roster, turn.roster.keeping, checkpoint.name
-    failing = {other: since for other, since in keeping.failing.items() if other != name}
-    refusing = keeping.refusing
+    roster, known, name = turn.roster, turn.roster.checkpoints, checkpoint.name
+    failing = {other: since for other, since in known.failing.items() if other != name}
+    refusing = known.refusing
     if checkpoint.unable:
-        failing[name] = keeping.failing.get(name, turn.now)
+        failing[name] = known.failing.get(name, turn.now)
         if turn.now - failing[name] >= PATIENCE_S:
             # By now whoever shares its storage has been refused, too.
             refusing |= checkpoint.unable
-        elif roster.finishing is not None and checkpoint.step >= roster.step:
+        elif roster.finishing is not None and checkpoint.step >= roster.progress.step:
             refusing |= checkpoint.unable_for_good
-    turn.roster = replace(roster, keeping=replace(keeping, failing=failing, refusing=refusing))
+    turn.roster = replace(roster, checkpoints=replace(known, failing=failing, refusing=refusing))
 
 
 def _is_overdue(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
-    return turn.now - turn.roster.keeping.failing.get(checkpoint.name, turn.now) >= PATIENCE_S
+    return turn.now - turn.roster.checkpoints.failing.get(checkpoint.name, turn.now) >= PATIENCE_S
 
 
 def _able(turn: Turn) -> tuple[WorkerId, ...]:
     """Living members whose storage has refused nothing lately."""
     roster = turn.roster
     members = () if roster.at_work is None else roster.living(roster.at_work.workers)
-    return tuple(worker for worker in members if worker not in roster.keeping.refusing)
+    return tuple(worker for worker in members if worker not in roster.checkpoints.refusing)
 
 
 def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     """Have those who can write the last state once more, as nothing changes it; False: nobody need or can."""
-    roster, keeping = turn.roster, turn.roster.keeping
-    asked = keeping.again
+    roster, known = turn.roster, turn.roster.checkpoints
+    asked = known.rewrite
     if not checkpoint.unable:
         if asked is not None and turn.now - asked[2] >= ASK_AGAIN_S:
             _tell_to_write(turn, (w for w in asked[1] if w not in checkpoint.parts), asked[0], asked[1])
         return False
     able = tuple(worker for worker in _able(turn) if worker not in checkpoint.unable)
     # Of a single copy, nobody else has what is missing.
-    if not able or checkpoint.step < roster.step or roster.spec.copies == 1:
+    if not able or checkpoint.step < roster.progress.step or roster.spec.copies == 1:
         return False
-    if not checkpoint.unable <= keeping.refusing:
+    if not checkpoint.unable <= known.refusing:
         return bool(checkpoint.hopeless)  # a refusal may still pass
     if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
         # Nobody has begun yet.
@@ -209,9 +211,9 @@ def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
 
 def _have_the_last_one_begun(turn: Turn) -> None:
     """Have the last state written if all who were to write it died before they could say so."""
-    roster, asked, able = turn.roster, turn.roster.keeping.again, _able(turn)
+    roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _able(turn)
     newest = find_newest_checkpoint(roster)
-    if (newest is not None and newest.step >= roster.step) or not able or roster.spec.copies == 1:
+    if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
         return
     if asked is None or asked[1] != able:
         _tell_to_write(turn, able, 1 + (0 if asked is None else asked[0]), able)
@@ -222,8 +224,8 @@ def _have_the_last_one_begun(turn: Turn) -> None:
 def _tell_to_write(turn: Turn, whom: Iterable[WorkerId], attempt: int, writers: tuple[WorkerId, ...]) -> None:
     for worker in whom:
         turn.tell(worker, WriteAgain(writers=writers, attempt=attempt))
-    keeping = replace(turn.roster.keeping, again=(attempt, writers, turn.now))
-    turn.roster = replace(turn.roster, keeping=keeping)
+    known = replace(turn.roster.checkpoints, rewrite=(attempt, writers, turn.now))
+    turn.roster = replace(turn.roster, checkpoints=known)
 
 
 def _publish_the_next(turn: Turn) -> None:
@@ -235,16 +237,16 @@ def _publish_the_next(turn: Turn) -> None:
     written = [
         some
         for some in list_in_progress(roster)
-        if some.written and not is_settled(roster, some) and roster.recorded >= some.step
+        if some.written and not is_settled(roster, some) and roster.progress.recorded >= some.step
     ]
     if written:
-        refused = {name for kind, name in roster.keeping.told if kind == "checkpoint.failing"}
+        refused = {name for kind, name in roster.checkpoints.announced if kind == "checkpoint.failing"}
         _publish(turn, next((some for some in written if some.name not in refused), written[-1]))
 
 
 def _publish(turn: Turn, whole: CheckpointInProgress) -> None:
-    roster, keeping = turn.roster, turn.roster.keeping
-    asked = keeping.publishing
+    roster, known = turn.roster, turn.roster.checkpoints
+    asked = known.publishing
     if asked is not None and asked[0] == whole.name:
         if turn.now - asked[2] < PUBLISH_AGAIN_S and not roster.gone(asked[1]):
             return
@@ -257,7 +259,7 @@ def _publish(turn: Turn, whole: CheckpointInProgress) -> None:
     number = able.index(asked[1]) + 1 if asked is not None and asked[1] in able else 0
     worker = able[number % len(able)]
     turn.tell(worker, PublishCheckpoint(name=whole.name, step=whole.step, writers=whole.writers))
-    turn.roster = replace(roster, keeping=replace(keeping, publishing=(whole.name, worker, turn.now)))
+    turn.roster = replace(roster, checkpoints=replace(known, publishing=(whole.name, worker, turn.now)))
 
 
 def _may_publish(roster: Roster, worker: WorkerId) -> bool:
@@ -265,32 +267,37 @@ def _may_publish(roster: Roster, worker: WorkerId) -> bool:
 
 
 def _tell_once(turn: Turn, kind: str, name: str, why: str) -> None:
-    keeping = turn.roster.keeping
-    if (kind, name) in keeping.told:
+    known = turn.roster.checkpoints
+    if (kind, name) in known.announced:
         return
     turn.record(kind, who="coordinator", why=f"{name}: {why}", detail={"name": name})
-    turn.roster = replace(turn.roster, keeping=replace(keeping, told=keeping.told | {(kind, name)}))
+    turn.roster = replace(turn.roster, checkpoints=replace(known, announced=known.announced | {(kind, name)}))
 
 
 def _ask_when_due(turn: Turn) -> None:
-    roster, keeping = turn.roster, turn.roster.keeping
+    roster, known = turn.roster, turn.roster.checkpoints
     at_work = roster.at_work
-    if roster.finishing is not None or roster.stopping is not None or at_work is None or roster.step == 0:
+    if (
+        roster.finishing is not None
+        or roster.stopping is not None
+        or at_work is None
+        or roster.progress.step == 0
+    ):
         return
     newest = find_newest_checkpoint(roster)
-    step = keeping.step if newest is None else max(keeping.step, newest.step)
-    if keeping.asked is not None:
-        after, asked_at = keeping.asked
+    step = known.step if newest is None else max(known.step, newest.step)
+    if known.request is not None:
+        after, asked_at = known.request
         if step > after:
-            turn.roster = replace(roster, keeping=replace(keeping, asked=None))
+            turn.roster = replace(roster, checkpoints=replace(known, request=None))
             return
         if turn.now - asked_at < ASK_AGAIN_S:
             return
-    elif turn.now < keeping.due or (newest is not None and not is_settled(roster, newest)):
+    elif turn.now < known.due or (newest is not None and not is_settled(roster, newest)):
         # Never two at once.
         return
     else:
         after = step
     for worker in sorted(roster.living(at_work.workers)):
         turn.tell(worker, TakeCheckpoint(after=after))
-    turn.roster = replace(roster, keeping=replace(keeping, asked=(after, turn.now), due=math.inf))
+    turn.roster = replace(roster, checkpoints=replace(known, request=(after, turn.now), due=math.inf))

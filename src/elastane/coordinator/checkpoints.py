@@ -23,30 +23,30 @@ class CheckpointState:
     """What the coordinator knows of checkpoints, besides the workers' reports. Times in seconds.
 
     Args:
-        due: when the next is asked for; infinity: never by itself.
-        asked: one after ``asked[0]`` was asked for, the last time at ``asked[1]``.
-        publishing: name, who was asked to publish it and when.
-        kept: names of those that exist.
-        told: names of those of which it was said that they fail, or are given up.
-        cost_s: what the last one cost the training at most.
-        step: of the newest that exists.
-        wanted: a user has asked for the state after this step or a later one.
-        failing: since when storage has refused a part of some checkpoint, by name.
-        refusing: workers whose parts it has refused for long, since a checkpoint was kept last.
-        again: the attempt at the last checkpoint that was asked for last, of whom and when.
+        due: when the coordinator asks for the next one; infinity: never by itself.
+        request: the coordinator asked for a checkpoint after step ``request[0]``, last at ``request[1]``.
+        publishing: name of the checkpoint to publish, the worker that was asked to do it, and when.
+        existing: names of published checkpoints.
+        announced: kind of event and name of a checkpoint, for each failure in the event log.
+        cost_s: upper bound of what the last one took from training.
+        step: of the newest published checkpoint.
+        wanted_after: a user has asked for a checkpoint of this step or a later one.
+        failing: since when storage has refused a part of a checkpoint, by name.
+        refusing: workers whose parts storage has refused for long, since the last published checkpoint.
+        rewrite: the last attempt to write the last checkpoint again: its number, its writers, when requested.
     """
 
     due: float = math.inf
-    asked: tuple[int, float] | None = None
+    request: tuple[int, float] | None = None
     publishing: tuple[str, WorkerId, float] | None = None
-    kept: frozenset[str] = frozenset()
-    told: frozenset[tuple[str, str]] = frozenset()
+    existing: frozenset[str] = frozenset()
+    announced: frozenset[tuple[str, str]] = frozenset()
     cost_s: float = 0.0
     step: int = 0
-    wanted: int = 0
+    wanted_after: int = 0
     failing: Mapping[str, float] = field(default_factory=dict)
     refusing: frozenset[WorkerId] = frozenset()
-    again: tuple[int, tuple[WorkerId, ...], float] | None = None
+    rewrite: tuple[int, tuple[WorkerId, ...], float] | None = None
 
 
 def compute_interval_s(

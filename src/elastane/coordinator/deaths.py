@@ -27,10 +27,12 @@ DEATHS = ("worker.died", "worker.hung")
 def exclude_worker(turn: Turn, worker: WorkerId, why: str) -> None:
     """Leaves a worker out because a peer lost it, and has it ended: it must not go on by itself."""
     roster = turn.roster
-    if not any((kind, worker) in roster.noted for kind in DEATHS):
+    if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         draft = turn.about("worker.died", worker, f"{why}; how it ended is not known")
-        roster = replace(roster, untold={**roster.untold, worker: draft})
-    turn.roster = replace(roster, excluded={**roster.excluded, worker: turn.now})
+        roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
+    turn.roster = replace(
+        roster, ends=replace(roster.ends, excluded={**roster.ends.excluded, worker: turn.now})
+    )
     turn.tell_agent(KillWorker(worker=worker))
 
 
@@ -43,40 +45,43 @@ def record_death(turn: Turn, ended: WorkerExit, how: str) -> None:
 def draft_death(turn: Turn, ended: WorkerExit, how: str) -> None:
     """How a process ended is known; the line may still wait for something better to be told."""
     roster, worker = turn.roster, ended.worker
-    if any((kind, worker) in roster.noted for kind in DEATHS):
+    if any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         return
     kind = "worker.hung" if ended.hung else "worker.died"
-    draft = roster.untold.get(worker) or turn.about(kind, worker)
+    draft = roster.ends.drafts.get(worker) or turn.about(kind, worker)
     draft = msgspec.structs.replace(draft, kind=kind, why=how)
-    turn.roster = replace(roster, untold={**roster.untold, worker: draft})
+    turn.roster = replace(roster, ends=replace(roster.ends, drafts={**roster.ends.drafts, worker: draft}))
 
 
 def drop_draft(turn: Turn, worker: WorkerId) -> None:
     """Another event tells what became of it."""
-    untold = {other: draft for other, draft in turn.roster.untold.items() if other != worker}
-    turn.roster = replace(turn.roster, untold=untold)
+    untold = {other: draft for other, draft in turn.roster.ends.drafts.items() if other != worker}
+    turn.roster = replace(turn.roster, ends=replace(turn.roster.ends, drafts=untold))
 
 
 def record_overdue_deaths(turn: Turn) -> None:
     """The lines that have waited long enough. Whose script has ended is judged elsewhere."""
-    for worker, draft in turn.roster.untold.items():
-        if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.suspects:
+    for worker, draft in turn.roster.ends.drafts.items():
+        if turn.now - draft.time >= LAST_WORD_S and worker not in turn.roster.ends.suspects:
             _write(turn, worker)
 
 
 def record_all_deaths(turn: Turn) -> None:
     """At the end of a run nobody will know better."""
-    for worker in turn.roster.untold:
+    for worker in turn.roster.ends.drafts:
         _write(turn, worker)
 
 
 def _write(turn: Turn, worker: WorkerId) -> None:
-    draft = turn.roster.untold.get(worker)
+    draft = turn.roster.ends.drafts.get(worker)
     if draft is None:
         return
     drop_draft(turn, worker)
     turn.actions.append(WriteEvent(draft))
-    turn.roster = replace(turn.roster, noted=turn.roster.noted | {(draft.kind, worker)})
+    turn.roster = replace(
+        turn.roster,
+        events=replace(turn.roster.events, of_workers=turn.roster.events.of_workers | {(draft.kind, worker)}),
+    )
 
 
 def describe_exit(ended: WorkerExit) -> str:
@@ -99,8 +104,8 @@ def describe_causes(roster: Roster, workers: Iterable[WorkerId]) -> str:
     """How they ended, as far as the agent has said, in brackets to follow a clause; empty: nobody knows."""
     ended: dict[str, list[WorkerId]] = {}
     for worker in sorted(workers):
-        if worker in roster.exits:
-            ended.setdefault(describe_exit(roster.exits[worker]), []).append(worker)
+        if worker in roster.ends.exits:
+            ended.setdefault(describe_exit(roster.ends.exits[worker]), []).append(worker)
     return f" ({'; '.join(f'{format_workers(dead)}: {how}' for how, dead in ended.items())})" if ended else ""
 
 

@@ -68,14 +68,16 @@ def decide(roster: Roster, events: Iterable[Input], now: float) -> tuple[Roster,
     for event in events:
         if turn.roster.over is not None:
             _say_it_is_over(turn, event)
-        elif turn.roster.listening and isinstance(event, CommandRequest | PeerLost | WorkerFailed):
+        elif turn.roster.term.listening and isinstance(event, CommandRequest | PeerLost | WorkerFailed):
             # Judged once it is known who takes part.
-            turn.roster = replace(turn.roster, waiting=(*turn.roster.waiting, event))
+            turn.roster = replace(
+                turn.roster, term=replace(turn.roster.term, waiting=(*turn.roster.term.waiting, event))
+            )
         else:
             _hear(turn, event)
-    if turn.roster.listening:
+    if turn.roster.term.listening:
         _stop_listening(turn)
-    if not turn.roster.listening:
+    if not turn.roster.term.listening:
         _advance(turn)
     return turn.roster, tuple(turn.actions)
 
@@ -123,7 +125,7 @@ def _advance(turn: Turn) -> None:
     ):
         if turn.roster.over is not None:
             return
-        if turn.roster.suspects and rule is not _judge_suspects:
+        if turn.roster.ends.suspects and rule is not _judge_suspects:
             # A member that ends by itself ends the run; nobody is regrouped for that.
             return
         rule(turn)
@@ -149,12 +151,12 @@ def _say_it_is_over(turn: Turn, event: Input) -> None:
 def _stop_listening(turn: Turn) -> None:
     roster = turn.roster
     everybody = roster.agent is not None and all(worker in roster.reports for worker in roster.started)
-    if not everybody and turn.now - roster.began < LISTEN_S:
+    if not everybody and turn.now - roster.term.began < LISTEN_S:
         return
-    turn.roster = replace(roster, listening=False, waiting=())
+    turn.roster = replace(roster, term=replace(roster.term, listening=False, waiting=()))
     if roster.agent is not None:
         _hear_exits(turn, roster.agent)
-    for event in roster.waiting:
+    for event in roster.term.waiting:
         if turn.roster.over is not None:
             _say_it_is_over(turn, event)
         else:
@@ -171,13 +173,13 @@ def _hear_worker(turn: Turn, report: WorkerReport) -> None:
         return
     _remember(turn, report)
     roster = turn.roster
-    if worker in roster.exits:
+    if worker in roster.ends.exits:
         return
     turn.note("worker.started", worker)
-    if worker in roster.excluded:
+    if worker in roster.ends.excluded:
         turn.tell_agent(KillWorker(worker=worker))
         # Not before its death is told: a later coordinator could not tell its exit from its script's own.
-        if worker not in roster.untold:
+        if worker not in roster.ends.drafts:
             turn.dismiss(worker, 1, "its peers lost it and went on without it")
     elif worker in roster.dismissed:
         turn.tell(worker, roster.dismissed[worker])
@@ -205,16 +207,19 @@ def _remember(turn: Turn, report: WorkerReport) -> None:
         connected=roster.connected | {worker},
         joined=roster.joined | {worker} if report.generation > 0 else roster.joined,
         held=roster.held | {worker} if report.complete else roster.held,
-        highest=max(roster.highest, report.generation, 0 if newest is None else newest.number),
-        step=max(roster.step, report.step),
-        failed_joins=0 if joined else roster.failed_joins,
+        known=replace(
+            roster.known,
+            highest=max(roster.known.highest, report.generation, 0 if newest is None else newest.number),
+        ),
+        progress=replace(roster.progress, step=max(roster.progress.step, report.step)),
+        troubles=replace(roster.troubles, failed_joins=0 if joined else roster.troubles.failed_joins),
     )
     if newest is not None:
         roster = _with_generation(roster, report)
     turn.roster = roster
     if report.state == "ready":
         turn.note("worker.ready", worker)
-    if joined and worker not in roster.exits:
+    if joined and worker not in roster.ends.exits:
         turn.note("worker.joined", worker, f"member since generation {report.generation}")
 
 
@@ -223,17 +228,20 @@ def _with_generation(roster: Roster, report: WorkerReport) -> Roster:
     heard_of, newest = report.newest, roster.newest
     if heard_of is None:
         return roster
-    if newest is None or (heard_of.number > newest.number and newest.term < roster.term):
-        newest = heard_of if heard_of.term < roster.term else newest
-    known = roster.generations.get(heard_of.number)
+    if newest is None or (heard_of.number > newest.number and newest.term < roster.term.number):
+        newest = heard_of if heard_of.term < roster.term.number else newest
+    known = roster.known.by_number.get(heard_of.number)
     foreign = newest is not None and heard_of.number >= newest.number and heard_of != newest
     return replace(
         roster,
         newest=newest,
-        contested=roster.contested or foreign,
-        generations=roster.generations
-        if known is not None
-        else {**roster.generations, heard_of.number: heard_of},
+        known=replace(
+            roster.known,
+            contested=roster.known.contested or foreign,
+            by_number=roster.known.by_number
+            if known is not None
+            else {**roster.known.by_number, heard_of.number: heard_of},
+        ),
     )
 
 
@@ -244,7 +252,7 @@ def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
         return
     known = 0 if report.newest is None else report.newest.number
     concerned = worker in newest or report.newest is not None
-    if concerned and newest.term == roster.term and known < newest.number:
+    if concerned and newest.term == roster.term.number and known < newest.number:
         turn.tell(worker, Propose(generation=newest))
     if roster.stopping is not None and worker in roster.needed and report.state != "finished":
         turn.tell(worker, StopTraining())
@@ -252,7 +260,12 @@ def _repeat_the_unheard(turn: Turn, report: WorkerReport) -> None:
 
 def _hear_steps(turn: Turn, steps: StepReports) -> None:
     roster = turn.roster
-    recorded, early, loss, times = roster.recorded, set(roster.early), roster.loss, roster.times
+    recorded, early, loss, times = (
+        roster.progress.recorded,
+        set(roster.progress.early),
+        roster.progress.loss,
+        roster.times,
+    )
     for report in steps.reports:
         times = add_step_report(times, report)
         if report.line.step > max(early, default=recorded):
@@ -262,9 +275,11 @@ def _hear_steps(turn: Turn, steps: StepReports) -> None:
     while recorded + 1 in early:
         recorded += 1
         early.discard(recorded)
-    step = max(roster.step, recorded, max(early, default=0))
+    step = max(roster.progress.step, recorded, max(early, default=0))
     turn.roster = replace(
-        roster, recorded=recorded, early=frozenset(early), loss=loss, times=times, step=step
+        roster,
+        progress=replace(roster.progress, recorded=recorded, early=frozenset(early), loss=loss, step=step),
+        times=times,
     )
 
 
@@ -286,16 +301,16 @@ def _hear_peer_lost(turn: Turn, lost: PeerLost) -> None:
 
 def _hear_failure(turn: Turn, failure: WorkerFailed) -> None:
     roster, worker = turn.roster, failure.worker
-    if worker in roster.failed or worker in roster.dismissed:
+    if worker in roster.ends.failed or worker in roster.dismissed:
         return
-    turn.roster = replace(roster, failed={**roster.failed, worker: failure})
+    turn.roster = replace(roster, ends=replace(roster.ends, failed={**roster.ends.failed, worker: failure}))
     drop_draft(turn, worker)
     last_line = find_error_line(failure.traceback)
     why = f"worker {worker} failed: {last_line}"
     others = roster.newest is not None and any(
         other in roster.joined for other in roster.living(roster.newest.workers) if other != worker
     )
-    if not any((kind, worker) in roster.noted for kind in DEATHS):
+    if not any((kind, worker) in roster.events.of_workers for kind in DEATHS):
         # It may have been killed with its last word still on the way.
         turn.note("worker.failed", worker, last_line)
     if failure.fatal and (worker in roster.joined or not others):
@@ -313,11 +328,11 @@ def find_error_line(traceback: str) -> str:
 def _hear_happening(turn: Turn, happened: WorkerEvent) -> None:
     roster, key, step = turn.roster, happened.key, happened.event.step
     said = roster.said
-    if key in roster.keys or (step is not None and step < said):
+    if key in roster.events.keys or (step is not None and step < said):
         return
     # Nobody will say what belongs to earlier steps any more.
-    kept = {known: of for known, of in roster.keys.items() if of is None or of >= said}
-    turn.roster = replace(roster, keys={**kept, key: step})
+    kept = {known: of for known, of in roster.events.keys.items() if of is None or of >= said}
+    turn.roster = replace(roster, events=replace(roster.events, keys={**kept, key: step}))
     turn.actions.append(WriteEvent(msgspec.structs.replace(happened.event, key=key)))
 
 
@@ -327,19 +342,27 @@ def _hear_happening(turn: Turn, happened: WorkerEvent) -> None:
 def _hear_agent(turn: Turn, report: AgentReport) -> None:
     roster, before = turn.roster, turn.roster.agent
     turn.roster = roster = replace(roster, agent=report)
-    if roster.target is None:
+    if roster.wanted.target is None:
         turn.roster = replace(
-            roster, target=report.target, draining=frozenset(report.draining), by_hand=report.by_hand
+            roster,
+            wanted=replace(
+                roster.wanted,
+                target=report.target,
+                draining=frozenset(report.draining),
+                by_hand=report.by_hand,
+            ),
         )
-    elif report.target != roster.target or set(report.draining) != set(roster.living(roster.draining)):
+    elif report.target != roster.wanted.target or set(report.draining) != set(
+        roster.living(roster.wanted.draining)
+    ):
         turn.tell_target()
-    if not roster.listening:
+    if not roster.term.listening:
         _hear_exits(turn, report)
     for process in report.workers:
-        if process.worker is None or process.worker in turn.roster.exits:
+        if process.worker is None or process.worker in turn.roster.ends.exits:
             continue
         turn.note("worker.started", process.worker, pid=process.pid)
-        if process.worker in turn.roster.excluded:
+        if process.worker in turn.roster.ends.excluded:
             turn.tell_agent(KillWorker(worker=process.worker))
     for worker in report.awaiting_data:
         if before is None or worker not in before.awaiting_data:
@@ -351,7 +374,7 @@ def _hear_agent(turn: Turn, report: AgentReport) -> None:
 
 def _hear_exits(turn: Turn, report: AgentReport) -> None:
     for ended in report.exits:
-        if turn.roster.over is None and ended.worker not in turn.roster.exits:
+        if turn.roster.over is None and ended.worker not in turn.roster.ends.exits:
             _hear_exit(turn, ended)
 
 
@@ -360,9 +383,9 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
     needed = worker in roster.needed
     turn.roster = replace(
         roster,
-        exits={**roster.exits, worker: ended},
+        ends=replace(roster.ends, exits={**roster.ends.exits, worker: ended}),
         connected=roster.connected - {worker},
-        draining=roster.draining - {worker},
+        wanted=replace(roster.wanted, draining=roster.wanted.draining - {worker}),
     )
     if _ended_before(roster, worker):
         return
@@ -372,16 +395,19 @@ def _hear_exit(turn: Turn, ended: WorkerExit) -> None:
         drop_draft(turn, worker)
         turn.note("worker.left", worker, told.why)
     elif worker not in roster.joined:
-        if told is None and worker not in roster.failed:
+        if told is None and worker not in roster.ends.failed:
             record_death(turn, ended, f"{how} before it joined")
         count_failed_join(turn, worker, how)
-    elif ended.code == 0 and not needed and worker not in roster.excluded:
+    elif ended.code == 0 and not needed and worker not in roster.ends.excluded:
         # Sent home by an earlier coordinator.
         turn.note("worker.left", worker)
-    elif worker not in roster.failed and told is None:
+    elif worker not in roster.ends.failed and told is None:
         if is_script_exit(ended) and roster.finishing is None:
             draft_death(turn, ended, how)
-            turn.roster = replace(turn.roster, suspects={**roster.suspects, worker: turn.now})
+            turn.roster = replace(
+                turn.roster,
+                ends=replace(turn.roster.ends, suspects={**roster.ends.suspects, worker: turn.now}),
+            )
         else:
             record_death(turn, ended, how)
     if worker in roster.joined:
@@ -392,17 +418,21 @@ def _ended_before(roster: Roster, worker: WorkerId) -> bool:
     """An earlier coordinator has written its end down, and drawn the conclusions."""
     # A failure that it has told this one comes before its exit; a death or a leave is written after that.
     ends = (*DEATHS, "worker.left") if worker in roster.reports else ENDS
-    return worker not in roster.excluded and any((kind, worker) in roster.noted for kind in ends)
+    return worker not in roster.ends.excluded and any(
+        (kind, worker) in roster.events.of_workers for kind in ends
+    )
 
 
 def _judge_suspects(turn: Turn) -> None:
     """A member's process that ended by itself: its own message why may still be on its way."""
     roster = turn.roster
-    suspects = {worker: since for worker, since in roster.suspects.items() if worker not in roster.failed}
-    turn.roster = replace(roster, suspects=suspects)
+    suspects = {
+        worker: since for worker, since in roster.ends.suspects.items() if worker not in roster.ends.failed
+    }
+    turn.roster = replace(roster, ends=replace(roster.ends, suspects=suspects))
     for worker, since in sorted(suspects.items()):
         if turn.now - since >= LAST_WORD_S:
-            code = roster.exits[worker].code
+            code = roster.ends.exits[worker].code
             fail_run(
                 turn,
                 f"the script ended in worker {worker} (exit code {code}) before the run's last step: "

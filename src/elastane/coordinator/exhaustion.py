@@ -23,22 +23,22 @@ def count_exhausted(turn: Turn, ended: WorkerExit) -> None:
         return
     lately = tuple(
         (time, step)
-        for time, step in roster.exhausted
-        if turn.now - time < WITHIN_S or roster.step - step < WITHIN_STEPS
+        for time, step in roster.troubles.exhausted
+        if turn.now - time < WITHIN_S or roster.progress.step - step < WITHIN_STEPS
     )
-    lately = (*lately, (turn.now, roster.step))
-    turn.roster = replace(roster, exhausted=lately)
+    lately = (*lately, (turn.now, roster.progress.step))
+    turn.roster = replace(roster, troubles=replace(roster.troubles, exhausted=lately))
     # All members at once may meet one limit of the machine; that alone does not say that the next ones will.
-    if len(lately) < max(MOST_DEATHS, 2 * (roster.target or 1)):
+    if len(lately) < max(MOST_DEATHS, 2 * (roster.wanted.target or 1)):
         return
     story = (
         f"{len(lately)} workers ran out of {resource.name} one after the other; the last, worker "
-        f"{ended.worker}, at step {roster.step}, see logs/worker-{ended.worker}.log; {resource.do}"
+        f"{ended.worker}, at step {roster.progress.step}, see logs/worker-{ended.worker}.log; {resource.do}"
     )
     present = roster.living(roster.newest.workers) if roster.newest is not None else ()
     if not present:
         fail_run(turn, story)
         return
-    turn.roster = replace(turn.roster, exhausted=())
+    turn.roster = replace(turn.roster, troubles=replace(turn.roster.troubles, exhausted=()))
     turn.record("resize.requested", who="coordinator", why=f"{story}; going on with {len(present)}")
-    turn.set_target(len(present), roster.draining)
+    turn.set_target(len(present), roster.wanted.draining)

@@ -18,19 +18,21 @@ def begin_first_generation(turn: Turn) -> None:
     Where a start has been given up (see `elastane.coordinator.decide`), the target is that of the ready ones.
     """
     roster = turn.roster
-    if roster.newest is not None or roster.agent is None or roster.target is None:
+    if roster.newest is not None or roster.agent is None or roster.wanted.target is None:
         return
     if roster.stopping is not None:
         stop_run(turn)
         return
-    if roster.term > roster.first_term and any(worker not in roster.reports for worker in roster.started):
+    if roster.term.number > roster.term.first and any(
+        worker not in roster.reports for worker in roster.started
+    ):
         # A silent one may be training; a second beginning beside it would be a second run.
         return
-    if roster.step > roster.origin:
+    if roster.progress.step > roster.progress.origin:
         fail_run(turn, _lost(roster), lost=True)
         return
-    ready = roster.ready[: roster.target]
-    if len(ready) >= min(roster.spec.start, roster.target):
+    ready = roster.ready[: roster.wanted.target]
+    if len(ready) >= min(roster.spec.start, roster.wanted.target):
         members = tuple(roster.member(worker) for worker in ready)
         turn.propose(
             members, planned=False, why=f"{format_workers(ready)} begin" + ("" if len(ready) > 1 else "s")
@@ -66,8 +68,8 @@ def replace_dead_workers(turn: Turn) -> None:
     elif dead:
         # Nothing was trained yet, so nothing is lost: the next ready workers begin.
         turn.roster = replace(turn.roster, newest=None)
-    elif survivors and (roster.contested or _left_half_done(roster)):
-        why = f"coordinator of term {roster.term} took over in a change"
+    elif survivors and (roster.known.contested or _left_half_done(roster)):
+        why = f"coordinator of term {roster.term.number} took over in a change"
         turn.propose(survivors, planned=False, why=why, leaving=leaving)
     elif survivors and (left := roster.left.intersection(newest.workers)):
         # They had gone with an earlier generation before the news of the newest reached them.
@@ -80,7 +82,7 @@ def _left_half_done(roster: Roster) -> bool:
     newest = roster.newest
     return (
         newest is not None
-        and newest.term < roster.term
+        and newest.term < roster.term.number
         and any(
             worker in roster.reports and roster.reports[worker].generation != newest.number
             for worker in newest.workers
@@ -91,11 +93,13 @@ def _left_half_done(roster: Roster) -> bool:
 def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
     """Ends the run when every copy of the state is gone; True while that is so or feared."""
     roster = turn.roster
-    if roster.step == roster.origin or any(roster.holds_state(worker) for worker in survivors):
-        turn.roster = replace(roster, lost_since=None)
+    if roster.progress.step == roster.progress.origin or any(
+        roster.holds_state(worker) for worker in survivors
+    ):
+        turn.roster = replace(roster, troubles=replace(roster.troubles, lost_since=None))
         return False
-    since = turn.now if roster.lost_since is None else roster.lost_since
-    turn.roster = replace(roster, lost_since=since)
+    since = turn.now if roster.troubles.lost_since is None else roster.troubles.lost_since
+    turn.roster = replace(roster, troubles=replace(roster.troubles, lost_since=since))
     # The news of a death may overtake a survivor's report that it has become complete.
     if not survivors or turn.now - since >= LAST_WORD_S:
         fail_run(turn, _lost(roster), lost=True)
@@ -104,7 +108,7 @@ def _without_state(turn: Turn, survivors: tuple[WorkerId, ...]) -> bool:
 
 def _lost(roster: Roster) -> str:
     # What follows is for those to say who keep the run alive: `elastane run`, or the controller of its job.
-    why = f"no living worker holds the state after step {roster.step}: every copy died"
+    why = f"no living worker holds the state after step {roster.progress.step}: every copy died"
     return why + describe_causes(roster, roster.needed)
 
 
@@ -115,7 +119,7 @@ def plan_generation(turn: Turn) -> None:
     Members leave only if what they hold stays: see `_can_spare`.
     """
     roster = turn.roster
-    newest, target = roster.newest, roster.target
+    newest, target = roster.newest, roster.wanted.target
     if (
         newest is None
         or target is None
@@ -126,7 +130,7 @@ def plan_generation(turn: Turn) -> None:
         or (not roster.stays and roster.handing_over(newest))
     ):
         return
-    staying, leaving = _parted(newest.members, roster.draining, target)
+    staying, leaving = _parted(newest.members, roster.wanted.draining, target)
     wanted = target - len(staying)
     if not _can_spare(roster, staying):
         staying, leaving = newest.members, ()
@@ -170,11 +174,11 @@ def _parted(
 
 def find_overstaying(roster: Roster) -> tuple[WorkerId, ...]:
     """Living workers that are on their way out, by number: told to go, leaving, or about to be asked to."""
-    if roster.newest is None or roster.target is None:
+    if roster.newest is None or roster.wanted.target is None:
         return tuple(worker for worker in roster.started if worker in roster.dismissed)
     members = tuple(member for member in roster.newest.members if not roster.gone(member.worker))
-    staying = {member.worker for member in _parted(members, roster.draining, roster.target)[0]}
-    known = roster.joined.union(roster.newest.workers, roster.draining, roster.dismissed)
+    staying = {member.worker for member in _parted(members, roster.wanted.draining, roster.wanted.target)[0]}
+    known = roster.joined.union(roster.newest.workers, roster.wanted.draining, roster.dismissed)
     return tuple(worker for worker in roster.started if worker in known - staying)
 
 

@@ -17,12 +17,12 @@ KEY = "unjoined"
 def warn_of_unjoined(turn: Turn) -> None:
     """Warn once if workers run and none of them has called ``elastane.join()`` for some time."""
     roster = turn.roster
-    if roster.reports or roster.joined or KEY in roster.keys or not roster.started:
+    if roster.reports or roster.joined or KEY in roster.events.keys or not roster.started:
         return
-    if roster.unjoined_since is None:
-        turn.roster = replace(roster, unjoined_since=turn.now)
+    if roster.troubles.unjoined_since is None:
+        turn.roster = replace(roster, troubles=replace(roster.troubles, unjoined_since=turn.now))
         return
-    if turn.now - roster.unjoined_since < PATIENCE_S:
+    if turn.now - roster.troubles.unjoined_since < PATIENCE_S:
         return
     script = roster.spec.module or PurePath(roster.spec.script).name
     why = (
@@ -30,5 +30,5 @@ def warn_of_unjoined(turn: Turn) -> None:
         "importing or loading. If it trains already, each worker does so by itself, and nothing is shared or "
         "recorded: write run = elastane.join(), run.prepare(model, optimizer), and loop over run.steps(...)"
     )
-    turn.roster = replace(roster, keys={**roster.keys, KEY: None})
+    turn.roster = replace(roster, events=replace(roster.events, keys={**roster.events.keys, KEY: None}))
     turn.actions.append(WriteEvent(EventLine(time=turn.now, kind="warning", who="script", why=why, key=KEY)))

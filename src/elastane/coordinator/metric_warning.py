@@ -16,7 +16,7 @@ KEY = "never best"
 def warn_of_missing_metric(turn: Turn, kept: CheckpointKept) -> None:
     """Warn once if a checkpoint lacks the figure by which the best one is chosen."""
     policy = turn.roster.spec.checkpoints
-    if policy is None or policy.keep_best is None or KEY in turn.roster.keys:
+    if policy is None or policy.keep_best is None or KEY in turn.roster.events.keys:
         return
     metric = policy.keep_best[0]
     if math.isfinite(read_metric(kept.metrics, metric)):
@@ -26,6 +26,8 @@ def warn_of_missing_metric(turn: Turn, kept: CheckpointKept) -> None:
         f"It has {', '.join(sorted(kept.metrics)) or 'no figures'}. Choose by one of those, or write "
         f"run.checkpoint({metric}=...)"
     )
-    turn.roster = replace(turn.roster, keys={**turn.roster.keys, KEY: None})
+    turn.roster = replace(
+        turn.roster, events=replace(turn.roster.events, keys={**turn.roster.events.keys, KEY: None})
+    )
     event = EventLine(time=turn.now, kind="warning", who="coordinator", why=why, step=kept.step, key=KEY)
     turn.actions.append(WriteEvent(event))

@@ -41,10 +41,10 @@ def find_refusal(roster: Roster, ask: Ask) -> str:
         return ""
     if roster.stopping is not None or roster.finishing is not None:
         return "the run is about to end: it makes its last step"
-    if roster.target is None:
+    if roster.wanted.target is None:
         return "the coordinator has begun a moment ago and does not know its workers yet; ask again"
     if isinstance(ask, AskDrain):
-        return _drain_refused(roster, ask.worker, roster.target)
+        return _drain_refused(roster, ask.worker, roster.wanted.target)
     if isinstance(ask, AskCheckpoint):
         never = "this run keeps no checkpoints; it was started with --checkpoint-every never"
         return "" if roster.spec.checkpoints is not None else never
@@ -52,7 +52,7 @@ def find_refusal(roster: Roster, ask: Ask) -> str:
 
 
 def _resize_refused(roster: Roster, ask: AskResize) -> str:
-    if ask.unless_by_hand and roster.by_hand:
+    if ask.unless_by_hand and roster.wanted.by_hand:
         return "its number of workers was set by hand"
     low, high = ask.limits or (roster.spec.min_workers, roster.spec.max_workers)
     if not low <= ask.workers <= high:
@@ -66,7 +66,7 @@ def _drain_refused(roster: Roster, worker: WorkerId, target: int) -> str:
     if worker not in roster.started or worker in roster.dismissed:
         present = ", ".join(str(number) for number in roster.started)
         return f"there is no worker {worker} in this run now; there is {present or 'none at all'}"
-    if target <= 1 and worker not in roster.draining:
+    if target <= 1 and worker not in roster.wanted.draining:
         return f"worker {worker} is the only one wanted; `elastane stop` ends the run"
     return ""
 
@@ -91,22 +91,22 @@ def _do(turn: Turn, ask: Ask) -> None:
 
 def _resize(turn: Turn, ask: AskResize) -> None:
     roster, workers, by_hand = turn.roster, ask.workers, ask.limits is None
-    if workers != roster.target:
+    if workers != roster.wanted.target:
         who = "user" if by_hand else "controller"
-        turn.record("resize.requested", who=who, why=f"from {roster.target} to {workers} workers")
+        turn.record("resize.requested", who=who, why=f"from {roster.wanted.target} to {workers} workers")
         # Whoever asks for more wants the failed ones tried again.
-        turn.roster = replace(roster, failed_joins=0)
-    elif by_hand == roster.by_hand:
+        turn.roster = replace(roster, troubles=replace(roster.troubles, failed_joins=0))
+    elif by_hand == roster.wanted.by_hand:
         return
-    turn.set_target(workers, roster.draining, by_hand=by_hand)
+    turn.set_target(workers, roster.wanted.draining, by_hand=by_hand)
 
 
 def _drain(turn: Turn, worker: WorkerId) -> None:
     roster = turn.roster
-    if worker in roster.draining or roster.target is None:
+    if worker in roster.wanted.draining or roster.wanted.target is None:
         return
     turn.record("drain.requested", who="user", why=f"worker {worker} is to leave", workers=(worker,))
-    turn.set_target(roster.target - 1, roster.draining | {worker}, by_hand=True)
+    turn.set_target(roster.wanted.target - 1, roster.wanted.draining | {worker}, by_hand=True)
 
 
 def _evict(turn: Turn) -> None:

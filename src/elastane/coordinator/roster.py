@@ -1,7 +1,8 @@
-"""All the coordinator knows: who is there, who takes part, what was asked and what has been said.
+"""All that the coordinator knows: who is there, who takes part, what was requested and what was recorded.
 
-A frozen value; `elastane.coordinator.decide` makes the next one. Everything in it but the last few fields can
-be learned again from one report of each worker and the agent, which is how a new coordinator begins.
+A frozen value; `elastane.coordinator.decide` makes the next one. One report of each worker and of the agent
+brings back most of it, which is how a new coordinator begins; `StepProgress` and the fields after it in
+`Roster` also need the files of the run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,144 @@ from elastane.api.spec import Pinned, RunSpec
 from elastane.coordinator.actions import Input
 from elastane.coordinator.balance import Balance
 from elastane.coordinator.checkpoints import CheckpointState, compute_first_due
-from elastane.coordinator.event_summary import RecordedEvents, summarize_events
+from elastane.coordinator.event_summary import WorkerEvents, summarize_events
 from elastane.coordinator.step_times import StepTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """This coordinator among the coordinators of the run.
+
+    Args:
+        number: 1 for the first coordinator of a run.
+        first: number of the first coordinator since the run began or was resumed.
+        began: when this coordinator began.
+        pid: of its process.
+        listening: it is not the first one and waits for reports of all processes; it decides nothing yet.
+        waiting: inputs that it received meanwhile and handles afterwards.
+    """
+
+    number: int
+    began: float
+    first: int = 1
+    pid: int = 0
+    listening: bool = False
+    waiting: tuple[Input, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGenerations:
+    """Generations that this coordinator has proposed or learned of, besides the newest.
+
+    Args:
+        highest: highest number that any message named; the next generation gets a higher one.
+        contested: a worker knows a generation that this coordinator did not propose: a new one must follow.
+        by_number: the last few.
+    """
+
+    highest: int = 0
+    contested: bool = False
+    by_number: Mapping[int, Generation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnds:
+    """Workers that cannot take part any more, and why.
+
+    Args:
+        exits: how processes ended, from the agent's reports.
+        excluded: workers that were left out because a peer lost its connection to them, with the time.
+        failed: workers whose code raised.
+        drafts: events of deaths that are not written yet, see `elastane.coordinator.deaths`.
+        suspects: members whose script ended their process, with the time; their own message may still come.
+    """
+
+    exits: Mapping[WorkerId, WorkerExit] = field(default_factory=dict)
+    excluded: Mapping[WorkerId, float] = field(default_factory=dict)
+    failed: Mapping[WorkerId, WorkerFailed] = field(default_factory=dict)
+    drafts: Mapping[WorkerId, EventLine] = field(default_factory=dict)
+    suspects: Mapping[WorkerId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedWorkers:
+    """How many workers the run should have.
+
+    Args:
+        target: their number; None until the agent has reported it.
+        by_hand: a user has set the number, not a controller.
+        draining: members that were asked to leave.
+    """
+
+    target: int | None = None
+    by_hand: bool = False
+    draining: frozenset[WorkerId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """How far training is.
+
+    Args:
+        origin: step of the checkpoint that this attempt of the run began with; 0: it began without one.
+        step: highest committed step in any report.
+        recorded: every step up to this one has been reported.
+        early: reported steps beyond ``recorded``.
+        loss: of the last reported step.
+    """
+
+    origin: int = 0
+    step: int = 0
+    recorded: int = 0
+    early: frozenset[int] = frozenset()
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """Signs that the run does not get on.
+
+    Args:
+        failed_joins: consecutive processes that ended before they became members.
+        exhausted: when, and at which step, members ran out of a resource lately.
+        unjoined_since: since when workers run of which none has joined; None: no such time.
+        lost_since: since when no living member is known to hold the state; None: some member does.
+    """
+
+    failed_joins: int = 0
+    exhausted: tuple[tuple[float, int], ...] = ()
+    unjoined_since: float | None = None
+    lost_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutput:
+    """The finished model, after the last step.
+
+    Args:
+        writer: worker that was asked to write it, and when.
+        refused: workers that could not write it, and why.
+        written: the model exists.
+        files: of the model, by name.
+    """
+
+    writer: tuple[WorkerId, float] | None = None
+    refused: Mapping[WorkerId, str] = field(default_factory=dict)
+    written: bool = False
+    files: Mapping[str, WrittenFile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEvents:
+    """Events that must not be written twice.
+
+    Args:
+        of_workers: written ``worker.*`` events, by kind and worker.
+        keys: of written events that workers may report again, with their steps.
+    """
+
+    of_workers: WorkerEvents = frozenset()
+    keys: Mapping[str, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,105 +170,57 @@ class Roster:
 
     Args:
         spec: of the run.
-        term: of this coordinator, 1 for the first of a run.
-        first_term: of the first coordinator since the run began or was resumed.
-        began: when it began.
-        listening: it is not the first and has not yet heard from everybody; it decides nothing.
-        waiting: what it heard meanwhile and must judge afterwards.
-        pid: of its process.
-        pinned: what the script is, from the first worker that said so.
-        newest: the generation with the highest number, proposed by this coordinator or heard of.
-        highest: the highest number ever heard of; the next generation gets a higher one.
-        contested: somebody heard of a generation this coordinator did not propose: a fresh one must follow.
-        generations: those heard of or proposed lately, by number.
-        reports: the last of each worker.
-        connected: workers with a connection now.
-        exits: how processes ended, as the agent saw it.
-        excluded: workers that a peer lost and that were left out for it, with the time.
-        untold: deaths that are not written down yet, see `elastane.coordinator.deaths`.
-        failed: workers whose code raised.
-        dismissed: workers told to go.
-        joined: workers that have ever been in effect members.
-        held: workers that have ever reported to be complete.
+        term: of this coordinator.
+        pinned: properties of the script, from the first worker that reported them.
+        newest: proposed or reported generation with the highest number.
+        known: other generations.
+        reports: the last one of each worker.
+        connected: workers that have a connection now.
+        joined: workers that have ever worked in a generation.
+        held: workers that have ever reported that they hold all they should.
+        dismissed: workers that were told to end.
         agent: its last report.
-        target: workers wanted; None until the agent has said so.
-        by_hand: a human has said how many, not a controller.
-        draining: members asked to leave.
-        stopping: who asked first for the end of the run, and why; None: nobody has, as far as is known.
-        failed_joins: processes in a row that ended before they became members.
-        exhausted: when, and at which step, members ran out of a resource lately.
-        origin: step of the checkpoint this attempt of the run began with; 0: it began anew.
-        step: highest committed step heard of.
-        recorded: highest step up to which every step's report has been heard.
-        early: steps heard beyond ``recorded``.
-        loss: of the last step heard.
+        ends: workers that cannot take part any more.
+        wanted: number of workers.
+        balance: past evaluations of speeds.
+        troubles: signs that the run does not get on.
+        progress: how far training is.
         times: durations of steps.
-        balance: evaluations of speeds.
-        suspects: members that exited by themselves; why is awaited since then.
-        unjoined_since: since when workers run of which none has joined; None: none does.
-        lost_since: since when no living member is known to hold the state.
+        stopping: first request to stop the run; None: there is none, as far as is known.
         finishing: since when all members have made the last step.
-        writer: who was asked to write the model, and when.
-        model_refused: workers that could not, and why.
-        model_written: somebody did.
-        model_files: what was written, by name.
-        over: the outcome.
-        keeping: of checkpoints.
-        noted: ``worker.*`` events written, by kind and worker.
-        keys: of events from workers that were written and may be heard again, with their steps.
+        model: the finished model.
+        over: the outcome of the run.
+        checkpoints: what is known of them.
+        events: written events.
     """
 
     spec: RunSpec
-    term: int
-    began: float
-    first_term: int = 1
-    listening: bool = False
-    waiting: tuple[Input, ...] = ()
-    pid: int = 0
+    term: Term
     pinned: Pinned | None = None
     newest: Generation | None = None
-    highest: int = 0
-    contested: bool = False
-    generations: Mapping[int, Generation] = field(default_factory=dict)
+    known: KnownGenerations = field(default_factory=KnownGenerations)
     reports: Mapping[WorkerId, WorkerReport] = field(default_factory=dict)
     connected: frozenset[WorkerId] = frozenset()
-    exits: Mapping[WorkerId, WorkerExit] = field(default_factory=dict)
-    excluded: Mapping[WorkerId, float] = field(default_factory=dict)
-    untold: Mapping[WorkerId, EventLine] = field(default_factory=dict)
-    failed: Mapping[WorkerId, WorkerFailed] = field(default_factory=dict)
-    dismissed: Mapping[WorkerId, Dismiss] = field(default_factory=dict)
     joined: frozenset[WorkerId] = frozenset()
     held: frozenset[WorkerId] = frozenset()
+    dismissed: Mapping[WorkerId, Dismiss] = field(default_factory=dict)
     agent: AgentReport | None = None
-    target: int | None = None
-    by_hand: bool = False
-    draining: frozenset[WorkerId] = frozenset()
-    stopping: AskStop | None = None
-    failed_joins: int = 0
-    exhausted: tuple[tuple[float, int], ...] = ()
-    origin: int = 0
-    step: int = 0
-    recorded: int = 0
-    early: frozenset[int] = frozenset()
-    loss: float | None = None
-    times: StepTimes = field(default_factory=StepTimes)
+    ends: WorkerEnds = field(default_factory=WorkerEnds)
+    wanted: WantedWorkers = field(default_factory=WantedWorkers)
     balance: Balance = field(default_factory=Balance)
-    suspects: Mapping[WorkerId, float] = field(default_factory=dict)
-    unjoined_since: float | None = None
-    lost_since: float | None = None
+    troubles: Troubles = field(default_factory=Troubles)
+    progress: StepProgress = field(default_factory=StepProgress)
+    times: StepTimes = field(default_factory=StepTimes)
+    stopping: AskStop | None = None
     finishing: float | None = None
-    writer: tuple[WorkerId, float] | None = None
-    model_refused: Mapping[WorkerId, str] = field(default_factory=dict)
-    model_written: bool = False
-    model_files: Mapping[str, WrittenFile] = field(default_factory=dict)
+    model: ModelOutput = field(default_factory=ModelOutput)
     over: RunOver | None = None
-    keeping: CheckpointState = field(default_factory=CheckpointState)
-    noted: RecordedEvents = frozenset()
-    keys: Mapping[str, int | None] = field(default_factory=dict)
+    checkpoints: CheckpointState = field(default_factory=CheckpointState)
+    events: WrittenEvents = field(default_factory=WrittenEvents)
 
     def gone(self, worker: WorkerId) -> bool:
         """It cannot take part any more: dead, thought dead, or its code raised."""
-        return worker in self.exits or worker in self.excluded or worker in self.failed
+        return worker in self.ends.exits or worker in self.ends.excluded or worker in self.ends.failed
 
     def living(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
         return tuple(worker for worker in workers if not self.gone(worker))
@@ -163,7 +252,7 @@ class Roster:
             for worker in self.candidates
             if worker in self.reports
             and self.reports[worker].state == "ready"
-            and worker not in self.draining
+            and worker not in self.wanted.draining
         )
 
     @property
@@ -233,7 +322,7 @@ class Roster:
         adopted = max((report.generation for report in self.reports.values()), default=0)
         if adopted >= newest.number or adopted == 0:
             return newest
-        return self.generations.get(adopted) or self._rebuilt(adopted)
+        return self.known.by_number.get(adopted) or self._rebuilt(adopted)
 
     @property
     def needed(self) -> frozenset[WorkerId]:
@@ -248,7 +337,7 @@ class Roster:
             for worker in self.living(newest.workers):
                 number = self._works_in(worker)
                 if 0 < number < newest.number:
-                    needed.update((self.generations.get(number) or self._rebuilt(number)).workers)
+                    needed.update((self.known.by_number.get(number) or self._rebuilt(number)).workers)
         return frozenset(needed)
 
     @property
@@ -294,7 +383,7 @@ class Roster:
         leavers = {worker for worker in workers if self.reports[worker].state == "leaving"}
         return Generation(
             number,
-            self.term,
+            self.term.number,
             tuple(self.member(worker) for worker in workers if worker not in leavers),
             planned=True,
             leaving=tuple(self.member(worker) for worker in workers if worker in leavers),
@@ -331,23 +420,19 @@ def create_roster(
     number = 0 if last is None else last.generation
     return Roster(
         spec=spec,
-        term=term,
-        began=now,
-        first_term=first_term,
-        listening=term > first_term,
-        pid=pid,
+        term=Term(term, now, first=first_term, pid=pid, listening=term > first_term),
         pinned=pinned,
-        highest=max(past.generation, number),
-        joined=frozenset(worker for kind, worker in past.noted if kind == "worker.joined"),
-        origin=origin,
-        step=step,
-        recorded=step,
-        loss=None if last is None else last.loss,
+        known=KnownGenerations(highest=max(past.generation, number)),
+        joined=frozenset(worker for kind, worker in past.worker_events if kind == "worker.joined"),
+        progress=StepProgress(
+            origin=origin, step=step, recorded=step, loss=None if last is None else last.loss
+        ),
         times=StepTimes(newest=past.generation_started),
         over=past.over,
-        keeping=CheckpointState(
-            due=compute_first_due(spec.checkpoints, now), kept=past.kept, step=max(origin, past.kept_step)
+        checkpoints=CheckpointState(
+            due=compute_first_due(spec.checkpoints, now),
+            existing=past.checkpoints,
+            step=max(origin, past.checkpoint_step),
         ),
-        noted=past.noted,
-        keys=past.keys,
+        events=WrittenEvents(past.worker_events, past.keys),
     )

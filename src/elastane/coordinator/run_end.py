@@ -21,7 +21,7 @@ def end_run(turn: Turn, kind: str, over: RunOver, *, who: str = "coordinator") -
     for first in turn.roster.times.open:
         turn.record_start(first)
     # A run that failed has no model that could be relied on.
-    written = turn.roster.model_files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
+    written = turn.roster.model.files if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER) else {}
     turn.record(kind, who=who, why=over.why, detail=detail, files=written)
     turn.roster = replace(turn.roster, over=over)
     turn.tell_agent(over)
@@ -54,26 +54,26 @@ def end_when_done(turn: Turn) -> None:
         reopen_last_checkpoint(turn)
         roster = turn.roster
     finishing = turn.now if roster.finishing is None else roster.finishing
-    if not living and not roster.model_written:
+    if not living and not roster.model.written:
         fail_run(
             turn,
-            f"every worker died after the last step, {roster.step}, before the model was written"
+            f"every worker died after the last step, {roster.progress.step}, before the model was written"
             + describe_causes(roster, at_work.workers),
             lost=True,
         )
         return
     # The last steps may still be on their way into the ledger.
-    if roster.recorded < roster.step:
+    if roster.progress.recorded < roster.progress.step:
         if turn.now - finishing >= LATE_REPORTS_S:
             fail_run(
                 turn,
-                f"the ledger ends at step {roster.recorded} of {roster.step}: the lines after it could not "
-                "be written; look for ledger.stalled among the events",
+                f"the ledger ends at step {roster.progress.recorded} of {roster.progress.step}: the lines "
+                "after it could not be written; look for ledger.stalled among the events",
             )
         return
     if not is_last_checkpoint_settled(turn, finishing):
         return
-    if turn.roster.model_written:
+    if turn.roster.model.written:
         finish_run(turn)
     else:
         _have_model_written(turn, living)
@@ -82,12 +82,16 @@ def end_when_done(turn: Turn) -> None:
 def _have_model_written(turn: Turn, living: tuple[WorkerId, ...]) -> None:
     """Ask the first living worker that has not said that it cannot; fail the run if all have."""
     roster = turn.roster
-    able = [worker for worker in living if worker not in roster.model_refused]
+    able = [worker for worker in living if worker not in roster.model.refused]
     if not able:
-        why = next(iter(roster.model_refused.values()))
+        why = next(iter(roster.model.refused.values()))
         fail_run(turn, f"no worker could write the model: {why.splitlines()[0]}", traceback=why)
-    elif roster.writer is None or roster.writer[0] != able[0] or turn.now - roster.writer[1] >= ASK_AGAIN_S:
-        turn.roster = replace(roster, writer=(able[0], turn.now))
+    elif (
+        roster.model.writer is None
+        or roster.model.writer[0] != able[0]
+        or turn.now - roster.model.writer[1] >= ASK_AGAIN_S
+    ):
+        turn.roster = replace(roster, model=replace(roster.model, writer=(able[0], turn.now)))
         turn.tell(able[0], WriteModel())
 
 
@@ -95,10 +99,10 @@ def receive_model_written(turn: Turn, written: ModelWritten) -> None:
     """The model is there, or another worker must write it."""
     roster, worker = turn.roster, written.worker
     if not written.error:
-        turn.roster = replace(roster, model_written=True, model_files=written.files)
-    elif worker not in roster.model_refused:
-        refused = {**roster.model_refused, worker: written.error}
-        turn.roster = replace(roster, model_refused=refused)
+        turn.roster = replace(roster, model=replace(roster.model, written=True, files=written.files))
+    elif worker not in roster.model.refused:
+        refused = {**roster.model.refused, worker: written.error}
+        turn.roster = replace(roster, model=replace(roster.model, refused=refused))
         turn.record("model.failing", who=f"worker {worker}", why=written.error.splitlines()[0])
 
 
@@ -109,15 +113,15 @@ def finish_run(turn: Turn) -> None:
     if any(report.stopped for report in roster.reports.values()):
         stop_run(turn)
     elif endings:
-        why = f"ended by its script after step {roster.step}: {endings[0]}"
+        why = f"ended by its script after step {roster.progress.step}: {endings[0]}"
         end_run(turn, "run.finished", RunOver(code=0, why=why), who=SCRIPT)
     else:
-        end_run(turn, "run.finished", RunOver(code=0, why=f"all {roster.step} steps are made"))
+        end_run(turn, "run.finished", RunOver(code=0, why=f"all {roster.progress.step} steps are made"))
 
 
 def stop_run(turn: Turn) -> None:
     asked = turn.roster.stopping
     # What an earlier coordinator was asked, and by whom, the members do not know.
     who, reason = ("", "") if asked is None else (asked.who, asked.why.removesuffix("."))
-    why = f"stopped after step {turn.roster.step}" + (f": {reason}" if reason else "")
+    why = f"stopped after step {turn.roster.progress.step}" + (f": {reason}" if reason else "")
     end_run(turn, "run.stopped", RunOver(code=ExitCode.STOPPED_BY_USER, why=why), who=who)

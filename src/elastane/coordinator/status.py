@@ -10,13 +10,13 @@ def build_status(roster: Roster, *, ok: bool = True, why: str = "") -> Answer:
     return Answer(
         ok=ok,
         why=why,
-        term=roster.term,
+        term=roster.term.number,
         generation=0 if at_work is None else at_work.number,
-        step=roster.step,
+        step=roster.progress.step,
         steps=0 if roster.pinned is None else roster.pinned.steps,
-        loss=roster.loss,
-        target=roster.target or 0,
-        by_hand=roster.by_hand,
+        loss=roster.progress.loss,
+        target=roster.wanted.target or 0,
+        by_hand=roster.wanted.by_hand,
         state=describe_run_state(roster),
         processes=list_processes(roster),
         spec=roster.spec,
@@ -32,7 +32,7 @@ def describe_run_state(roster: Roster) -> str:
     if roster.stopping is not None:
         return "stopping"
     if roster.newest is None:
-        return "listening" if roster.listening else "starting"
+        return "listening" if roster.term.listening else "starting"
     return "training" if roster.settled else "changing"
 
 
@@ -41,7 +41,7 @@ def list_processes(roster: Roster) -> tuple[ProcessInfo, ...]:
     agent = roster.agent
     pids = {} if agent is None else {process.worker: process.pid for process in agent.workers}
     first = () if agent is None else (ProcessInfo(role="agent", pid=agent.pid, state="running"),)
-    own = ProcessInfo(role="coordinator", pid=roster.pid, state=f"term {roster.term}")
+    own = ProcessInfo(role="coordinator", pid=roster.term.pid, state=f"term {roster.term.number}")
     others = () if agent is None else agent.standby + agent.fork_servers
     workers = (
         _worker(roster, worker, roster.reports.get(worker), pids.get(worker, 0)) for worker in roster.started
@@ -53,7 +53,7 @@ def _worker(roster: Roster, worker: WorkerId, report: WorkerReport | None, pid: 
     if report is None:
         return ProcessInfo(role="worker", pid=pid, worker=worker, state="starting")
     state: str = report.state
-    if worker in roster.draining and state == "member":
+    if worker in roster.wanted.draining and state == "member":
         state = "draining"
     elif worker not in roster.connected:
         state = "unreachable"

@@ -78,7 +78,7 @@ class Turn:
             kind=kind,
             who=who,
             why=why,
-            step=self.roster.step,
+            step=self.roster.progress.step,
             generation=None if at_work is None else at_work.number,
             workers=tuple(workers),
             detail=detail,
@@ -86,14 +86,17 @@ class Turn:
 
     def note(self, kind: str, worker: WorkerId, why: str = "", *, pid: int = 0) -> None:
         """A ``worker.*`` event, written once per kind and worker in an attempt."""
-        if (kind, worker) in self.roster.noted:
+        if (kind, worker) in self.roster.events.of_workers:
             return
         self.actions.append(WriteEvent(self.about(kind, worker, why, pid=pid)))
-        self.roster = replace(self.roster, noted=self.roster.noted | {(kind, worker)})
+        self.roster = replace(
+            self.roster,
+            events=replace(self.roster.events, of_workers=self.roster.events.of_workers | {(kind, worker)}),
+        )
 
     def record_start(self, first: FirstStep) -> None:
         """``generation.started``, with the pauses its first step cost."""
-        generation = self.roster.generations.get(first.generation)
+        generation = self.roster.known.by_number.get(first.generation)
         found = compute_pauses(first, self.roster.times.usual)
         event = EventLine(
             time=self.now,
@@ -113,18 +116,18 @@ class Turn:
     ) -> None:
         """The next generation, told to its members, to those it leaves out and to those an older one held."""
         roster = self.roster
-        number = roster.highest + 1
-        generation = Generation(number, roster.term, members, planned, why, leaving)
+        number = roster.known.highest + 1
+        generation = Generation(number, roster.term.number, members, planned, why, leaving)
         before = set() if roster.newest is None else set(roster.newest.workers)
         leavers = {leaver.worker for leaver in leaving}
         audience = before | roster.needed | set(generation.workers) | leavers
-        recent = {n: g for n, g in roster.generations.items() if n > number - REMEMBERED_GENERATIONS}
+        recent = {n: g for n, g in roster.known.by_number.items() if n > number - REMEMBERED_GENERATIONS}
         self.roster = replace(
             roster,
             newest=generation,
-            highest=number,
-            contested=False,
-            generations={**recent, number: generation},
+            known=replace(
+                roster.known, highest=number, contested=False, by_number={**recent, number: generation}
+            ),
         )
         for worker in sorted(roster.living(audience)):
             self.tell(worker, Propose(generation=generation))
@@ -138,12 +141,15 @@ class Turn:
     def set_target(self, target: int, draining: Iterable[WorkerId], *, by_hand: bool | None = None) -> None:
         """Another number of workers; ``by_hand``: a human wants it. None: the run does itself."""
         roster = self.roster
-        by_hand = roster.by_hand if by_hand is None else by_hand
-        self.roster = replace(roster, target=target, draining=frozenset(draining), by_hand=by_hand)
+        by_hand = roster.wanted.by_hand if by_hand is None else by_hand
+        self.roster = replace(
+            roster,
+            wanted=replace(roster.wanted, target=target, draining=frozenset(draining), by_hand=by_hand),
+        )
         self.tell_target()
 
     def tell_target(self) -> None:
-        if self.roster.target is not None:
-            leaving = self.roster.living(sorted(self.roster.draining))
-            by_hand = self.roster.by_hand
-            self.tell_agent(SetTarget(target=self.roster.target, drain=leaving, by_hand=by_hand))
+        if self.roster.wanted.target is not None:
+            leaving = self.roster.living(sorted(self.roster.wanted.draining))
+            by_hand = self.roster.wanted.by_hand
+            self.tell_agent(SetTarget(target=self.roster.wanted.target, drain=leaving, by_hand=by_hand))

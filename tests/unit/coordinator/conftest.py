@@ -99,7 +99,7 @@ class Stage:
         report = AgentReport(
             pid=1,
             target=self.target,
-            term=self.roster.term,
+            term=self.roster.term.number,
             workers=tuple(ProcessInfo(role="worker", pid=100 + w, worker=w) for w in sorted(self.alive)),
             exits=tuple(self.exits),
         )
@@ -189,11 +189,11 @@ class Stage:
         """The next coordinator, after this one's death: it has the files, and hears from everybody again."""
         roster = create_roster(
             self.roster.spec,
-            self.roster.term + 1,
+            self.roster.term.number + 1,
             self.now,
             pinned=self.roster.pinned,
             events=self.written,
-            last=a_line(self.roster.recorded) if self.roster.recorded else None,
+            last=a_line(self.roster.progress.recorded) if self.roster.progress.recorded else None,
         )
         stage = replace(self, roster=roster, actions=[], exits=list(self.exits), alive=set(self.alive))
         if agent:

@@ -27,7 +27,7 @@ def keeping(training):
 
 
 def at(stage, step):
-    for made in range(stage.roster.recorded + 1, step + 1):
+    for made in range(stage.roster.progress.recorded + 1, step + 1):
         for worker in (0, 1):
             stage.worker(worker, step=made)
             stage.step(made, worker)

@@ -273,7 +273,7 @@ def test_a_new_coordinator_publishes_what_it_finds_written(training):
         say(stage, worker, part(5), part(10))
     heir = stage.successor()
     assert heir.told(PublishCheckpoint) == [publish(10)]
-    assert heir.roster.keeping.step == 5
+    assert heir.roster.checkpoints.step == 5
 
 
 # -- what cannot be whole ------------------------------------------------------------------------------------
@@ -336,7 +336,11 @@ def test_the_end_does_not_wait_for_ever_for_storage(training):
 def test_the_last_checkpoint_of_an_attempt_that_had_nothing_left_to_train_is_waited_for(training):
     """Its step is the one that the attempt began with."""
     stage = training(2, step=100, checkpoints=EVERY_STEPS)
-    stage.roster = replace(stage.roster, keeping=replace(stage.roster.keeping, step=100), origin=100)
+    stage.roster = replace(
+        stage.roster,
+        checkpoints=replace(stage.roster.checkpoints, step=100),
+        progress=replace(stage.roster.progress, origin=100),
+    )
     for worker in (0, 1):
         stage.worker(worker, state="finished", step=100, checkpoints=(part(100),))
     assert stage.told(PublishCheckpoint) == [publish(100)]
@@ -405,7 +409,7 @@ def test_at_the_end_others_write_what_one_that_died_had_not(training):
     for worker in everybody:
         stage.worker(worker, state="finished", step=100, checkpoints=(part(100, writers=everybody),))
     say(stage, 1, part(100, "writing", writers=everybody))
-    stage.roster = replace(stage.roster, keeping=replace(stage.roster.keeping, publishing=None))
+    stage.roster = replace(stage.roster, checkpoints=replace(stage.roster.checkpoints, publishing=None))
     stage.exit(1)
     assert written_again(stage, *everybody) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
     assert stage.kinds("checkpoint.abandoned") == []

@@ -126,7 +126,7 @@ def test_three_processes_in_a_row_that_never_join_are_enough(training) -> None:
         stage.worker(worker)
         stage.exit(worker, 1)
     assert stage.told(SetTarget)[-1].target == 2
-    assert stage.roster.target == 2
+    assert stage.roster.wanted.target == 2
     (event,) = [event for event in stage.events if event.who == "coordinator" and "3 workers" in event.why]
     assert "worker 4: exit code 1" in event.why
 
@@ -291,7 +291,7 @@ def test_processes_started_for_a_place_that_is_gone_are_sent_home(training) -> N
     stage.ask(AskResize(workers=2))
     assert stage.dismissed() == {2: 0, 3: 0}
     stage.exit(2, 0)
-    assert stage.roster.failed_joins == 0
+    assert stage.roster.troubles.failed_joins == 0
 
 
 def test_the_agent_is_told_its_target_until_it_says_so(training) -> None:
@@ -487,7 +487,7 @@ def test_a_joiner_that_raises_does_not_end_the_run(training) -> None:
     assert stage.kinds("worker.failed") == ["worker.failed"]
     assert (stage.newest.workers, stage.newest.planned) == ((0, 1), False)
     stage.exit(2, 1)
-    assert stage.roster.failed_joins == 1
+    assert stage.roster.troubles.failed_joins == 1
 
 
 def test_a_script_that_just_ends_is_a_failure_unless_its_own_reason_arrives(training) -> None:
@@ -747,7 +747,7 @@ def test_what_everybody_has_said_is_not_remembered_for_ever_and_still_written_on
             line = EventLine(time=1.0, kind="message", step=step)
             stage.hear(WorkerEvent(worker=worker, key=f"print-{step}-1", event=line))
     assert len(stage.kinds("message")) == 54
-    assert len(stage.roster.keys) <= 2
+    assert len(stage.roster.events.keys) <= 2
     stage.hear(WorkerEvent(worker=1, key="print-7-1", event=EventLine(time=1.0, kind="message", step=7)))
     assert len(stage.kinds("message")) == 54
 

@@ -48,7 +48,7 @@ def test_deaths_far_apart_are_replaced_for_ever(training):
     stage.adopt(0)
     for worker in range(2, 3 * MOST_DEATHS):
         stage.wait(WITHIN_S)
-        for step in range(stage.roster.step + 1, stage.roster.step + WITHIN_STEPS + 1):
+        for step in range(stage.roster.progress.step + 1, stage.roster.progress.step + WITHIN_STEPS + 1):
             stage.step(step, 0)
             stage.worker(0, step=step)
         join_and_die(stage, worker)

@@ -38,7 +38,7 @@ def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> Non
     assert DIED in read
     assert len(read) < 12_000
     assert read[-5:] == events[-5:]
-    assert summarize_events(read).noted == {("worker.died", 3)}
+    assert summarize_events(read).worker_events == {("worker.died", 3)}
 
 
 def test_a_short_file_is_read_as_a_whole(write) -> None:
