@@ -234,7 +234,7 @@ async def _played(agent: Agent, running: Running, story: Story) -> RunOver:
 
 async def _standstill(running: Running) -> str:
     """Where everybody stands; workers write the stacks of their threads when they get SIGUSR1."""
-    workers = running.agent._staff.living
+    workers = running.agent.workers.living
     for pid in workers.values():
         os.kill(pid, signal.SIGUSR1)
     await asyncio.sleep(1)

@@ -124,7 +124,7 @@ def test_a_stop_leaves_a_checkpoint_that_the_run_goes_on_from(attempts, assert_a
         attempts.ask(AskStop())
     else:
         attempts.send(signal.Signals[way])
-    attempts.until_event("drain.requested")
+    attempts.until_event("stop.requested")
     attempts.open("gates")
     assert attempts.finish() == 130
     (stopped,) = attempts.events("run.stopped")

@@ -53,7 +53,7 @@ def test_a_worker_ten_times_slower_gets_fewer_virtual_ranks(stage, quiet):
         await running.until_event("shares.rebalanced")
         step = (await running.until(lambda answer: answer.state == "training")).step
         await running.until_step(step + 3)
-        running.agent.drain()
+        running.agent.stop()
 
     ended = stage.play("--steps=2000", "--seconds=0.004", story=story, start=2)
     assert ended.over.code == 130, ended.story()

@@ -76,7 +76,7 @@ async def train_attempt(run_dir: RunDir, record: RunRecord, audience: Display) -
         interrupts += 1
         if interrupts == 1:
             view.say("stopping at the next commit; Ctrl-C again ends it at once")
-            agent.drain()
+            agent.stop()
         else:
             view.say("ending every process of the run")
             agent.kill()

@@ -121,7 +121,7 @@ def request_stop(turn: Turn, ask: AskStop) -> None:
     if roster.stopping is not None:
         return
     what = "the run is to stop after the step it is in"
-    turn.record("drain.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
+    turn.record("stop.requested", who=ask.who, why=f"{what}. {ask.why}" if ask.why else what)
     turn.roster = replace(roster, stopping=ask)
     for worker in sorted(roster.living(roster.needed)):
         turn.tell(worker, StopTraining())

@@ -53,6 +53,7 @@ KINDS = {
     "coordinator.died": Kind("core", DIAMOND, "coordinator died"),
     "resize.requested": Kind("ask", RING, "resize asked"),
     "drain.requested": Kind("ask", CHEVRON, "drain asked"),
+    "stop.requested": Kind("ask", SQUARE, "stop asked"),
     "shares.rebalanced": Kind("core", SWAP, "rebalanced"),
     "evaluation": Kind("score", STAR, "evaluation"),
     "ledger.stalled": Kind("bad", SQUARE, "ledger stalled"),

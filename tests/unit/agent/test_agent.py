@@ -123,7 +123,7 @@ def test_a_run_is_started_stopped_and_leaves_no_process_behind(staged) -> None:
     async def story(running) -> None:
         answer = await running.until(lambda answer: members(answer) == {0, 1} and standby_of(answer))
         pids.extend(row.pid for row in answer.processes if row.role != "agent")
-        running.agent.drain()
+        running.agent.stop()
 
     over, running = staged(story, start=2)
     assert over.code == 130
@@ -138,7 +138,7 @@ def test_a_killed_worker_is_replaced_under_a_new_number(staged) -> None:
         answer = await running.until(lambda answer: members(answer) == {0, 1})
         os.kill(pid_of(answer, "worker", 1), signal.SIGKILL)
         await running.until(lambda answer: members(answer) == {0, 2})
-        running.agent.drain()
+        running.agent.stop()
 
     _, running = staged(story, start=2)
     (died,) = [event for event in running.events() if event.kind == "worker.died"]
@@ -150,7 +150,7 @@ def test_a_worker_whose_heart_stops_in_a_step_is_ended(staged) -> None:
         await running.until(lambda answer: members(answer) == {0, 1})
         (running.run_dir.root / "hang-1").touch()
         await running.until(lambda answer: members(answer) == {0, 2})
-        running.agent.drain()
+        running.agent.stop()
 
     _, running = staged(story, start=2)
     assert [event.who for event in running.events() if event.kind == "worker.hung"] == ["worker 1"]
@@ -167,7 +167,7 @@ def test_the_run_grows_shrinks_and_survives_its_coordinator(staged) -> None:
         assert answer.term == 2
         # A run that ends first has no more to say about it.
         await running.until(lambda _: "worker.left" in running.kinds())
-        running.agent.drain()
+        running.agent.stop()
 
     over, running = staged(story, start=1)
     assert over.code == 130
@@ -183,7 +183,7 @@ def test_what_is_wanted_once_the_fork_server_has_imported_all_is_what_starts(sta
         await running.until(lambda answer: answer.target == 3)
         assert (await running.ask(AskResize(workers=1))).ok
         await running.until(lambda answer: members(answer) == {0})
-        running.agent.drain()
+        running.agent.stop()
 
     _, running = staged(story, fork_server=late, start=3)
     assert [event.who for event in running.events() if event.kind == "worker.started"] == ["worker 0"]
@@ -198,7 +198,7 @@ def test_who_stood_by_takes_over_and_another_one_stands_by(staged) -> None:
         assert pid_of(answer, "coordinator") == following
         assert standby_of(answer) not in (None, following)
         assert os.getpriority(os.PRIO_PROCESS, following) == os.getpriority(os.PRIO_PROCESS, 0)
-        running.agent.drain()
+        running.agent.stop()
 
     over, running = staged(story, start=1)
     assert over.code == 130
@@ -212,7 +212,7 @@ def test_who_stands_by_is_replaced_when_it_dies_and_the_term_goes_on(staged) -> 
         os.kill(first, signal.SIGKILL)
         answer = await running.until(lambda answer: standby_of(answer) not in (None, first))
         assert answer.term == 1
-        running.agent.drain()
+        running.agent.stop()
 
     over, running = staged(story, start=1)
     assert over.code == 130
@@ -225,7 +225,7 @@ def test_both_coordinators_may_die_at_once(staged) -> None:
         os.kill(standby_of(answer), signal.SIGKILL)
         os.kill(pid_of(answer, "coordinator"), signal.SIGKILL)
         await running.until(lambda answer: answer.term > 1 and members(answer) == {0})
-        running.agent.drain()
+        running.agent.stop()
 
     over, running = staged(story, start=1)
     assert over.code == 130
@@ -252,7 +252,7 @@ def test_a_run_goes_on_although_nobody_can_stand_by(staged, monkeypatch) -> None
         await running.until(lambda _: log.read_text().count("no second one") == MOST_DEATHS)
         answer = await running.until(lambda answer: members(answer) == {0} and not standby_of(answer))
         assert (answer.term, answer.state) == (1, "training")
-        running.agent.drain()
+        running.agent.stop()
 
     over, _ = staged(story, coordinator=(sys.executable, "-P", "-c", FIRST_ONE_ONLY), start=1)
     assert over.code == 130
@@ -280,7 +280,7 @@ def test_workers_outlive_the_fork_server_and_new_ones_come_from_the_next(staged)
         # Its parent is gone: the agent itself sees that it dies.
         os.kill(pid_of(answer, "worker", 0), signal.SIGKILL)
         await running.until(lambda answer: members(answer) == {1, 2})
-        running.agent.drain()
+        running.agent.stop()
 
     staged(story, start=1)
 

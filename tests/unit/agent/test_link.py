@@ -119,7 +119,7 @@ def test_a_fork_server_that_babbles_is_replaced(staged, tmp_path, said):
 
     async def story(running):
         await running.until(lambda answer: members(answer) == {0})
-        running.agent.drain()
+        running.agent.stop()
 
     over, running = staged(story, fork_server=babbling, start=1)
     assert over.code == 130

@@ -36,8 +36,8 @@ class PretendAgent:
         self.calls: list[str] = []
         self.called = asyncio.Event()
 
-    def drain(self) -> None:
-        self.calls.append("drain")
+    def stop(self) -> None:
+        self.calls.append("stop")
         self.called.set()
 
     def kill(self) -> None:
@@ -59,7 +59,7 @@ class PretendAgent:
             self.called.clear()
             os.kill(os.getpid(), signal.SIGINT)
             await self.called.wait()
-            assert self.calls == ["drain", "kill"][: count + 1]
+            assert self.calls == ["stop", "kill"][: count + 1]
         if self.over.code == 0:
             self.run_dir.model.write_bytes(b"")
         return self.over

@@ -553,7 +553,7 @@ def test_who_has_stopped_the_run_is_told_with_the_reason(training) -> None:
     stage = training(1, step=5)
     stage.ask(AskStop(who="controller", why="It is paused."))
     stage.ask(AskStop())
-    (event,) = [one for one in stage.events if one.kind == "drain.requested"]
+    (event,) = [one for one in stage.events if one.kind == "stop.requested"]
     assert event.who == "controller"
     assert event.why == "the run is to stop after the step it is in. It is paused."
     finish(stage, 0, step=5, stopped=True)

@@ -1,0 +1,221 @@
+"""The worker processes of a run: requested from the fork server, watched, and killed when they hang."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from elastane.agent.fork_server import (
+    ForkServerHandle,
+    ForkServerMessage,
+    ForkServerReady,
+    WorkerExited,
+    WorkerForked,
+)
+from elastane.agent.hang_detection import (
+    READ_EVERY_S,
+    HeartbeatFile,
+    Pulse,
+    is_awaiting_data,
+    is_hung,
+    update_pulse,
+)
+from elastane.agent.processes import Watch
+from elastane.agent.worker_set import (
+    WorkerSet,
+    keep_missing_requests,
+    record_exit,
+    record_start,
+    request_missing,
+)
+from elastane.api.control import RunOver, SetTarget, WorkerExit
+from elastane.api.membership import WorkerId
+
+DEBUG_GRACE_S = 2.0
+EXIT_CODE_S = 0.5
+RETRY_FORK_S = 1.0
+KILLED = -int(signal.SIGKILL)
+
+
+class WorkerProcesses:
+    """Starts as many workers as wanted and watches each of them to its end.
+
+    Args:
+        wanted: the workers to begin with.
+        debug: the only worker is under a debugger: it is never hung and never replaced.
+        changed: set whenever there is something new to report.
+        end_run: called once a worker under a debugger has ended.
+    """
+
+    def __init__(
+        self, wanted: WorkerSet, *, debug: bool, changed: asyncio.Event, end_run: Callable[[RunOver], None]
+    ) -> None:
+        self.known = wanted
+        self.awaiting_data: tuple[WorkerId, ...] = ()
+        self._debug = debug
+        self._changed = changed
+        self._end_run = end_run
+        self._fork_server: ForkServerHandle | None = None
+        self._starts_workers = True
+        self._killed = asyncio.Event()
+        self._watches: dict[WorkerId, Watch] = {}
+        self._codes: dict[WorkerId, asyncio.Future[int]] = {}
+        self._pulses: dict[WorkerId, Pulse] = {}
+        self._kill_reasons: dict[WorkerId, str] = {}
+        self._hung: set[WorkerId] = set()
+
+    def open(self, group: asyncio.TaskGroup, heartbeats: HeartbeatFile) -> None:
+        """Start watching heartbeats; the group runs the watch of every worker from now on."""
+        self._group, self._heartbeats = group, heartbeats
+
+    @property
+    def living(self) -> Mapping[WorkerId, int]:
+        """Process ids of the running workers."""
+        return self.known.living
+
+    # -- starting -------------------------------------------------------------------------------------------
+
+    def stop_starting(self) -> None:
+        """Start no further worker: the run stops or is over."""
+        self._starts_workers = False
+
+    def set_target(self, order: SetTarget) -> None:
+        """Run this many workers from now on."""
+        self.known = replace(self.known, target=order.target, draining=order.drain, by_hand=order.by_hand)
+        self._start_missing()
+        self._changed.set()
+
+    def attach_fork_server(self, fork_server: ForkServerHandle) -> None:
+        """Request workers from this fork server once it is ready."""
+        self._fork_server = fork_server
+
+    def detach_fork_server(self) -> None:
+        """Forget the fork server, which has died: no exit code of its workers will be reported any more."""
+        self._fork_server = None
+        for code in self._codes.values():
+            if not code.done():
+                code.set_result(KILLED)
+
+    def handle_message(self, message: ForkServerMessage) -> None:
+        """Take in a message of the fork server."""
+        match message:
+            case ForkServerReady():
+                if self._fork_server is not None:
+                    self._fork_server.state = "ready"
+                    self.known = keep_missing_requests(self.known)
+                    for worker in self.known.asked:
+                        self._fork_server.ask(worker)
+                self._start_missing()
+            case WorkerForked(worker, pid):
+                self.known = record_start(self.known, worker, pid)
+                self._codes[worker] = asyncio.get_running_loop().create_future()
+                self._group.create_task(self._watch(worker, pid))
+            case WorkerExited(worker, 0, code):
+                # The fork server could not fork it. The machine needs a moment, and the coordinator counts.
+                self.known = record_exit(self.known, WorkerExit(worker=worker, pid=0, code=code))
+                asyncio.get_running_loop().call_later(RETRY_FORK_S, self._start_missing)
+            case WorkerExited(worker, _, code):
+                future = self._codes.get(worker)
+                if future is not None and not future.done():
+                    future.set_result(code)
+        self._changed.set()
+
+    def _start_missing(self) -> None:
+        fork_server = self._fork_server
+        # A fork server that still imports would start them much later, however few are wanted by then.
+        if not self._starts_workers or fork_server is None or fork_server.state != "ready":
+            return
+        if self._debug and self.known.exits:
+            return
+        self.known, numbers = request_missing(self.known)
+        for worker in numbers:
+            self._heartbeats.clear(worker)
+            fork_server.ask(worker)
+
+    # -- watching -------------------------------------------------------------------------------------------
+
+    async def _watch(self, worker: WorkerId, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            watch = self._watches[worker] = Watch(pid)
+            try:
+                if not self._killed.is_set():
+                    await watch.ended()
+            finally:
+                watch.send(signal.SIGKILL)
+                watch.close()
+        code = await self._wait_for_exit_code(worker)
+        self._watches.pop(worker, None)
+        self._pulses.pop(worker, None)
+        self._codes.pop(worker, None)
+        # A worker that ended before our signal came has a reason of its own.
+        why = self._kill_reasons.get(worker, "") if code == KILLED else ""
+        self.known = record_exit(
+            self.known, WorkerExit(worker=worker, pid=pid, code=code, hung=worker in self._hung, why=why)
+        )
+        self._start_missing()
+        self._changed.set()
+        if self._debug:
+            # The coordinator, if it knows more, ends the run first.
+            how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+            over = RunOver(code=1, why=f"worker {worker} ended ({how}), and --debug replaces no worker")
+            asyncio.get_running_loop().call_later(DEBUG_GRACE_S, self._end_run, over)
+
+    async def _wait_for_exit_code(self, worker: WorkerId) -> int:
+        """Return the exit code that the fork server, its parent, reports; without one it counts as killed."""
+        try:
+            async with asyncio.timeout(EXIT_CODE_S):
+                return await self._codes[worker]
+        except TimeoutError:
+            return KILLED
+
+    async def watch_heartbeats(self) -> None:
+        """Kill workers that hang, for as long as this is not cancelled."""
+        while True:
+            now = time.monotonic()
+            for worker, watch in self._watches.items():
+                pulse = update_pulse(self._pulses.get(worker), *self._heartbeats.read(worker), now)
+                self._pulses[worker] = pulse
+                if is_hung(pulse, now) and watch.alive and not self._debug:
+                    self._hung.add(worker)
+                    self.kill(worker, f"hung: no heartbeat for {now - pulse.moved_s:.1f} s")
+            awaiting = tuple(
+                worker
+                for worker, pulse in sorted(self._pulses.items())
+                if is_awaiting_data(pulse, now) and not self._debug
+            )
+            if awaiting != self.awaiting_data:
+                self.awaiting_data = awaiting
+                self._changed.set()
+            await asyncio.sleep(READ_EVERY_S)
+
+    # -- ending ---------------------------------------------------------------------------------------------
+
+    def kill(self, worker: WorkerId, why: str) -> None:
+        """Kill a worker, if it is running."""
+        watch = self._watches.get(worker)
+        if watch is not None and watch.alive:
+            self._kill_reasons.setdefault(worker, why)
+            watch.send(signal.SIGKILL)
+
+    def skip_grace(self) -> None:
+        """Give no worker time to leave by itself: not those that run, and not those still being forked."""
+        self._killed.set()
+
+    async def end(self, grace_s: float) -> None:
+        """Wait until all workers have left, at most this long; then kill those that have not."""
+        waiting = [asyncio.create_task(self._wait_for_all()), asyncio.create_task(self._killed.wait())]
+        await asyncio.wait(waiting, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self._killed.set()
+        for watch in self._watches.values():
+            watch.send(signal.SIGKILL)
+        if self._fork_server is not None:
+            # Its messages are still read until its end: a worker that it forked just now is killed too.
+            self._fork_server.child.kill()
+
+    async def _wait_for_all(self) -> None:
+        for watch in list(self._watches.values()):
+            await watch.ended()
