@@ -131,6 +131,6 @@ def elastane(dataset: Windows | Pictures, loaders: int) -> Generator[Tensor, Non
                 leaves[rank] = Leaf(rank, 0, 0.0, 1.0, dealt.samples, dealt.checksum)
                 if dealt.samples:
                     yield dealt.inputs
-            msgspec.json.encode(source.samples(compute_outcome(step, step, leaves, {}), {}))
+            msgspec.json.encode(source.describe_samples(compute_outcome(step, step, leaves, {}), {}))
     finally:
         source.close()

@@ -31,7 +31,7 @@ def mistaken(stage, mistake, **wishes):
         ("never trains", "it never entered the loop over run.steps(...)"),
         ("process group", "leave out init_process_group"),
         ("batch", "not a multiple of the microbatch of 5"),
-        ("few virtual ranks", "2 virtual ranks cannot keep 3 workers busy"),
+        ("few virtual ranks", "a step has 2 virtual ranks, too few for 3 workers"),
     ],
 )
 def test_before_the_first_step(stage, mistake, words):

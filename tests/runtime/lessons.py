@@ -15,7 +15,7 @@ import elastane
 from elastane.api.spec import RunSpec
 from elastane.protocol.sampling import derive_random_key, find_sample_index, find_step_samples
 from elastane.runtime import worker_settings
-from elastane.runtime.data.batch_sources import seed_everything
+from elastane.runtime.data.determinism import seed_everything
 from elastane.runtime.session import Run
 
 FEATURES, CLASSES = 6, 4

@@ -72,7 +72,7 @@ class Adapted:
         lesson = Lesson(
             build, optimizer=only_trained, loss=loss, data=texts(), steps=3, global_batch=4, microbatch=2
         )
-        self.state = elastic(lesson).run._training.state
+        self.state = elastic(lesson).run._trainer.state
         self.model = self.state.model.eval()
         after(self.model)
         self.files, self.out = RunDir(folder / "run"), folder / "out"
@@ -239,7 +239,7 @@ def test_an_adapter_of_a_plain_module_loads_onto_it(tmp_path):
     base = nn.Sequential(nn.Linear(FEATURES, 8), nn.Linear(8, 4))
     config = peft.LoraConfig(r=2, target_modules=["0"])
     lesson = Lesson(lambda: peft.get_peft_model(copy.deepcopy(base), config), optimizer=only_trained, steps=2)
-    state = elastic(lesson).run._training.state
+    state = elastic(lesson).run._trainer.state
     files = RunDir(tmp_path / "run")
     files.root.mkdir()
     write_finished(state, files, spec())

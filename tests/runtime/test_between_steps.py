@@ -71,8 +71,8 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
         donor.model.body[0].train(mode=False)
 
     trained(donor, 3, between)
-    state = donor.run._training.state
-    joiner.run._training.state.unpack(packed(state, range(state.units), range(state.units)))
+    state = donor.run._trainer.state
+    joiner.run._trainer.state.unpack(packed(state, range(state.units), range(state.units)))
     theirs, mine = joiner.model, donor.model
     assert torch.equal(theirs.target.weight, mine.target.weight)
     assert (theirs.scale, theirs.body[1].p) == (mine.scale, mine.body[1].p) == (0.9**3, 0.25)
@@ -81,8 +81,8 @@ def test_a_joiner_gets_the_state_as_the_script_leaves_it():
     assert not theirs.body[0].training
     assert torch.equal(joiner.ema.module.weight, donor.ema.module.weight)
     assert joiner.ema.n_averaged == donor.ema.n_averaged == 3
-    assert joiner.run._training.state.rest.replicated() == state.rest.replicated()
-    assert joiner.run._training.state.rest.digest() == state.rest.digest()
+    assert joiner.run._trainer.state.rest.replicated() == state.rest.replicated()
+    assert joiner.run._trainer.state.rest.digest() == state.rest.digest()
 
 
 def test_the_digest_of_a_run_covers_what_no_block_holds():
@@ -111,7 +111,7 @@ def test_rehearsing_the_optimizer_leaves_no_trace():
     learned = prepared(
         Lesson(lambda: nn.Linear(FEATURES, CLASSES), lambda m: Counting(m.parameters(), lr=0.1))
     )
-    training = learned.run._training
+    training = learned.run._trainer
     training.state.rehearse(training.gradients.sums)
     optimizer = learned.optimizer
     assert (optimizer.calls, optimizer.total.item(), dict(optimizer.state)) == (0, 0.0, {"all": {"calls": 0}})

@@ -47,7 +47,7 @@ def there(lesson: Lesson) -> Lesson:
 @pytest.mark.parametrize("build", MODELS, ids=lambda build: build.__name__)
 def test_it_trains_as_in_a_plain_loop(build):
     learned = elastic(there(Lesson(build)))
-    assert isinstance(learned.run._training.state.placement, Mirrored)
+    assert isinstance(learned.run._trainer.state.placement, Mirrored)
     assert all(parameter.is_cuda for parameter in learned.model.parameters())
     assert_alike(learned, plain(there(Lesson(build))), tolerance=1e-3)
 

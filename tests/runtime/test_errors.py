@@ -39,7 +39,7 @@ def usual(learned, factor=1.0):
 
 
 def test_steps_need_a_prepared_model():
-    with pytest.raises(BadInput, match="prepare comes first"):
+    with pytest.raises(BadInput, match=r"has not called run\.prepare"):
         next(elastane.join().steps(samples(), global_batch=8, microbatch=2, until=1))
 
 

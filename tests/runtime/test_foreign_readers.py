@@ -91,7 +91,7 @@ class Finished:
         self.files = RunDir(folder / "run")
         self.files.root.mkdir()
         wished = spec(save_optimizer=True, **wishes)
-        write_finished(self.learned.run._training.state, self.files, wished)
+        write_finished(self.learned.run._trainer.state, self.files, wished)
         record = RunRecord(spec=wished, created="2026-01-01T00:00:00Z")
         self.files.run.write_bytes(msgspec.json.encode(record))
         self.out = folder / "out"
@@ -419,7 +419,7 @@ def test_without_a_model_or_the_optimizers_state_it_says_so(tmp_path):
     with pytest.raises(BadInput, match="holds no finished model"):
         read_finished_run(files, optimizer=False)
     files.run.write_bytes(msgspec.json.encode(RunRecord(spec=spec(), created="")))
-    write_finished(prepared(Lesson(Plain)).run._training.state, files, spec())
+    write_finished(prepared(Lesson(Plain)).run._trainer.state, files, spec())
     assert read_finished_run(files, optimizer=False).optimizer is None
     with pytest.raises(BadInput, match="--save-optimizer"):
         read_finished_run(files, optimizer=True)

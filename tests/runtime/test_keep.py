@@ -140,8 +140,8 @@ def test_a_joiner_sees_what_is_kept():
         learned.run.keep["best"] = min(learned.run.keep["best"], step.loss)
     joiner = prepared(Lesson(linear))
     joiner.run.keep["best"] = math.inf
-    state = learned.run._training.state
-    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    state = learned.run._trainer.state
+    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
     assert joiner.run.keep["best"] == learned.run.keep["best"] < math.inf
 
 
@@ -246,8 +246,8 @@ def test_a_schedule_goes_on_bit_for_bit_in_a_joiner(name):
     if name == "ReduceLROnPlateau":
         for number in range(5):
             stepped(donor.scheduler, number)
-    state = donor.run._training.state
-    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    state = donor.run._trainer.state
+    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
     joiner.optimizer._opt_called = True
     for number in range(5, 15):
         assert groups_of(joiner.optimizer) == groups_of(donor.optimizer)
@@ -276,8 +276,8 @@ def test_a_schedule_by_epochs_is_stepped_by_the_script_and_kept():
         schedule.step()
     joiner = prepared(Lesson(linear), copies=2)
     joiner.run.keep["by epochs"] = theirs = lr_scheduler.MultiStepLR(joiner.optimizer, [1, 2], 0.5)
-    state = learned.run._training.state
-    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    state = learned.run._trainer.state
+    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
     assert theirs.last_epoch == 3
     assert theirs.milestones == schedule.milestones
     assert type(theirs.milestones) is type(schedule.milestones)

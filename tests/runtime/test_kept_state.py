@@ -99,7 +99,7 @@ def keep(catalog, state, *, writers=3, step=3):
 @pytest.fixture
 def kept(learned, tmp_path):
     catalog = Catalog(LocalStorage(tmp_path / "checkpoints"))
-    return catalog, keep(catalog, learned.run._training.state)
+    return catalog, keep(catalog, learned.run._trainer.state)
 
 
 def digest(state):
@@ -110,13 +110,13 @@ def digest(state):
 def test_a_rehearsal_ends_with_the_digest_of_the_state_that_was_kept(learned, kept, workers):
     catalog, manifest = kept
     found = rehearse_restore(catalog.storage, manifest, workers, None)
-    assert found.digest == digest(learned.run._training.state)
+    assert found.digest == digest(learned.run._trainer.state)
     assert found.bytes == workers * rehearse_restore(catalog.storage, manifest, 1, None).bytes > 0
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_so_does_one_with_the_state_in_blocks(tmp_path, workers):
-    state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._training.state
+    state = elastic(Lesson(Everything, optimizer=two_groups, steps=3)).run._trainer.state
     catalog = Catalog(LocalStorage(tmp_path))
     manifest = keep(catalog, state)
     sharded = rehearse_restore(catalog.storage, manifest, workers, 2)
@@ -145,7 +145,7 @@ def test_a_rehearsal_that_does_not_fit_the_memory_is_refused():
 
 def test_what_is_exported_is_what_was_kept(learned, kept):
     catalog, manifest = kept
-    state = learned.run._training.state
+    state = learned.run._trainer.state
     with CheckpointReader(catalog.storage, manifest) as reader:
         found = read_trained_model(reader, manifest, max_shard_bytes=10**9, optimizer=True)
         weights = read_state_dict(found.model)
@@ -180,7 +180,7 @@ def test_a_file_from_the_last_checkpoint_is_the_finished_models_byte_for_byte(tm
     lesson = Lesson(
         lambda: GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)), loss=loss, steps=2
     )
-    state = elastic(lesson).run._training.state
+    state = elastic(lesson).run._trainer.state
     files = RunDir(tmp_path / "run")
     files.root.mkdir()
     write_finished(state, files, spec())

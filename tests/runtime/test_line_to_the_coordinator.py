@@ -95,8 +95,8 @@ def is_report_of(step: int):
 
 
 def test_what_a_coordinator_took_with_it_is_told_to_the_next(coordinators, line):
-    line.step(report(1))
-    line.tell(happened("a", 1))
+    line.report_step(report(1))
+    line.send(happened("a", 1))
     first = coordinators.until(lambda message: isinstance(message, control.WorkerEvent))
     coordinators.die()
     second = coordinators.until(is_report_of(1), term=2)
@@ -105,16 +105,16 @@ def test_what_a_coordinator_took_with_it_is_told_to_the_next(coordinators, line)
 
 
 def test_what_is_acknowledged_with_a_later_step_is_not_told_again(coordinators, line):
-    line.step(report(1))
-    line.tell(happened("a", 1))
+    line.report_step(report(1))
+    line.send(happened("a", 1))
     coordinators.until(lambda message: isinstance(message, control.WorkerEvent))
     coordinators.acknowledge(1)
-    line.step(report(2))
-    line.tell(happened("b", 2))
+    line.report_step(report(2))
+    line.send(happened("b", 2))
     coordinators.until(is_report_of(2))
     # That of step 1 was heard before the report of step 2; that of step 2 need not have been.
     coordinators.acknowledge(2)
-    line.step(report(3))
+    line.report_step(report(3))
     coordinators.until(is_report_of(3))
     time.sleep(0.2)
     coordinators.die()
@@ -122,5 +122,5 @@ def test_what_is_acknowledged_with_a_later_step_is_not_told_again(coordinators, 
 
 
 def test_nobody_waits_for_what_was_sent(coordinators, line):
-    line.tell(happened("a", 0))
+    line.send(happened("a", 0))
     assert line.flush(WAIT_S)

@@ -36,7 +36,7 @@ class Tied(nn.Module):
 
 def finish(learned, folder, **wishes):
     folder.mkdir(exist_ok=True)
-    write_finished(learned.run._training.state, RunDir(folder), spec(**wishes))
+    write_finished(learned.run._trainer.state, RunDir(folder), spec(**wishes))
     return folder
 
 
@@ -54,7 +54,7 @@ def test_equal_states_give_equal_bytes(tmp_path, copies, wishes):
 
 @pytest.mark.parametrize("wishes", [{}, {"max_shard_bytes": SHARD_BYTES, "save_optimizer": True}])
 def test_it_says_what_it_has_written(tmp_path, wishes):
-    state = elastic(Lesson(Tied)).run._training.state
+    state = elastic(Lesson(Tied)).run._trainer.state
     for _ in range(2):
         written = write_finished(state, RunDir(tmp_path), spec(**wishes))
         there = {

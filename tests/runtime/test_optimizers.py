@@ -50,7 +50,7 @@ def test_an_optimizer_that_cannot_work_is_refused_by_name(kind):
 def test_elementwise_optimizers_give_the_same_bits_in_pieces(kind):
     lesson = lesson_of(kind, large)
     whole, pieces = elastic(lesson), elastic(lesson, copies=2)
-    assert len(pieces.run._training.layout.blocks) > 3
+    assert len(pieces.run._trainer.layout.blocks) > 3
     assert_same_bits(whole.model, pieces.model)
     assert whole.run.digest == pieces.run.digest
 
@@ -85,8 +85,8 @@ def packed(state, values, states) -> bytearray:
 
 def joined(lesson, **wishes):
     """State of a donor that has trained, and of a joiner that has got all of it."""
-    donor = elastic(lesson, **wishes).run._training
-    joiner = prepared(lesson, **wishes).run._training
+    donor = elastic(lesson, **wishes).run._trainer
+    joiner = prepared(lesson, **wishes).run._trainer
     everything = range(donor.state.units)
     joiner.state.unpack(packed(donor.state, everything, everything))
     # As a round does when it begins: the model works on copies of the committed buffers.
@@ -147,7 +147,7 @@ def test_state_keeps_the_memory_order_of_its_parameter(how, copies):
 
 
 def test_nothing_in_a_packet_is_pickled():
-    state = elastic(lesson_of(optim.Adam, large)).run._training.state
+    state = elastic(lesson_of(optim.Adam, large)).run._trainer.state
     packet = packed(state, range(state.units), range(state.units))
     length = int.from_bytes(packet[:8], "little")
     header = json.loads(packet[8 : 8 + length])
@@ -211,11 +211,11 @@ def test_schedules_move_the_rate_after_every_step(name, copies):
 def test_a_joiner_takes_over_where_the_schedule_stands(name):
     lesson = Lesson(matrix, scheduler=SCHEDULES[name])
     donor, joiner = elastic(lesson), prepared(lesson)
-    state = donor.run._training.state
-    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    state = donor.run._trainer.state
+    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
     for _ in range(3):
         donor.scheduler.step()
-        joiner.run._training.state.optimizer._opt_called = True
+        joiner.run._trainer.state.optimizer._opt_called = True
         joiner.scheduler.step()
         assert donor.scheduler.get_last_lr() == joiner.scheduler.get_last_lr()
 

@@ -7,7 +7,7 @@ import torch
 from torch import optim
 
 from elastane.api.errors import BadInput
-from elastane.runtime import trainer
+from elastane.runtime import assembly
 from elastane.runtime.state import devices
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.optimizer_shards import ELEMENTWISE
@@ -33,7 +33,7 @@ def mirrored(monkeypatch):
 
     def train(lesson, how=elastic, **wishes):
         with monkeypatch.context() as patch:
-            patch.setattr(trainer, "placed", Mirrored)
+            patch.setattr(assembly, "choose_placement", Mirrored)
             return how(lesson, **wishes)
 
     return train
@@ -46,7 +46,7 @@ def assert_alike_to_the_bit(one, other):
 
 
 def of(learned):
-    return learned.run._training
+    return learned.run._trainer
 
 
 @pytest.mark.parametrize("copies", [None, 2])

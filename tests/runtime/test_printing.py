@@ -9,30 +9,30 @@ from elastane.runtime.worker_settings import get_settings
 
 
 @dataclass
-class Told:
-    """The line to a coordinator that only listens."""
+class ListeningReporter:
+    """Records events instead of sending them."""
 
     events: dict[str, EventLine] = field(default_factory=dict)
     alone: bool = False
 
-    def happened(self, key: str, event: EventLine) -> None:
+    def report_event(self, key: str, event: EventLine) -> None:
         self.events[key] = event
 
 
-def test_a_worker_prints_into_its_own_log_what_it_tells_the_run(capsys, monkeypatch):
-    run, told = Run(get_settings()), Told()
-    monkeypatch.setattr(run, "_reporter", told)
+def test_run_print_writes_to_the_workers_own_log_and_reports_one_event(capsys, monkeypatch):
+    run, reporter = Run(get_settings()), ListeningReporter()
+    monkeypatch.setattr(run, "_reporter", reporter)
     sys.stdout.write("before\n")
     run.print("parameters:", 10)
     sys.stdout.write("between\n")
     run.print("ready")
     assert capsys.readouterr().out == "before\nparameters: 10\nbetween\nready\n"
-    assert {key: event.why for key, event in told.events.items()} == {
+    assert {key: event.why for key, event in reporter.events.items()} == {
         "print-0-1": "parameters: 10",
         "print-0-2": "ready",
     }
 
 
-def test_alone_it_is_printed(capsys):
+def test_run_print_prints_when_alone(capsys):
     Run(get_settings()).print("parameters:", 10)
     assert capsys.readouterr().out == "parameters: 10\n"

@@ -148,13 +148,13 @@ def test_a_gradient_that_no_scale_can_mend_ends_the_run():
 
 def spoil(learned, places) -> float:
     """Infinities or NaNs at some places of otherwise ordinary sums, measured as for a vote."""
-    training = learned.run._training
+    training = learned.run._trainer
     for sums in training.gradients.sums[: training.layout.parameter_sections]:
         sums.fill_(0.5)
     for section, place, value in places:
         training.gradients.sums[section][place] = value
     parameters = [n for n in range(len(training.layout.blocks)) if not training.layout.is_buffers(n)]
-    measured = training.reactor._measured(1, tuple(parameters), ())
+    measured = training.reactor.meter.measure(1, tuple(parameters), ())
     vote = Vote(generation=1, round=1, leaves=(), norms=measured.norms)
     return compute_outcome(1, 1, {}, {0: vote}).norm_squared
 
@@ -225,9 +225,9 @@ def test_a_joiner_after_nothing_but_skipped_steps_has_no_optimizer_state_either(
 
 
 def test_the_state_of_a_scaler_comes_back_from_json_as_it_was():
-    state = elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._training.state
+    state = elastic(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.1), steps=9)).run._trainer.state
     other = prepared(lesson_of(scaler=scaler_from(HUGE, growth_factor=1.7)))
-    other.run._training.state.unpack(packed(state, [state.units - 1], []))
+    other.run._trainer.state.unpack(packed(state, [state.units - 1], []))
     assert other.scaler.state_dict() == state.scaling.scaler.state_dict()
 
 

@@ -24,7 +24,7 @@ def script(lines, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     script = Script()
     reporter = script.run._reporter
-    committed = reporter.committed
+    committed = reporter.report_step
 
     def observed(round_, *args, logged, **options):
         lines[round_.outcome.step] = [dict(logged), {}]
@@ -33,8 +33,8 @@ def script(lines, monkeypatch, tmp_path):
     def recorded(values, files):
         lines[max(lines)] = [dict(values), dict(files)]
 
-    monkeypatch.setattr(reporter, "committed", observed)
-    monkeypatch.setattr(reporter, "recorded", recorded)
+    monkeypatch.setattr(reporter, "report_step", observed)
+    monkeypatch.setattr(reporter, "update_record", recorded)
     return script
 
 
@@ -46,7 +46,7 @@ def test_values_of_microbatches_become_their_mean_over_samples(script, lines):
         value = batch[0].sum().item()
         script.run.log(sum_of_inputs=batch[0].sum(), mean=value / 2)
         if step.under_way and step._rehearsal is None:
-            seen.setdefault(step._training.step + 1, []).append((value, len(batch[0])))
+            seen.setdefault(step._trainer.step + 1, []).append((value, len(batch[0])))
 
     script.backward = backward
     script.train(microbatch=3, global_batch=9)

@@ -143,8 +143,8 @@ def test_its_counters_travel():
     trained(learned, lambda step: stopper.update([3.0, 2.0, 2.5, 2.5][step.number - 1]), until=4)
     joiner = prepared(Lesson(linear))
     theirs = stopper_of(joiner, patience=5)
-    state = learned.run._training.state
-    joiner.run._training.state.unpack(packed(state, [state.units - 1], []))
+    state = learned.run._trainer.state
+    joiner.run._trainer.state.unpack(packed(state, [state.units - 1], []))
     assert theirs.state_dict() == {"best": 2.0, "best_step": 2, "waited": 2}
 
 

@@ -133,7 +133,7 @@ def play(kind, share_of):
     """Steps of two epochs: every batch, and every ledger entry; ``share_of`` says which source loads what."""
     sources = [source_of(kind) for _ in range(3)]
     batches, entries, outcome, step = [], [], None, 0
-    while outcome is None or not sources[0].finished(outcome):
+    while outcome is None or not sources[0].is_finished(outcome):
         step += 1
         before = outcome.cursors if outcome else {}
         leaves = {}
@@ -147,7 +147,7 @@ def play(kind, share_of):
             leaves[rank] = Leaf(rank, 0, 0.0, 1.0, batch.samples, batch.checksum, cursor=batch.cursor)
             batches.append((step, rank, [] if batch.inputs is None else [t.tolist() for t in batch.inputs]))
         outcome = compute_outcome(step, step, leaves, {}, before)
-        entries.append(sources[0].samples(outcome, before))
+        entries.append(sources[0].describe_samples(outcome, before))
     return batches, entries
 
 

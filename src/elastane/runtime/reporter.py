@@ -1,4 +1,4 @@
-"""What a worker says about itself and what it is told: the seam between training and the coordinator."""
+"""A worker's reports to the coordinator, and the coordinator's messages to the worker."""
 
 import os
 import sys
@@ -33,22 +33,25 @@ from elastane.runtime.worker_settings import WorkerSettings
 class Reporter:
     """One worker's line to the rest of the run; silent when it trains alone.
 
+    Args:
+        settings: of this process.
+
     Attributes:
-        taker: takes this worker's part in checkpoints; None: the run keeps none.
-        written: ``WriteModel`` requests, for the main thread once its script has ended.
-        complete: the loop over the steps came to its end.
-        finished: so did the script.
-        ending: why the script has ended the run before its last step; empty if it has not.
-        stopped: the user has, likewise.
-        loop_left: for a script that has ended inside its loop; whether that can end the run.
+        checkpoint_writer: writes this worker's part of checkpoints; None: the run has no checkpoints.
+        model_requests: requests to write the model, for the main thread after the script has ended.
+        complete: the loop over the steps has come to its end.
+        finished: the script has come to its end.
+        ending: why the script has ended the run before its last step; empty: it has not.
+        stopped: the user has ended the run before its last step.
+        leave_loop: ends the run of a script that has ended inside its loop; returns whether it could.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.worker = settings.worker
         self.alone = settings.run_dir is None
-        self.written: SimpleQueue[control.WriteModel] = SimpleQueue()
+        self.model_requests: SimpleQueue[control.WriteModel] = SimpleQueue()
         self._spec = settings.spec
-        self._control: CoordinatorLink | None = None
+        self._link: CoordinatorLink | None = None
         self._mesh: Mesh | None = None
         self._reactor: Reactor | None = None
         self._member: MemberMachine | None = None
@@ -59,14 +62,14 @@ class Reporter:
         self._held_back: list[control.StepReport] = []
         self._awaits_digest = self._awaits_script = False
         self.state: TrainingState | None = None
-        self.taker: CheckpointWriter | None = None
+        self.checkpoint_writer: CheckpointWriter | None = None
         self.complete = self.finished = False
         self.ending, self.stopped = "", False
-        self.loop_left: Callable[[], bool] = lambda: False
+        self.leave_loop: Callable[[], bool] = lambda: False
         if settings.run_dir is not None:
             secret = bytes.fromhex(read_secret(settings.run_dir))
             self._mesh = Mesh(settings.worker, secret)
-            self._control = CoordinatorLink(settings.run_dir, settings.worker, self._report, self._hear)
+            self._link = CoordinatorLink(settings.run_dir, settings.worker, self._build_report, self._receive)
             global _here  # noqa: PLW0603 - the worker's main thread outlives the user's script
             _here = self
 
@@ -79,7 +82,7 @@ class Reporter:
         *,
         measure_norms: bool,
     ) -> Reactor:
-        """Begin to take part; `ready` must follow before anybody counts on it."""
+        """Return the reactor, connected to the peers; after `report_ready` the coordinator counts on it."""
         self._member, self._pinned, self.state = member, pinned, state
         self._reactor = Reactor(
             member,
@@ -87,46 +90,46 @@ class Reporter:
             state,
             measure_norms=measure_norms,
             mesh=self._mesh,
-            upstream=self._control,
+            coordinator=self._link,
             shared=self._spec.transport == "shared",
         )
         return self._reactor
 
-    # -- up ------------------------------------------------------------------------------------------------
+    # -- to the coordinator --------------------------------------------------------------------------------
 
-    def ready(self) -> None:
-        """The rehearsal is over."""
+    def report_ready(self) -> None:
+        """Report that this worker has rehearsed."""
         priority.restore()
         self._ready = True
-        if self._control is not None:
-            self._control.changed()
+        if self._link is not None:
+            self._link.request_report()
 
-    def end(self) -> None:
-        """The script has ended; all that is left is to be dismissed."""
+    def report_end(self) -> None:
+        """Report that the script has ended, and this worker waits to be dismissed."""
         self.finished = True
-        if self._control is not None:
-            self._control.changed()
+        if self._link is not None:
+            self._link.request_report()
 
-    def tell(self, message: control.FromWorker) -> None:
-        """Say something once."""
-        if self._control is not None:
-            self._control.tell(message)
+    def send(self, message: control.FromWorker) -> None:
+        """Send a message to the coordinator once."""
+        if self._link is not None:
+            self._link.send(message)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait until all is said."""
-        if self._control is not None:
-            self._control.flush(timeout_s)
+        """Wait until everything is sent."""
+        if self._link is not None:
+            self._link.flush(timeout_s)
 
-    def happened(self, key: str, event: EventLine) -> None:
-        """An event all workers see alike; written once."""
+    def report_event(self, key: str, event: EventLine) -> None:
+        """Report an event that all workers see alike; the coordinator writes one event per key."""
         stamped = msgspec.structs.replace(event, time=time.time())
-        self.tell(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
+        self.send(control.WorkerEvent(worker=self.worker, key=key, event=stamped))
 
     def warn(self, key: str, text: str, *, step: int) -> None:
-        """Say once per run what the script has probably not meant; all workers say it alike."""
-        self.happened(key, EventLine(time=0.0, kind="warning", who="script", why=text, step=step))
+        """Warn once per run of what the script has probably not meant; all workers warn alike."""
+        self.report_event(key, EventLine(time=0.0, kind="warning", who="script", why=text, step=step))
 
-    def committed(
+    def report_step(
         self,
         round_: WorkerRound,
         samples: Samples,
@@ -137,11 +140,11 @@ class Reporter:
         learning_rates: tuple[float, ...] = (),
         logged: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        """Report a committed step, once the script has gone on from it and a due digest is known."""
-        if self._control is None or round_.commit is None:
+        """Report a committed step, after the script has gone on from it and a due digest is known."""
+        if self._link is None or round_.commit is None:
             return
         outcome = round_.outcome
-        # What the script does between steps, an evaluation say, is no part of them.
+        # Without what the script does between steps, such as an evaluation.
         step_s = time.perf_counter() - round_.entered_at
         if round_.computed:
             self._compute.append((round_.seconds["compute"] + round_.seconds["deal"]) / round_.computed)
@@ -165,20 +168,20 @@ class Reporter:
         self._held_back.append(report)
         self._awaits_digest, self._awaits_script = digest_due, True
 
-    def recorded(self, values: Mapping[str, float], files: Mapping[str, WrittenFile]) -> None:
-        """The script has recorded something of the step just made: all of it so far."""
+    def update_record(self, values: Mapping[str, float], files: Mapping[str, WrittenFile]) -> None:
+        """Set what the script has recorded of the step just made so far."""
         if self._held_back:
             newest = self._held_back[-1]
             line = msgspec.structs.replace(newest.line, logged=dict(values), artifacts=dict(files))
             self._held_back[-1] = msgspec.structs.replace(newest, line=line)
 
-    def script_went_on(self) -> None:
-        """The script can record nothing more of the step just made."""
+    def release_step(self) -> None:
+        """Release the report of the step just made: the script records nothing more of it."""
         self._awaits_script = False
         self._release()
 
-    def digested(self, step: int, digest: Digest) -> None:
-        """The digest of the state after ``step`` is known."""
+    def set_digest(self, step: int, digest: Digest) -> None:
+        """Add the digest of the state after a step to its report."""
         for i, report in enumerate(self._held_back):
             if report.line.step == step:
                 line = msgspec.structs.replace(report.line, digest=digest)
@@ -186,13 +189,13 @@ class Reporter:
         self._awaits_digest = False
         self._release()
 
-    def settled(self) -> None:
-        """The last step is made by all, and no digest is awaited any more."""
+    def report_complete(self) -> None:
+        """Report that all workers have made the last step."""
         self.complete = True
         self.release_all()
 
     def release_all(self) -> None:
-        """Report all steps that have been made, whatever is still awaited."""
+        """Report all steps that have been made, without waiting for digests or the script."""
         self._awaits_digest = self._awaits_script = False
         self._release()
 
@@ -201,14 +204,14 @@ class Reporter:
             return
         held, self._held_back = self._held_back, []
         for report in held:
-            if self._control is not None:
-                self._control.step(report)
+            if self._link is not None:
+                self._link.report_step(report)
 
-    def _report(self) -> control.WorkerReport:
+    def _build_report(self) -> control.WorkerReport:
         member, mesh = self._member, self._mesh
         host, port = (mesh.host, mesh.port) if mesh else ("", 0)
         mine = control.WorkerReport(
-            worker=self.worker, pid=os.getpid(), host=host, port=port, state=self._state()
+            worker=self.worker, pid=os.getpid(), host=host, port=port, state=self._find_state()
         )
         if member is None:
             return mine
@@ -222,12 +225,12 @@ class Reporter:
             blocks=member.blocks_held,
             compute_s=median(self._compute) if self._compute else 0.0,
             pinned=self._pinned,
-            checkpoints=self.taker.parts if self.taker is not None else (),
+            checkpoints=self.checkpoint_writer.parts if self.checkpoint_writer is not None else (),
             ending=self.ending,
             stopped=self.stopped,
         )
 
-    def _state(self) -> control.WorkerState:
+    def _find_state(self) -> control.WorkerState:
         if self._member is not None and self._member.left:
             return "leaving"
         if self.finished:
@@ -236,9 +239,9 @@ class Reporter:
             return "member"
         return "ready" if self._ready else "starting"
 
-    # -- down ----------------------------------------------------------------------------------------------
+    # -- from the coordinator ------------------------------------------------------------------------------
 
-    def _hear(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one row per kind of message
+    def _receive(self, message: control.ToWorker) -> None:  # noqa: C901, PLR0912 - one row per kind of message
         match message:
             case control.Propose(generation=generation):
                 if self._reactor is not None:
@@ -249,43 +252,47 @@ class Reporter:
             case control.TakeCheckpoint(after=after):
                 self._take_checkpoint(after)
             case control.PublishCheckpoint():
-                if self.taker is not None:
-                    self.taker.publish(message)
+                if self.checkpoint_writer is not None:
+                    self.checkpoint_writer.publish(message)
             case control.WriteAgain(writers=writers, attempt=attempt):
-                # Asked again while it is under way, it is not begun anew.
-                if self._reactor is not None and self.taker is not None and self.taker.begin_again(attempt):
+                # A repeated request does not begin again what is under way.
+                if (
+                    self._reactor is not None
+                    and self.checkpoint_writer is not None
+                    and self.checkpoint_writer.begin_again(attempt)
+                ):
                     self._reactor.post(events.RewriteRequested(writers))
             case control.WriteModel():
-                self.written.put(message)
+                self.model_requests.put(message)
             case control.Dismiss(code=code, why=why):
                 if code:
                     print(f"worker {self.worker} is dismissed: {why}", file=sys.stderr, flush=True)  # noqa: T201
-                # From this thread, whatever the script is doing: the process has nothing left to decide.
+                # The script need not agree: the process has nothing left to decide.
                 threading.Thread(
                     target=_exit, name="elastane-dismissal", args=(self, code), daemon=True
                 ).start()
             case control.Acknowledge():
-                pass  # the line itself keeps account
+                pass  # the link has taken it
 
     def _take_checkpoint(self, after: int) -> None:
-        """Memory for the copy is made ready first, so that no step waits for it."""
-        reactor, taker, member = self._reactor, self.taker, self._member
-        if reactor is None or taker is None or member is None or member.generation is None:
+        """Ask for a checkpoint after memory for the copy is ready, so that no step waits for the memory."""
+        reactor, writer, member = self._reactor, self.checkpoint_writer, self._member
+        if reactor is None or writer is None or member is None or member.generation is None:
             return
         share = 1 / max(1, len(member.generation.members))
-        taker.prepare(share, lambda: reactor.post(events.CheckpointRequested(after)))
+        writer.prepare(share, lambda: reactor.post(events.CheckpointRequested(after)))
 
-    def changed(self) -> None:
-        """Report soon."""
-        if self._control is not None:
-            self._control.changed()
+    def request_report(self) -> None:
+        """Send a report soon."""
+        if self._link is not None:
+            self._link.request_report()
 
 
 _here: Reporter | None = None
 
 
 def get_reporter() -> Reporter | None:
-    """The reporter of this process, once its script has joined."""
+    """Return the reporter of this process; None: its script has not joined yet."""
     return _here
 
 

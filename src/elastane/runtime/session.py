@@ -1,4 +1,4 @@
-"""What a training script meets: `join`, `prepare`, `steps`, `evaluate`, `keep`, `stop`."""
+"""The interface of a training script: `join` returns a `Run`, whose `Run.steps` are the training loop."""
 
 import math
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ from elastane.runtime.data.batch_sources import (
     MapDataset,
     make_plan,
     measure_length,
-    seed_everything,
 )
 from elastane.runtime.data.dataset_checks import check_collate, check_count, check_dataset, count_batch_rows
+from elastane.runtime.data.determinism import seed_everything
 from elastane.runtime.data.fingerprint import digest_dataset
 from elastane.runtime.data.streams import Factory, StreamBatchSource, check_stream, open_stream
 from elastane.runtime.evaluation import Evaluation
@@ -49,40 +49,44 @@ AnyOptimizer = TypeVar("AnyOptimizer", bound=Optimizer)
 
 
 def join() -> "Run":
-    """Take part in the run this process belongs to; alone, under ``elastane run``, on any engine.
+    """Join the run that this process was started for, or train alone under plain ``python``.
 
-    Pins the number of intra-op threads and seeds every generator, so that the model built next begins with
-    the same values everywhere.
+    Sets the number of intra-op threads and seeds every random generator, so that a model built next has the
+    same initial values in every worker.
+
+    Raises:
+        BadInput: this process has joined already.
     """
-    here = worker_settings.get_settings()
+    settings = worker_settings.get_settings()
     if get_reporter() is not None:
         raise BadInput(
             "elastane.join() was called twice",
-            means="a worker takes part in its run once",
-            do="call it once, and pass the run that it returns to whatever needs it",
+            means="a worker joins its run once",
+            do="call elastane.join() once, and pass the run that it returns to the code that needs it",
         )
-    torch.set_num_threads(here.spec.threads)
+    torch.set_num_threads(settings.spec.threads)
     devices.pin_libraries()
-    # This one also reaches accelerators that are not in use yet.
-    torch.manual_seed(here.spec.seed)
-    seed_everything(here.spec.seed)
-    return Run(here)
+    # Reaches accelerators that are not in use yet, too.
+    torch.manual_seed(settings.spec.seed)
+    seed_everything(settings.spec.seed)
+    return Run(settings)
 
 
 class Run:
-    """One worker's part in a run; made by `join`.
+    """One worker's view of a training run; `join` returns it.
 
     Attributes:
-        keep: what the script keeps by name: the same on every worker, and given to those who join.
+        keep: what the script remembers from step to step, by name. It is the same on every worker, is part of
+            checkpoints, and a worker that joins receives it.
     """
 
-    def __init__(self, here: worker_settings.WorkerSettings) -> None:
-        self._here = here
-        beats = here.run_dir.beats if here.run_dir else None
-        self._heartbeat = Heartbeat(beats, here.worker)
+    def __init__(self, settings: worker_settings.WorkerSettings) -> None:
+        self._settings = settings
+        beats = settings.run_dir.beats if settings.run_dir else None
+        self._heartbeat = Heartbeat(beats, settings.worker)
         self._heartbeat.beat(Phase.STARTING)
-        self._reporter = Reporter(here)
-        self._training: Trainer | None = None
+        self._reporter = Reporter(settings)
+        self._trainer: Trainer | None = None
         self.keep = RunKeep()
         self._step: TrainingStep | None = None
         self._ending = ""
@@ -98,27 +102,29 @@ class Run:
         scaler: GradScaler | None = None,
         clip_grad_norm: float | None = None,
     ) -> tuple[AnyModule, AnyOptimizer]:
-        """Take charge of the model's state; returns the same objects.
+        """Hand the model and the optimizer over to the run; returns the same objects.
 
         Args:
-            model: on the CPU or on one CUDA device; on the CPU its parameters are moved into shared memory,
-                in place.
-            optimizer: any of ``torch.optim`` with ``--copies all``, an elementwise one with ``--copies N``.
-            scheduler: stepped once after every training step; a ``ReduceLROnPlateau``, which needs a
-                figure for that, by the script, between steps.
-            scaler: for fp16; scales every loss, takes the scale out of the gradients and moves it. Whether
-                a step is skipped is the same on every worker.
-            clip_grad_norm: largest norm of the whole gradient, as ``clip_grad_norm_`` has it.
+            model: on the CPU or on one CUDA device. On the CPU its parameters move into shared memory, in
+                place.
+            optimizer: any of ``torch.optim`` with ``--copies all``; an elementwise one with ``--copies N``.
+            scheduler: a learning-rate schedule, which the run steps once after every training step. The
+                script itself steps a ``ReduceLROnPlateau`` between two steps, with the figure it needs.
+            scaler: for fp16. The run scales every loss, unscales the gradient and updates the scale. All
+                workers skip the same steps.
+            clip_grad_norm: largest norm of the whole gradient, as in ``torch.nn.utils.clip_grad_norm_``.
 
         Raises:
-            BadInput: a model or optimizer that cannot be trained this way.
+            BadInput: the run cannot train this model with this optimizer.
         """
-        if self._training is not None:
+        if self._trainer is not None:
             raise BadInput(
-                "prepare was called twice", means="a run trains one model", do="wrap several in one nn.Module"
+                "run.prepare was called twice",
+                means="a run trains one model",
+                do="put several models into one nn.ModuleDict, and call run.prepare once",
             )
-        self._training = Trainer(
-            self._here,
+        self._trainer = Trainer(
+            self._settings,
             self._heartbeat,
             self._reporter,
             model,
@@ -142,115 +148,162 @@ class Run:
         prefetch: int = 2,
         replay: bool = False,
     ) -> Iterator[TrainingStep]:
-        """The training steps of the run, from where it stands to its end.
+        """Iterate over the training steps of the run, from its current step to its end.
 
-        Leaving the loop between two steps, by all workers alike, ends the run as `stop` does.
+        To leave the loop between two steps ends the run, as `stop` does; all workers must leave it after the
+        same step.
 
         Args:
-            dataset: map-style, shuffled anew each epoch by the run's seed, every sample once; or a stream,
-                one shard for each virtual rank: an ``IterableDataset`` with a state, or a function
-                ``(shard, shards)`` that returns an iterable with a state.
-            global_batch: samples per step, whatever the number of workers.
+            dataset: a map-style dataset, which is shuffled anew in each epoch by the run's seed and read once
+                per epoch; or a stream with one shard for each virtual rank: an ``IterableDataset`` with a
+                state, or a function ``(shard, shards)`` that returns an iterable with a state.
+            global_batch: samples per step, for any number of workers.
             microbatch: samples per virtual rank; ``--virtual-ranks`` takes precedence.
             until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
-            collate: list of samples to a batch; PyTorch's default otherwise.
-            loaders: processes of each worker that load ahead; 0: it loads what it needs when it needs it.
-            prefetch: batches that each loader has under way or ready.
-            replay: allow a stream that has no state: who takes it over draws all before once more.
+            collate: makes a batch of a list of samples; None: PyTorch's default.
+            loaders: loader processes of each worker; 0: the worker itself loads each batch when it needs it.
+            prefetch: batches that each loader process loads ahead.
+            replay: accept a stream without a state: a worker that takes over a shard reads it again from its
+                beginning.
 
         Raises:
-            BadInput: numbers that do not fit together.
+            BadInput: the dataset cannot be used, or the numbers do not fit together.
         """
-        training, spec = self._prepared(), self._here.spec
+        trainer = self._get_trainer()
+        plan, batches, digest = self._open_batches(
+            dataset,
+            collate,
+            global_batch=global_batch,
+            microbatch=microbatch,
+            until=until,
+            loaders=loaders,
+            prefetch=prefetch,
+            replay=replay,
+        )
+        with closing(batches):
+            trainer.start(plan, digest)
+            self._resume(batches)
+            while not self._finished:
+                step = self._step = TrainingStep(trainer, plan, batches)
+                trainer.seeds.seed_ahead(trainer.step + 1)
+                try:
+                    yield step
+                except GeneratorExit:
+                    self._heartbeat.beat(Phase.USER)
+                    raise
+                self._end_step(step)
+        self._settle(early=bool(self._ending) and not (self._step is not None and self._step.last))
+
+    def _open_batches(
+        self,
+        dataset: MapDataset | IterableDataset[Any] | Factory,
+        collate: Collate | None,
+        *,
+        global_batch: int,
+        microbatch: int,
+        until: str | int,
+        loaders: int,
+        prefetch: int,
+        replay: bool,
+    ) -> tuple[BatchPlan, BatchSource, str]:
+        """Check the arguments of `steps`; return how the data is cut into batches, the batches, and a digest.
+
+        Raises:
+            BadInput: the dataset cannot be used, or the numbers do not fit together.
+        """
         check_dataset(dataset, "run.steps")
         check_collate("run.steps", collate)
         check_count("run.steps", "loaders", loaders, least=0)
         check_count("run.steps", "prefetch", prefetch)
         if self._begun:
             raise BadInput(
-                "steps was called twice", means="a run has one sequence of steps", do="use one loop"
+                "run.steps was called twice",
+                means="a run has one sequence of steps",
+                do="use one loop over run.steps, with until= for all of its steps",
             )
         self._begun = True
-        source = open_stream(dataset, replay=replay)
+        stream = open_stream(dataset, replay=replay)
+        length = 0 if stream else measure_length(cast("MapDataset", dataset))
+        plan = self._make_plan(length, global_batch, microbatch, until)
+        # Loader processes are forked before the dataset is first read, and share nothing that it opens then.
+        if stream is not None:
+            streamed = StreamBatchSource(stream, plan, collate, loaders=loaders)
+            return plan, streamed, check_stream(stream, plan, dataset)
+        mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
+        batches = MapBatchSource(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
+        digest = digest_dataset(mapped, plan.seed)
+        if (rows := count_batch_rows(mapped)) > 1:
+            self._reporter.warn("batches", _warn_of_batches(rows, plan), step=self.step)
+        return plan, batches, digest
+
+    def _make_plan(self, length: int, global_batch: int, microbatch: int, until: str | int) -> BatchPlan:
+        spec = self._settings.spec
         plan = make_plan(
-            0 if source else measure_length(cast("MapDataset", dataset)),
-            global_batch,
-            microbatch,
-            until,
-            virtual_ranks=spec.virtual_ranks,
-            seed=spec.seed,
+            length, global_batch, microbatch, until, virtual_ranks=spec.virtual_ranks, seed=spec.seed
         )
         if not self._reporter.alone and plan.virtual_ranks < spec.max_workers:
             raise BadInput(
-                f"{plan.virtual_ranks} virtual ranks cannot keep {spec.max_workers} workers busy",
-                means="each worker needs at least one virtual rank of every step",
+                f"a step has {plan.virtual_ranks} virtual ranks, too few for {spec.max_workers} workers",
+                means="each worker computes at least one virtual rank of every step",
                 do=f"use --workers up to {plan.virtual_ranks}, or a smaller microbatch",
             )
-        # Loaders are forked before the dataset is first read: what it opens then they must not share.
-        batches: BatchSource
-        if source is None:
-            mapped, vital = cast("MapDataset", dataset), not self._reporter.alone
-            batches = MapBatchSource(mapped, plan, collate, loaders=loaders, prefetch=prefetch, vital=vital)
-            digest = digest_dataset(mapped, plan.seed)
-            self._warn_of_batches(mapped, plan)
-        else:
-            batches = StreamBatchSource(source, plan, collate, loaders=loaders)
-            digest = check_stream(source, plan, dataset)
-        with closing(batches):
-            training.start(plan, digest)
-            self._reporter.loop_left = self._loop_left
-            if (origin := training.origin) is not None:
-                self._ending = origin.ending
-                self._finished = bool(origin.ending) or batches.finished(origin.outcome)
-            if self._finished:
-                # No step will rehearse it.
-                training.ready()
-            while not self._finished:
-                step = self._step = TrainingStep(training, plan, batches)
-                training.seed_ahead(training.step + 1)
-                try:
-                    yield step
-                except GeneratorExit:
-                    self._heartbeat.beat(Phase.USER)
-                    raise
-                if not (self._ending and not step.begun):
-                    step.finish()
-                self._reporter.script_went_on()
-                self._heartbeat.beat(Phase.USER)
-                self._finished = step.last or bool(self._ending)
-                if step.ended_epoch and not self._finished and training.keeps_epochs:
-                    training.checkpoint({})
-        self._settle(early=bool(self._ending) and not (self._step is not None and self._step.last))
+        return plan
+
+    def _resume(self, batches: BatchSource) -> None:
+        """Find out whether the checkpoint that the run resumes from is that of its last step."""
+        trainer = self._get_trainer()
+        self._reporter.leave_loop = self._leave_loop
+        if trainer.origin is not None:
+            self._ending = trainer.origin.ending
+            self._finished = bool(self._ending) or batches.is_finished(trainer.origin.outcome)
+        if self._finished:
+            # No step is left to rehearse.
+            trainer.end_rehearsal()
+
+    def _end_step(self, step: TrainingStep) -> None:
+        """Check that the script has iterated the step to its end, and decide whether the run goes on.
+
+        Raises:
+            BadInput: the script has left the step early.
+        """
+        trainer = self._get_trainer()
+        if not (self._ending and not step.begun):
+            step.check_ended()
+        self._reporter.release_step()
+        self._heartbeat.beat(Phase.USER)
+        self._finished = step.last or bool(self._ending)
+        if step.ended_epoch and not self._finished and trainer.schedule.each_epoch:
+            trainer.take_checkpoint({})
 
     @property
     def step(self) -> int:
-        """Trainer steps made so far."""
+        """Number of training steps made so far."""
         if self._step is not None and not self._step.begun and not self._finished:
-            # A worker that joins learns it with its first step.
+            # A worker that joins learns the number with its first step.
             return self._step.number - 1
-        return self._training.step if self._training else 0
+        return self._trainer.step if self._trainer else 0
 
     def stop(self, reason: str) -> None:
-        """End the run after the step just made, as finished: the loop ends and the model is written.
+        """End the run after the step just made: the loop over `steps` ends and the model is written.
 
-        Called between steps, by all workers alike, which their votes check.
+        Call it between two steps, on all workers alike; their votes check that.
 
         Args:
-            reason: for the records.
+            reason: for the run's records.
 
         Raises:
-            BadInput: no step has been made yet, or one is under way.
+            BadInput: no step has been made yet, or a step is under way.
         """
         if not self.step or (self._step is not None and self._step.under_way):
             raise BadInput(
                 "run.stop was called " + ("inside a step" if self.step else "before the first step"),
-                means="workers meet between steps only, and can end the run together only there",
-                do="call it after the inner loop, on what all workers have alike, such as step.loss",
+                means="all workers end the run together, which they can do only between two steps",
+                do="call it after the inner loop; decide by a value that all workers have, such as step.loss",
             )
         self._ending = reason or "its script has stopped it"
 
-    def _loop_left(self) -> bool:
-        """The script has ended inside the loop: the run ends too, if that was between two steps."""
+    def _leave_loop(self) -> bool:
+        """End the run after its script, if the script has left the loop between two steps."""
         if not self.step or self._step is None or self._step.under_way:
             return False
         self._ending = self._ending or f"its script has left the loop after step {self.step}"
@@ -258,165 +311,177 @@ class Run:
         return True
 
     def _settle(self, *, early: bool) -> None:
-        training = self._prepared()
+        """Make the last round, which agrees on the digest of the finished state."""
+        trainer = self._get_trainer()
         if early:
             self._reporter.ending = self._ending
         self._reporter.stopped = self._step is not None and self._step.cut_short
-        training.settle()
+        trainer.settle()
         self._finished = True
-        if early and training.digest is not None:
-            # The line of the last step went out before anybody knew that it was the last.
+        if early and trainer.digest is not None:
+            # The line of the last step went out before it was known to be the last one.
             detail = {
-                "parameters_sha256": training.digest.parameters,
-                "optimizer_sha256": training.digest.optimizer,
+                "parameters_sha256": trainer.digest.parameters,
+                "optimizer_sha256": trainer.digest.optimizer,
             }
-            why = f"of parameters {training.digest.parameters[:16]}"
-            line = EventLine(time=0.0, kind="digest", why=why, step=training.step, detail=detail)
-            self._reporter.happened("digest", line)
+            why = f"of parameters {trainer.digest.parameters[:16]}"
+            line = EventLine(time=0.0, kind="digest", why=why, step=trainer.step, detail=detail)
+            self._reporter.report_event("digest", line)
 
     def evaluate(self, dataset: MapDataset, *, microbatch: int, collate: Collate | None = None) -> Evaluation:
-        """One pass over a dataset, spread over the workers; iterate it and `Evaluation.add` to it.
-
-        Raises:
-            BadInput: no model is prepared, or the dataset cannot be read by position.
-        """
-        return Evaluation(self._prepared(), dataset, microbatch, collate)
-
-    def checkpoint(self, **metrics: float) -> None:
-        """Keep the state as it is now; called alike on all workers, between steps.
-
-        Training goes on at once: the state is copied under the next step and written behind the following.
-        Alone, or with ``--checkpoint-every never``, nothing is kept.
+        """Return one pass over a dataset, which the workers share; iterate over it and call `Evaluation.add`.
 
         Args:
-            **metrics: what the checkpoint is told apart by, ``eval_loss=2.1``; see ``--keep-best``. The
-                checkpoint has none that is not finite.
+            dataset: a map-style dataset, read in its own order.
+            microbatch: samples per batch.
+            collate: makes a batch of a list of samples; None: PyTorch's default.
 
         Raises:
-            BadInput: a metric is not a number, or is called as the step's own.
+            BadInput: `prepare` has not been called, or the dataset has no samples by position.
         """
-        training = self._prepared()
+        return Evaluation(self._get_trainer(), dataset, microbatch, collate)
+
+    def checkpoint(self, **metrics: float) -> None:
+        """Take a checkpoint of the state as it is now.
+
+        Call it between two steps, on all workers alike. Training goes on at once: the state is copied during
+        the next step and written after that. Under plain ``python``, or with ``--checkpoint-every never``,
+        nothing is written.
+
+        Args:
+            **metrics: figures that ``--keep-best`` chooses by, such as ``eval_loss=2.1``. The checkpoint
+                leaves out a figure that is not finite.
+
+        Raises:
+            BadInput: a metric is not a number, or its name is ``loss``.
+        """
+        trainer = self._get_trainer()
         checked = parse_values(metrics, "run.checkpoint")
         if STEP_LOSS in checked:
             raise BadInput(
                 f"run.checkpoint({STEP_LOSS}=...)",
-                means="a checkpoint has the loss of its step under that name already",
+                means=f"each checkpoint already has the loss of its step under the name {STEP_LOSS}",
                 do="use another name, such as run.checkpoint(val_loss=...)",
             )
-        training.checkpoint(checked)
-        policy = self._here.spec.checkpoints
+        trainer.take_checkpoint(checked)
+        policy = self._settings.spec.checkpoints
         if checked and (policy is None or policy.keep_best is None):
-            self._reporter.warn("keep-best", _keeps_no_best(next(iter(checked)), policy), step=training.step)
+            self._reporter.warn("keep-best", _warn_of_no_best(next(iter(checked)), policy), step=trainer.step)
         for name, value in checked.items():
             if not math.isfinite(value):
-                told = f"run.checkpoint({name}=...) was given {value}: this checkpoint cannot be the best"
-                self._reporter.warn("not-finite", told, step=training.step)
+                warning = f"run.checkpoint({name}=...) was given {value}: this checkpoint cannot be the best"
+                self._reporter.warn("not-finite", warning, step=trainer.step)
 
     def log(self, **values: float | torch.Tensor) -> None:
-        """Record values of a step: each step of the run has them once, over kills, joins and resumes.
+        """Record values of a step; each step of the run has them once, over kills, joins and resumes.
 
-        In the loop over a step, the values are those of the microbatch at hand, and the step has their mean
-        over its samples. After that loop, the values are those of the step, alike on all workers. They are in
-        the step's line of ``ledger.jsonl``, under ``logged``. Alone, nothing is recorded.
+        In the loop over a step, the values belong to the current microbatch, and the step gets their mean
+        over its samples. After that loop, they belong to the step and are the same on all workers. They are
+        in the step's line of ``ledger.jsonl``, under ``logged``. Plain ``python`` records nothing.
 
         Args:
             **values: numbers, or tensors of one element.
 
         Raises:
-            BadInput: a value cannot be recorded, or there is no step that it belongs to.
+            BadInput: a value cannot be recorded, or no step has been made that it belongs to.
         """
         checked = parse_values(values, "run.log")
         if self._step is not None and self._step.under_way:
             self._step.log(checked)
         else:
-            self._between_steps("run.log").log(checked)
+            self._check_between_steps("run.log").log(checked)
 
     @contextmanager
     def artifact(self, name: str) -> Iterator[Path]:
-        """Write a file of the step just made: once per run, over kills, joins and resumes.
+        """Write a file of the step just made; each step has it once, over kills, joins and resumes.
 
-        Gives the path to write to. Every worker writes the file, alike, and one of them stays as
-        ``artifacts/step-N/NAME`` in the run directory; alone, in the working directory.
+        The context gives the path to write to. Every worker writes the same file, and one of the copies stays
+        as ``artifacts/step-N/NAME`` in the run directory; under plain ``python``, in the working directory.
 
         Args:
             name: of the file: letters, digits, dots, underscores and hyphens.
 
         Raises:
-            BadInput: the name cannot be used, nothing was written, or there is no step that it belongs to.
+            BadInput: the name cannot be used, the script wrote nothing, or no step has been made that the
+                file belongs to.
         """
-        training = self._between_steps("run.artifact")
+        trainer = self._check_between_steps("run.artifact")
         checked = check_artifact_name(name)
-        run_dir = self._here.run_dir
+        run_dir = self._settings.run_dir
         folder = run_dir.artifacts if run_dir is not None else Path("artifacts")
-        with write_artifact(folder, training.step, checked, self._here.worker) as (path, found):
+        with write_artifact(folder, trainer.step, checked, self._settings.worker) as (path, found):
             yield path
-        training.add_artifact(checked, found[0])
+        trainer.add_artifact(checked, found[0])
 
-    def _warn_of_batches(self, dataset: MapDataset, plan: BatchPlan) -> None:
-        if (rows := count_batch_rows(dataset)) > 1:
-            self._reporter.warn("batches", _looks_batched(rows, plan), step=self.step)
-
-    def _between_steps(self, function: str) -> Trainer:
-        """The training, between two steps.
+    def _check_between_steps(self, function: str) -> Trainer:
+        """Return the trainer if the script is between two steps.
 
         Raises:
-            BadInput: it is before the first step of this process, inside one, or after the last.
+            BadInput: it is before the first step of this process, inside a step, or after the last one.
         """
-        training = self._prepared()
-        do = "call it after the loop over the microbatches of the step, in the loop over run.steps"
+        trainer = self._get_trainer()
+        do = "call it after the loop over the microbatches of a step, in the loop over run.steps"
         if self._finished:
-            means = "the line of the last step is in the ledger already"
             raise BadInput(
-                f"{function} was called after the last step", means=means, do=f"{do}: if step.last: ..."
+                f"{function} was called after the last step",
+                means="the ledger already has the line of the last step",
+                do=f"{do}: if step.last: ...",
             )
-        if training.iterating:
-            means = "each worker iterates other microbatches, and what is recorded is the same for all"
-            raise BadInput(f"{function} was called inside {training.iterating}", means=means, do=do)
+        if trainer.iterating:
+            raise BadInput(
+                f"{function} was called inside {trainer.iterating}",
+                means="a record must be the same on all workers, and each iterates other microbatches",
+                do=do,
+            )
         if self._step is None or not self._step.ended:
-            means = "what is recorded belongs to the step just made, which a worker that joins has not seen"
-            raise BadInput(f"{function} was called before the step was made", means=means, do=do)
-        return training
+            raise BadInput(
+                f"{function} was called before the step was made",
+                means="what is recorded belongs to the step just made; a worker that joins has made none",
+                do=do,
+            )
+        return trainer
 
     def print(self, *values: object) -> None:
-        """Print once per run, not once per worker; each worker's own log has it too."""
+        """Print once per run instead of once per worker; each worker's own log has the line, too."""
         text = " ".join(map(str, values))
-        # The log of a worker would be hard to read without what the script says between its other lines.
+        # A worker's log would be hard to read without what the script says between its other lines.
         print(text, flush=True)  # noqa: T201 - that is its purpose
-        step = self._training.step if self._training else 0
-        # All workers print the same things in the same order, so step and place name a line.
+        step = self._trainer.step if self._trainer else 0
+        # All workers print the same things in the same order, so step and place identify a line.
         place = self._printed[1] + 1 if self._printed[0] == step else 1
         self._printed = step, place
         line = EventLine(time=0.0, kind="message", why=text, step=step)
-        self._reporter.happened(f"print-{step}-{place}", line)
+        self._reporter.report_event(f"print-{step}-{place}", line)
 
     @property
     def digest(self) -> Digest | None:
         """Digests of the state after the last step; None until the loop over `steps` has ended."""
-        return self._training.digest if self._training and self._finished else None
+        return self._trainer.digest if self._trainer and self._finished else None
 
-    def _prepared(self) -> Trainer:
-        if self._training is None:
+    def _get_trainer(self) -> Trainer:
+        if self._trainer is None:
             raise BadInput(
                 "the run has no model yet",
-                means="prepare comes first",
-                do="call run.prepare(model, optimizer)",
+                means="the script has not called run.prepare",
+                do="call model, optimizer = run.prepare(model, optimizer) first",
             )
-        return self._training
+        return self._trainer
 
 
-def _looks_batched(rows: int, plan: BatchPlan) -> str:
+def _warn_of_batches(rows: int, plan: BatchPlan) -> str:
     return (
-        f"the dataset is a list whose items look like batches of {rows}: an item counts as one sample, so a "
-        f"step has {plan.global_batch} of them. Pass the samples, such as loader.dataset, if they are batches"
+        f"the items of the dataset look like batches of {rows}. The run takes each item as one sample, so a "
+        f"step has {plan.global_batch} of them. If they are batches, pass the samples instead, such as "
+        "loader.dataset"
     )
 
 
-def _keeps_no_best(metric: str, policy: CheckpointPolicy | None) -> str:
+def _warn_of_no_best(metric: str, policy: CheckpointPolicy | None) -> str:
     if policy is None:
         return (
-            f"run.checkpoint({metric}=...) keeps nothing: the run was started with --checkpoint-every never"
+            f"run.checkpoint({metric}=...) writes nothing: the run was started with --checkpoint-every never"
         )
     return (
-        f"run.checkpoint({metric}=...) keeps the checkpoint among the last {policy.keep_last}, whatever "
-        f"{metric} is. To keep the best one, start the run with --keep-best {metric}:min, or :max"
+        f"run.checkpoint({metric}=...): the run keeps its last {policy.keep_last} checkpoints and does not "
+        f"look at {metric}. To keep the best checkpoint, start the run with --keep-best {metric}:min, or :max"
     )

@@ -1,4 +1,4 @@
-"""One training step, as the script's inner loop sees it."""
+"""One training step: an iterator over the microbatches of this worker's virtual ranks."""
 
 import math
 import time
@@ -30,26 +30,26 @@ from elastane.runtime.worker_round import WorkerRound
 
 
 class TrainingStep:
-    """One training step; iterate it for the microbatches of my virtual ranks.
+    """One training step; iterate over it for the microbatches that this worker computes.
 
-    A worker's first iteration begins with a rehearsal: a microbatch whose gradients are thrown away, to have
-    everything loaded and warm before the others wait for it. Where a run begins the microbatch is computed
-    twice, to find out whether the script's loop gives the same for it each time.
+    A worker's first iteration begins with a rehearsal: a microbatch whose gradients are thrown away, so that
+    everything is loaded and warm before other workers wait for this one. At the beginning of a run the
+    microbatch is computed twice, to find out whether the script's loop computes the same each time.
 
     Attributes:
         loss: of the whole step, the same on every worker; known after the iteration.
         stopped: the run stops after this step.
-        cut_short: it does so because the user asked for it, and not for having come to its end.
-        skipped: its scaled gradient overflowed, so that the parameters were left as they are.
-        last: the loop over the steps ends after it, for having been stopped or having come to its end.
-        ended_epoch: every sample of the epoch has been seen with it.
+        cut_short: the user has stopped the run before its last step.
+        skipped: the scaled gradient overflowed, so the step left the parameters as they were.
+        last: the loop over the steps ends after this step.
+        ended_epoch: with this step, the run has seen every sample of the epoch.
     """
 
-    def __init__(self, training: Trainer, plan: BatchPlan, source: BatchSource) -> None:
-        self._training = training
+    def __init__(self, trainer: Trainer, plan: BatchPlan, source: BatchSource) -> None:
+        self._trainer = trainer
         self._plan = plan
         self._source = source
-        self._number = training.step + 1
+        self._number = trainer.step + 1
         self._rehearsal: StepRehearsal | None = None
         self._awaited: Leaf | None = None
         self._computed: Leaf | None = None
@@ -58,65 +58,65 @@ class TrainingStep:
         self._round: WorkerRound | None = None
         self._put_back: Callable[[], None] = do_nothing
         self._logged: dict[str, float] = {}
-        if not training.rehearsed and not training.initial:
-            training.keep.before_read = self._learn_number
+        if not trainer.rehearsed and not trainer.initial:
+            trainer.keep.before_read = self._learn_number
         self.loss = math.nan
         self.stopped = self.cut_short = self.skipped = self.last = self.ended_epoch = False
 
     @property
     def number(self) -> int:
-        """From 1."""
+        """Number of the step, from 1."""
         self._learn_number()
         return self._number
 
     @property
     def epoch(self) -> int:
-        """From 0."""
+        """Number of the epoch, from 0."""
         self._learn_number()
-        return self._source.epoch(self._number)
+        return self._source.find_epoch(self._number)
 
     @property
     def begun(self) -> bool:
-        """Its iteration has begun."""
+        """The script has begun to iterate over the step."""
         return self._begun
 
     @property
     def ended(self) -> bool:
-        """It has been made."""
+        """The step has been made: all workers have committed it, and this one has applied it."""
         return self._ended
 
     @property
     def under_way(self) -> bool:
-        """Begun, and not iterated to its end."""
+        """The script is inside the loop over the step, or has left it early."""
         return self._begun and not self._ended
 
     def _learn_number(self) -> None:
-        """Learn the number of the step before the inner loop, if the script reads it there.
+        """Find out the number of the step, if the script reads it ahead of its inner loop.
 
-        A worker that joins learns it with its first round. So it joins first, and computes its first
+        A worker that joins learns the number with its first round. So it joins first, and computes its first
         microbatch without a rehearsal.
         """
-        training = self._training
+        trainer = self._trainer
         if self._begun:
             return
         self._number_read = True
-        training.keep.before_read = do_nothing
-        if training.rehearsed or training.initial:
+        trainer.keep.before_read = do_nothing
+        if trainer.rehearsed or trainer.initial:
             return
-        training.before_step()
-        training.ready()
+        trainer.take_script_changes()
+        trainer.end_rehearsal()
         self._round = round_ = self._enter(newcomer=True)
         round_.begin_now()
         self._number = round_.step
-        # The other scripts have run the code ahead of their inner loops: the state has its changes.
-        self._put_back = training.state.snapshot()
-        training.seed_ahead(self._number)
-        training.heartbeat.beat(Phase.USER)
+        # The state has the changes that other workers' scripts have made ahead of their inner loops.
+        self._put_back = trainer.state.snapshot()
+        trainer.seeds.seed_ahead(self._number)
+        trainer.heartbeat.beat(Phase.USER)
 
     def _enter(self, *, newcomer: bool) -> WorkerRound:
-        training = self._training
-        round_ = training.round(
-            "train", self._plan.virtual_ranks, checkpoint=training.keeps_after(training.step + 1)
+        trainer = self._trainer
+        round_ = trainer.create_round(
+            "train", self._plan.virtual_ranks, checkpoint=trainer.schedule.is_due_after(trainer.step + 1)
         )
         round_.newcomer = newcomer
         return round_
@@ -126,80 +126,81 @@ class TrainingStep:
             raise BadInput(
                 f"step {self._number} was iterated twice",
                 means="a step computes each of its microbatches once",
-                do="loop over the step once; compute several losses in the same iteration",
+                do="loop over the step once, and compute several losses in the same iteration",
             )
-        with self._training.iterated("a step"):
+        with self._trainer.iterate_exclusively("a step"):
             yield from self._microbatches()
         self._apply()
 
     def _microbatches(self) -> Iterator[Any]:
-        training = self._training
-        training.keep.before_read = do_nothing
-        newcomer = not training.rehearsed
+        trainer = self._trainer
+        trainer.keep.before_read = do_nothing
+        newcomer = not trainer.rehearsed
         if self._round is None:
-            training.before_step()
+            trainer.take_script_changes()
         else:
             self._put_back()
         if newcomer:
-            self._begun = training.keep.locked = True
+            self._begun = trainer.keep.locked = True
             yield from self._rehearse()
-        self._begun = training.keep.locked = True
+        self._begun = trainer.keep.locked = True
         round_ = self._round = self._round or self._enter(newcomer=newcomer)
         versions: list[int] | None = None
         for rank in round_:
             self._check_number(round_.step)
-            assert round_.begin is not None, "computing follows the beginning"  # noqa: S101
-            with round_.timed("deal"):
-                training.heartbeat.beat(Phase.DATA)
+            assert round_.begin is not None, "a round begins before it is computed"  # noqa: S101
+            with round_.measure("deal"):
+                trainer.heartbeat.beat(Phase.DATA)
                 self._source.expect(round_.begin, (rank, *round_.waiting))
                 batch = self._source.load(self._number, rank)
-                training.heartbeat.beat(Phase.COMPUTE)
-            # A worker that joins has its values only once the round begins.
+                trainer.heartbeat.beat(Phase.COMPUTE)
+            # A worker that joins has its values only after the round has begun.
             if versions is None:
-                versions = training.state.versions()
+                versions = trainer.state.versions()
             begun = time.perf_counter()
-            announce = self._announce(round_) if round_.last else None
-            training.gradients.begin_leaf(rank, announce, round_.following)
+            announce = _Announcer(trainer, round_.assignment) if round_.is_last else None
+            trainer.gradients.begin_leaf(rank, announce, round_.following)
             leaf = Leaf(
                 rank,
-                training.worker,
+                trainer.worker,
                 samples=batch.samples,
                 checksum=batch.checksum,
                 cursor=batch.cursor,
             )
             if not batch.samples:
-                changes = training.state.no_changes()
+                changes = trainer.state.no_changes()
             else:
                 self._awaited = leaf
                 self._logged = {}
-                training.state.guard.position = ("step", self._number, rank, begun)
+                trainer.state.guard.position = ("step", self._number, rank, begun)
                 yield batch.inputs
-                leaf = self._after_backward()
+                leaf = self._take_computed()
                 if self._logged:
                     leaf = msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
-                training.state.check_versions(versions)
-                training.state.rest.restore_flags()
-                changes = training.state.buffer_changes()
-            untouched = training.gradients.end_leaf(changes)
+                trainer.state.check_versions(versions)
+                trainer.state.rest.restore_flags()
+                changes = trainer.state.buffer_changes()
+            untouched = trainer.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - begun
-            round_.done(msgspec.structs.replace(leaf, untouched=untouched))
+            round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
 
     def _check_number(self, number: int) -> None:
-        """Check the number that the script has read ahead of its inner loop against that of the round."""
+        """Replace this worker if its script has read a number ahead that is not that of the round."""
         if self._number_read and number != self._number:
-            # The run began without this worker, so its script has decided by a wrong number.
-            exit_for_replacement(f"step {self._number} was awaited, but the run is at step {number}")
+            # The run began without this worker, and its script has decided by a wrong number.
+            exit_for_replacement(f"the script read step number {self._number}; the run is at step {number}")
         self._number = number
 
     def backward(self, loss: torch.Tensor, *, weight: float | torch.Tensor | None = None) -> None:
-        """The backward pass of the microbatch at hand.
+        """Run the backward pass of the current microbatch.
 
         Args:
             loss: scalar; the mean over the microbatch's samples, or, with ``weight``, the sum.
-            weight: what the sum is to be divided by over the whole step, such as a number of tokens.
+            weight: of this microbatch, such as its number of tokens. The step divides its gradient by the sum
+                of all weights.
 
         Raises:
-            BadInput: the loss or the weight is not what a backward pass needs.
+            BadInput: the loss or the weight cannot be used, or the microbatch has had its backward pass.
             RunFailed: the loss is not finite.
         """
         loss = check_loss(loss)
@@ -223,132 +224,137 @@ class TrainingStep:
         if not math.isfinite(value):
             raise RunFailed(
                 f"the loss of step {self._number}, virtual rank {leaf.virtual_rank} is {value}",
-                means="the step was not committed; the state is that of the step before",
-                do="look at the learning rate and at this microbatch; the step is reproducible by its number",
+                means="the step was not committed; the model is as the step before has left it",
+                do="check the learning rate and this microbatch; the same seed gives the same step again",
             )
-        scaling = self._training.scaling
-        count = self._source.count(self._number)
+        scaling = self._trainer.scaling
+        count = self._source.count_samples(self._number)
         if weight is None and count is None:
-            # How many samples a step of a stream has is known when all have been loaded: divide by it then.
+            # The number of samples in a step of a stream is known when all are loaded: divide by it then.
             loss, value, weight = loss * leaf.samples, value * leaf.samples, leaf.samples
         scaled = loss if scaling is None else scaling.scaled(loss)
         if weight is None:
             assert count is not None, "decided above"  # noqa: S101
             share = leaf.samples / count
-            self._training.gradients.backward(scaled, torch.full_like(scaled, share))
+            self._trainer.gradients.backward(scaled, torch.full_like(scaled, share))
             self._computed = msgspec.structs.replace(leaf, loss=value, weight=float(leaf.samples))
         else:
-            self._training.gradients.backward(scaled)
+            self._trainer.gradients.backward(scaled)
             mean = value / weight if weight else 0.0
             self._computed = msgspec.structs.replace(leaf, loss=mean, weight=weight, weighted=True)
 
     def log(self, values: dict[str, float]) -> None:
-        """Log values of the microbatch at hand; the step gets their mean over its samples.
+        """Record values of the current microbatch; the step gets their mean over its samples.
 
         Raises:
-            BadInput: there is no microbatch at hand, or it has such a value already.
+            BadInput: there is no current microbatch, or it has a value of this name already.
         """
         if self._rehearsal is not None:
             self._rehearsal.log(values)
             return
         if self._awaited is None and self._computed is None:
             raise BadInput(
-                "run.log was called in a step, but outside of the loop over its microbatches",
-                means="each worker computes other microbatches",
-                do="log in the loop over the step, or after it",
+                "run.log was called in a step, but outside the loop over its microbatches",
+                means="a value logged in a step belongs to a microbatch",
+                do="call run.log in the loop over the step, or after it",
             )
         check_unused_names(self._logged, values)
         self._logged.update(values)
 
-    def finish(self) -> None:
-        """Called between steps: the iteration must have run to its end."""
+    def check_ended(self) -> None:
+        """Refuse a step that the script has left early.
+
+        Raises:
+            BadInput: it has.
+        """
         if not self._ended:
             raise BadInput(
                 f"step {self._number} was not iterated to its end",
-                means="its samples would be lost and the other workers would wait for ever",
+                means="the samples of the step would be lost, and the other workers would wait for ever",
                 do="loop over the whole step, without break or return",
             )
 
-    def _after_backward(self) -> Leaf:
+    def _take_computed(self) -> Leaf:
         leaf, self._computed = self._computed, None
         if leaf is None:
             raise build_unused_microbatch_error(f"step {self._number}: ")
         return leaf
 
     def _rehearse(self) -> Iterator[Any]:
-        training = self._training
+        trainer = self._trainer
         rehearsal = self._rehearsal = StepRehearsal(
-            training.state, training.gradients, compared=training.compares
+            trainer.state, trainer.gradients, compared=trainer.compares
         )
-        scalers = list_used_scalers() if training.initial else []
-        for repeated in range(2 if training.compares else 1):
-            # Loaded anew: a dataset too must give the same, and a script may change its batch in place.
-            inputs = self._first_batch()
-            training.state.guard.position = ("rehearsal", repeated)
-            training.heartbeat.beat(Phase.STARTING)
+        scalers = list_used_scalers() if trainer.initial else []
+        for repeated in range(2 if trainer.compares else 1):
+            # Loaded anew: the dataset must give the same twice, and a script may change its batch in place.
+            inputs = self._load_first_batch()
+            trainer.state.guard.position = ("rehearsal", repeated)
+            trainer.heartbeat.beat(Phase.STARTING)
             rehearsal.begin()
             yield inputs
             rehearsal.end()
-            training.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
+            trainer.heartbeat.beat(Phase.STARTING, like=Phase.COMPUTE)
         self._rehearsal = None
-        if training.initial:
+        if trainer.initial:
             check_scalers(scalers)
         rehearsal.leave_no_trace()
-        training.ready()
+        trainer.end_rehearsal()
 
-    def _first_batch(self) -> Any:  # noqa: ANN401 - whatever the dataset has
-        """The first microbatch of the run that has samples.
+    def _load_first_batch(self) -> Any:  # noqa: ANN401 - a batch is the user's
+        """Return the first microbatch of the run that has samples.
 
         Raises:
-            BadInput: there is none.
+            BadInput: no microbatch of the first step has samples.
         """
         for rank in range(self._plan.virtual_ranks):
             batch = self._source.load(1, rank)
             if batch.samples:
                 return batch.inputs
-        raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
-
-    def _announce(self, round_: WorkerRound) -> "_Announce":
-        return _Announce(self._training, round_.assignment)
+        raise BadInput(
+            "the stream is empty",
+            means="no shard has a sample to train on",
+            do="check that the function or dataset given to run.steps yields samples",
+        )
 
     def _apply(self) -> None:
         round_ = self._round
-        assert round_ is not None, "its microbatches are computed"  # noqa: S101
+        assert round_ is not None, "the microbatches are computed in a round"  # noqa: S101
         begin = round_.begin
         assert round_.commit is not None, "a round that has ended is committed"  # noqa: S101
-        assert begin is not None, "and has begun before"  # noqa: S101
+        assert begin is not None, "and it has begun before that"  # noqa: S101
         outcome = round_.outcome
         self._number = outcome.step
-        self._training.heartbeat.beat(Phase.COMPUTE)
-        with round_.timed("apply"):
-            taken = self._training.apply(round_.commit)
+        self._trainer.heartbeat.beat(Phase.COMPUTE)
+        with round_.measure("apply"):
+            applied = self._trainer.apply(round_.commit)
         round_.wait_for_release()
-        self._training.after_step(outcome.step)
-        self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, taken.skipped
-        finished = self._source.finished(outcome)
+        self._trainer.open_to_script(outcome.step)
+        self.loss, self.stopped, self.skipped = outcome.loss, outcome.stop, applied.skipped
+        finished = self._source.is_finished(outcome)
         self.last, self.cut_short = finished or outcome.stop, outcome.stop and not finished
-        self.ended_epoch = self._source.ended_epoch(outcome)
+        self.ended_epoch = self._source.has_ended_epoch(outcome)
         self._ended = True
-        self._training.keep.locked = False
+        self._trainer.keep.locked = False
         means = compute_means(outcome.sums)
-        self._training.record.begin(means)
-        due = outcome.step % self._training.spec.digest_every == 0 or self.last
-        self._training.reporter.committed(
+        self._trainer.record.begin(means)
+        due = outcome.step % self._trainer.spec.digest_every == 0 or self.last
+        self._trainer.reporter.report_step(
             round_,
-            self._source.samples(outcome, begin.cursors),
-            taken.norm,
+            self._source.describe_samples(outcome, begin.cursors),
+            applied.norm,
             digest_due=due,
-            skipped=taken.skipped,
-            learning_rates=taken.learning_rates,
+            skipped=applied.skipped,
+            learning_rates=applied.learning_rates,
             logged=means,
         )
 
 
-class _Announce:
-    """Tells the reactor which blocks are final, as the last backward pass goes along."""
+class _Announcer:
+    """Tells the reactor which blocks are final, while the last backward pass runs."""
 
-    def __init__(self, training: Trainer, assignment: int) -> None:
-        self._reactor, self._gradients = training.reactor, training.gradients
+    def __init__(self, trainer: Trainer, assignment: int) -> None:
+        self._reactor, self._gradients = trainer.reactor, trainer.gradients
         self._assignment = assignment
 
     def __call__(self, blocks: tuple[int, ...]) -> None:

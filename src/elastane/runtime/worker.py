@@ -123,15 +123,15 @@ def _run_script(spec: RunSpec) -> None:
             raise
     reporter = get_reporter()
     if reporter is not None and not reporter.complete:
-        reporter.loop_left()
+        reporter.leave_loop()
 
 
 def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     """Serve state, write the model if asked, until `control.Dismiss` ends the process."""
     reporter = get_reporter()
     assert reporter is not None, "a script that has trained has joined"  # noqa: S101
-    reporter.end()
-    reporter.written.get()
+    reporter.report_end()
+    reporter.model_requests.get()
     assert reporter.state is not None, "a finished worker has trained"  # noqa: S101
     try:
         remove_unfinished(files.artifacts)
@@ -139,9 +139,9 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
     except ElastaneError as error:
         return _failed(f"{error}\n")
     while True:
-        reporter.tell(answer)
+        reporter.send(answer)
         # Asked again, while a large model was still being written: it is there now, and need only be said.
-        reporter.written.get()
+        reporter.model_requests.get()
 
 
 def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec) -> control.ModelWritten:
@@ -183,7 +183,7 @@ def _failed(text: str, *, lost: bool = False) -> int:
     reporter = get_reporter() or Reporter(worker_settings.get_settings())
     # What it has made and recorded before stays made.
     reporter.release_all()
-    reporter.tell(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
+    reporter.send(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
     reporter.flush(SAY_S)
     return 1
 

@@ -1,4 +1,4 @@
-"""The training thread's side of a round: enter it, compute what is dealt, return with its outcome."""
+"""The training thread's side of a round: enter it, compute the assigned virtual ranks, take the outcome."""
 
 import time
 from collections import deque
@@ -16,28 +16,27 @@ BEAT_S = 0.1
 
 
 class WorkerLeft(BaseException):
-    """This worker has left the run: the script is unwound and ends. Not an error."""
+    """Unwinds the script of a worker that has left the run; not an error."""
 
 
 class WorkerRound:
-    """One round as the training thread lives it.
+    """One round; iterate over it for the virtual ranks to compute, until the round has committed.
 
-    Iterating yields virtual ranks until the round has committed; more may come when somebody dies.
+    More virtual ranks may come when another worker dies.
 
     Args:
-        reactor: whom to tell, and who tells.
+        reactor: drives the protocol, and sends directives to this thread.
         heartbeat: moved while computing and while waiting.
         kind: of the round.
-        size: its virtual ranks.
-        checkpoint: the state after it is to be kept.
+        size: number of virtual ranks.
+        checkpoint: the run keeps the state after the round.
 
     Attributes:
-        begin: number, step and generation, known from the first virtual rank on.
-        commit: what was decided; None until then.
-        last: the virtual rank at hand is the last one dealt so far.
-        seconds: time spent per phase.
-        entered_at: when, by ``time.perf_counter``.
-        newcomer: it has waited to be taken in; nobody has waited for it before the round begins.
+        begin: number, step and generation; known from the first virtual rank on.
+        commit: the decision; None until the round has committed.
+        seconds: time spent in each phase.
+        entered_at: time of entering, by ``time.perf_counter``.
+        newcomer: this worker has waited to be admitted, so no other one has waited for it so far.
     """
 
     def __init__(
@@ -66,12 +65,12 @@ class WorkerRound:
         """Enter the round and wait until it begins, before anything of it is computed."""
         self._enter()
         while self.begin is None:
-            self._take(self._directive(wait=True))
+            self._take(self._get_directive(wait=True))
 
     def __iter__(self) -> Iterator[int]:
         self._enter()
         while self.commit is None:
-            directive = self._directive(wait=not self._todo)
+            directive = self._get_directive(wait=not self._todo)
             self._heartbeat.beat(Phase.STEP)
             if directive is None:
                 self._heartbeat.beat(Phase.COMPUTE)
@@ -108,8 +107,8 @@ class WorkerRound:
                     raise error
 
     def wait_for_release(self) -> None:
-        """Wait, once the step is applied, until the script is released and may change what was trained."""
-        match self._directive(wait=True):
+        """Wait, after the step is applied, until the script may change the state."""
+        match self._get_directive(wait=True):
             case actions.ReleaseScript():
                 return
             case actions.LeaveTraining():
@@ -120,44 +119,46 @@ class WorkerRound:
                 raise AssertionError(f"{directive} before the script was released")
 
     @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Count the time spent inside as that of a phase."""
+    def measure(self, phase: str) -> Iterator[None]:
+        """Count the time spent in the context as that of a phase."""
         begun = time.perf_counter()
         yield
         self.seconds[phase] += time.perf_counter() - begun
 
     @property
     def step(self) -> int:
-        """The training step this round is, or comes before."""
-        assert self.begin is not None, "computing follows the beginning"  # noqa: S101
+        """Number of the training step that this round makes, or comes before."""
+        assert self.begin is not None, "a round begins before it is computed"  # noqa: S101
         return self.begin.step
 
     @property
-    def last(self) -> bool:
+    def is_last(self) -> bool:
+        """The current virtual rank is the last one assigned so far."""
         return not self._todo
 
     @property
     def waiting(self) -> tuple[int, ...]:
-        """Virtual ranks after the one at hand, as far as they are known."""
+        """Virtual ranks after the current one, as far as they are assigned."""
         return tuple(self._todo)
 
     @property
     def following(self) -> int | None:
-        """The virtual rank after the one at hand, as far as is known."""
+        """The virtual rank after the current one; None: none is assigned."""
         return self._todo[0] if self._todo else None
 
     @property
     def outcome(self) -> RoundOutcome:
-        assert self.commit is not None, "asked for after the round"  # noqa: S101
+        """The outcome that all workers have agreed on."""
+        assert self.commit is not None, "a round that is asked has ended"  # noqa: S101
         return self.commit.outcome
 
-    def done(self, leaf: Leaf) -> None:
-        """The virtual rank at hand is computed."""
+    def finish_leaf(self, leaf: Leaf) -> None:
+        """Report that the current virtual rank is computed."""
         self.computed += 1
         self._reactor.post(events.Computed(leaf))
 
-    def _directive(self, *, wait: bool) -> Directive | None:
-        """The next directive; while there is work and none has come, None."""
+    def _get_directive(self, *, wait: bool) -> Directive | None:
+        """Return the next directive; None: none has come, and there is work to do."""
         if not wait:
             try:
                 return self._reactor.directives.get_nowait()
@@ -168,7 +169,7 @@ class WorkerRound:
             try:
                 directive = self._reactor.directives.get(timeout=BEAT_S)
             except Empty:
-                # Waiting for a peer is progress of mine: the one who hangs is the one to be found.
+                # To wait for a peer is progress, too: the stall detector looks for the worker that hangs.
                 self._heartbeat.beat(Phase.STEP)
                 continue
             self.seconds["reduce"] += time.perf_counter() - begun

@@ -55,7 +55,7 @@ def pace(first: int) -> None:
         if training.step + 1 >= first:
             wait_for(f"gate-{training.step + 1}", "gates")
 
-    _around(Trainer, "before_step", before=wait)
+    _around(Trainer, "take_script_changes", before=wait)
 
 
 def wait_as(number: int, name: str) -> None:
@@ -107,7 +107,7 @@ def corrupt_values(number: int, step: int) -> None:
             training.layout.block(training.state.arena.tensors, others[0])[0] += 1
 
     if worker_settings.get_settings().worker == number:
-        _around(Trainer, "after_step", before=spoil)
+        _around(Trainer, "open_to_script", before=spoil)
 
 
 def slowness() -> float:

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import elastane
-from elastane.runtime import trainer as charge
+from elastane.runtime import assembly
 from elastane.runtime.state.placement import Mirrored
 
 LENGTH, GLOBAL_BATCH, MICROBATCH = 52, 16, 2
@@ -41,7 +41,7 @@ for fault in options.fault:
 for hold in options.hold:
     faults.hold(hold)
 if options.mirrored:
-    charge.placed = Mirrored
+    assembly.choose_placement = Mirrored
 if options.load_late is not None:
     faults.load_late(options.load_late)
 if options.corrupt is not None:

@@ -1,15 +1,11 @@
 """Samples of virtual ranks: loaded by position, collated as PyTorch's own loader does."""
 
-import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
-import torch
 from torch.utils.data import default_collate
 
 from elastane.api.errors import BadInput
@@ -26,6 +22,7 @@ from elastane.protocol.sampling import (
     hash_sample,
 )
 from elastane.runtime.data.dataset_checks import check_count, collate_samples
+from elastane.runtime.data.determinism import seed_everything, use_one_thread
 from elastane.runtime.data.loaders import Loaders, Request
 from elastane.runtime.exhaustion import runs_script
 
@@ -108,23 +105,23 @@ class BatchSource(ABC):
         """These virtual ranks of the round that has begun are mine and not dealt yet."""
 
     @abstractmethod
-    def count(self, step: int) -> int | None:
+    def count_samples(self, step: int) -> int | None:
         """Samples of the whole step; None: known only once all have been loaded."""
 
     @abstractmethod
-    def epoch(self, step: int) -> int:
+    def find_epoch(self, step: int) -> int:
         """From 0; of a step that has begun."""
 
     @abstractmethod
-    def samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
+    def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         """The ledger's entry of a committed step; ``before`` is where streams stood then."""
 
     @abstractmethod
-    def finished(self, outcome: RoundOutcome) -> bool:
+    def is_finished(self, outcome: RoundOutcome) -> bool:
         """That step was the last one."""
 
     @abstractmethod
-    def ended_epoch(self, outcome: RoundOutcome) -> bool:
+    def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
         """Every sample of the epoch has been seen with that step."""
 
     @abstractmethod
@@ -213,31 +210,6 @@ def measure_length(dataset: MapDataset) -> int:
     raise BadInput("the dataset is empty", means="there is nothing to train on", do="check its length")
 
 
-def seed_everything(key: int) -> None:
-    """Seed the generators a model or dataset may draw from."""
-    # Not torch.manual_seed: where no accelerator is in use it spends a tenth of a millisecond on writing down
-    # a stack trace for the day one is.
-    torch.default_generator.manual_seed(key)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(key)
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - datasets use the global generator
-
-
-@contextmanager
-def use_one_thread() -> Iterator[None]:
-    """Load with one intra-op thread, as loader processes do: the bits must not tell where it was done."""
-    threads = torch.get_num_threads()
-    if threads == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 class MapBatchSource(BatchSource):
     """Deals a map-style dataset, shuffled anew each epoch.
 
@@ -284,20 +256,20 @@ class MapBatchSource(BatchSource):
         if self._loaders is not None:
             self._loaders.foresee()
 
-    def count(self, step: int) -> int | None:
+    def count_samples(self, step: int) -> int | None:
         return self._plan.samples(step).count
 
-    def epoch(self, step: int) -> int:
+    def find_epoch(self, step: int) -> int:
         return self._plan.samples(step).epoch
 
-    def samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
+    def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
         dealt = self._plan.samples(outcome.step)
         return Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
 
-    def ended_epoch(self, outcome: RoundOutcome) -> bool:
+    def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
         return self._plan.samples(outcome.step).stop == self._plan.length
 
-    def finished(self, outcome: RoundOutcome) -> bool:
+    def is_finished(self, outcome: RoundOutcome) -> bool:
         return outcome.step >= self._plan.steps
 
     def close(self) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from elastane.protocol.sampling import derive_loading_key, mix
-from elastane.runtime.data.batch_sources import MapDataset, seed_everything, use_one_thread
+from elastane.runtime.data.batch_sources import MapDataset
+from elastane.runtime.data.determinism import seed_everything, use_one_thread
 from elastane.runtime.exhaustion import runs_script
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from elastane.runtime.data.batch_sources import (
     BatchSource,
     Collate,
     collate_default,
-    seed_everything,
-    use_one_thread,
 )
+from elastane.runtime.data.determinism import seed_everything, use_one_thread
 from elastane.runtime.data.fingerprint import digest_stream
 from elastane.runtime.exhaustion import runs_script
 
@@ -157,13 +156,13 @@ class StreamBatchSource(BatchSource):
         self._places = cursors.find_next_positions(begin.cursors, self._plan.virtual_ranks)
         self._live = {rank: shard for rank, shard in self._live.items() if rank in ranks}
 
-    def count(self, step: int) -> int | None:  # noqa: ARG002 - no step's is known
+    def count_samples(self, step: int) -> int | None:  # noqa: ARG002 - no step's is known
         return None
 
-    def epoch(self, step: int) -> int:  # noqa: ARG002 - asked of the step at hand
+    def find_epoch(self, step: int) -> int:  # noqa: ARG002 - asked of the step at hand
         return self._places[0].epoch
 
-    def samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
+    def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
         """The ledger's entry of a committed step.
 
         Raises:
@@ -187,12 +186,12 @@ class StreamBatchSource(BatchSource):
             ended=all(place.ended for place in ended),
         )
 
-    def ended_epoch(self, outcome: RoundOutcome) -> bool:
+    def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
         return all(
             place.ended for place in cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
         )
 
-    def finished(self, outcome: RoundOutcome) -> bool:
+    def is_finished(self, outcome: RoundOutcome) -> bool:
         if self._plan.steps:
             return outcome.step >= self._plan.steps
         now = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)

@@ -1,6 +1,6 @@
-"""A worker's line to the coordinator: reports up, proposals down, in threads of their own.
+"""A worker's connection to the coordinator: reports to it and proposals from it, in threads of their own.
 
-Steps never wait for it. While the coordinator is away, reports gather here and go out when it is back.
+Training steps never wait for it. While the coordinator is away, reports gather here; the next one gets them.
 """
 
 import threading
@@ -23,13 +23,13 @@ RETRY_S = 0.05
 
 
 class CoordinatorLink:
-    """The line of one worker.
+    """The connection of one worker to the coordinator of its run, also to a later one.
 
     Args:
-        run_dir: where the endpoint and the secret lie.
+        run_dir: has the endpoint and the secret.
         worker: own number.
-        report: makes the current report; called from this class's thread.
-        hear: takes what the coordinator says; called from this class's thread.
+        report: returns the current report; called from this class's thread.
+        receive: takes the coordinator's messages; called from this class's thread.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class CoordinatorLink:
         run_dir: RunDir,
         worker: int,
         report: Callable[[], control.WorkerReport],
-        hear: Callable[[control.ToWorker], None],
+        receive: Callable[[control.ToWorker], None],
     ) -> None:
         self._run_dir = run_dir
         self._worker = worker
         self._report = report
-        self._hear = hear
+        self._receive = receive
         self._secret = read_secret(run_dir)
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -50,7 +50,8 @@ class CoordinatorLink:
         self._sent = 0
         self._reported = 0
         self._once: list[control.FromWorker] = []
-        # Sent, each with the last step reported before; the coordinator may have died before it wrote them.
+        # Sent events, each with the last step reported before it: the coordinator may have died before it
+        # wrote them.
         self._unsure: list[tuple[int, control.WorkerEvent]] = []
         self._lost: dict[int, control.PeerLost] = {}
         self._lost_sent: set[int] = set()
@@ -58,46 +59,46 @@ class CoordinatorLink:
         self._connection: ClientConnection | None = None
         close_in_children(self)
         threading.Thread(target=self._listen, name="elastane-control", daemon=True).start()
-        threading.Thread(target=self._speak, name="elastane-reports", daemon=True).start()
+        threading.Thread(target=self._send_all, name="elastane-reports", daemon=True).start()
 
     def close_in_child(self) -> None:
-        """A forked process must not keep the connection of this one open."""
+        """Close the connection in a forked process, which would keep it open after this one has died."""
         if self._connection is not None:
             self._connection.socket.close()
 
     # -- from other threads --------------------------------------------------------------------------------
 
-    def changed(self) -> None:
-        """Report soon."""
+    def request_report(self) -> None:
+        """Send a report soon."""
         self._changed = True
         self._wake.set()
 
-    def peer_lost(self, peer: int, generation: int) -> None:
-        """Report a broken connection at once, and again to every new coordinator."""
+    def report_lost_peer(self, peer: int, generation: int) -> None:
+        """Report a broken connection to a peer at once, and again to every new coordinator."""
         with self._lock:
             self._lost[peer] = control.PeerLost(worker=self._worker, peer=peer, generation=generation)
         self._wake.set()
 
-    def step(self, report: control.StepReport) -> None:
-        """Report a committed step until it is acknowledged."""
+    def report_step(self, report: control.StepReport) -> None:
+        """Report a committed step until the coordinator acknowledges it."""
         with self._lock:
             self._steps.append(report)
             self._reported = report.line.step
 
-    def tell(self, message: control.FromWorker) -> None:
-        """Send this once.
+    def send(self, message: control.FromWorker) -> None:
+        """Send a message once.
 
-        What has happened is sent again to a coordinator that comes before a later step is acknowledged: its
-        predecessor may have died with it.
+        An event is sent again to a new coordinator that comes before a later step is acknowledged: its
+        predecessor may have died before it wrote the event.
         """
         with self._lock:
             self._once.append(message)
         if not isinstance(message, control.WorkerEvent):
-            # What is only to be written down may be told together with what follows.
+            # An event is only written down, so it can wait for the next message.
             self._wake.set()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything is said and every step acknowledged; False when time is up."""
+        """Wait until everything is sent and every step acknowledged; return False when time is up."""
         deadline = time.monotonic() + timeout_s
         self._wake.set()
         while time.monotonic() < deadline:
@@ -110,7 +111,7 @@ class CoordinatorLink:
     # -- threads -------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Stay connected; whatever breaks is mended by connecting again, and everything is said again."""
+        """Stay connected: after every failure, connect again and send again what is not acknowledged."""
         while True:
             try:
                 # Without the context, `websockets` warns; a script may have turned warnings into errors.
@@ -125,13 +126,13 @@ class CoordinatorLink:
                     try:
                         self._follow(connection)
                     finally:
-                        # Nobody waits for an answer to a goodbye.
+                        # Without waiting for an answer to a close frame.
                         connection.close_socket()
             except (OSError, Malformed, WebSocketException):
                 time.sleep(RETRY_S)
 
     def _follow(self, connection: ClientConnection) -> None:
-        """Hear one coordinator out."""
+        """Take the messages of one coordinator until its connection ends."""
         with self._lock:
             self._sent = 0
             self._lost_sent.clear()
@@ -142,22 +143,22 @@ class CoordinatorLink:
         self._wake.set()
         try:
             for frame in connection:
-                self._heard(control.decode_to_worker(frame))
+                self._take(control.decode_to_worker(frame))
         finally:
             with self._lock:
                 self._connection = None
 
-    def _heard(self, message: control.ToWorker) -> None:
+    def _take(self, message: control.ToWorker) -> None:
         if isinstance(message, control.Acknowledge):
             with self._lock:
                 while self._steps and self._steps[0].line.step <= message.step:
                     self._steps.popleft()
                 # They came before the report of that step, on the same connection.
-                self._unsure = [(step, told) for step, told in self._unsure if step >= message.step]
+                self._unsure = [(step, event) for step, event in self._unsure if step >= message.step]
             return
-        self._hear(message)
+        self._receive(message)
 
-    def _speak(self) -> None:
+    def _send_all(self) -> None:
         last_report = 0.0
         while True:
             self._wake.wait(FLUSH_S)
@@ -171,7 +172,7 @@ class CoordinatorLink:
             with self._lock:
                 due = self._changed or now - last_report >= REPORT_S
                 self._changed = False
-                # A new coordinator must know who speaks before anything else is said.
+                # A new coordinator must know the worker before it gets anything else.
                 if due:
                     last_report = now
                     messages.append(self._report())
@@ -187,12 +188,12 @@ class CoordinatorLink:
                     connection.send(control.encode(message), text=True)
             except (OSError, WebSocketException):
                 self._changed = True
-                continue  # said again on the next connection
+                continue  # sent again on the next connection
             with self._lock:
                 if connection is self._connection:
                     self._sent = max(self._sent, *(report.line.step for report in unsent), 0)
                     self._lost_sent |= lost_now
                     self._unsure += [
-                        (reported, told) for told in once if isinstance(told, control.WorkerEvent)
+                        (reported, event) for event in once if isinstance(event, control.WorkerEvent)
                     ]
                     self._once = self._once[len(once) :]

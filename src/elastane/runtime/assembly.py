@@ -1,0 +1,232 @@
+"""Builds the parts of a worker's training: its state, its place in the protocol, its part in checkpoints."""
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+import elastane
+from elastane.api.checkpoints import Retention
+from elastane.api.records import EventLine
+from elastane.api.spec import Pinned
+from elastane.protocol import events
+from elastane.protocol.layout import Layout
+from elastane.protocol.member_machine import MemberMachine
+from elastane.runtime.checkpoints.contents import find_host_keys
+from elastane.runtime.checkpoints.starting_checkpoint import StartingCheckpoint
+from elastane.runtime.checkpoints.writer import CheckpointWriter, PlainState
+from elastane.runtime.data.batch_sources import BatchPlan
+from elastane.runtime.finished.model_writer import check_writable
+from elastane.runtime.reporter import Reporter
+from elastane.runtime.state import devices
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.loss_scaling import LossScaling
+from elastane.runtime.state.model_layout import ModelLayout, check_dense
+from elastane.runtime.state.optimizer_shards import is_of_torch
+from elastane.runtime.state.placement import choose_placement
+from elastane.runtime.state.run_keep import RunKeep
+from elastane.runtime.state.state import TrainingState
+from elastane.runtime.worker_settings import WorkerSettings
+from elastane.storage.catalog import Catalog
+from elastane.storage.urls import open_storage
+
+PORTION_BYTES, EVERYTHING_BYTES = 16 << 20, 1 << 62
+
+
+class TrainingParts(msgspec.Struct, frozen=True):
+    """What one worker's training is made of.
+
+    Args:
+        layout: of the model's state in blocks.
+        gradients: slots and sums.
+        scaling: of the losses; None: they are not scaled.
+        state: values and optimizer state.
+    """
+
+    layout: ModelLayout
+    gradients: Gradients
+    scaling: LossScaling | None
+    state: TrainingState
+
+
+def build_parts(
+    settings: WorkerSettings,
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    scheduler: LRScheduler | None,
+    scaler: GradScaler | None,
+    keep: RunKeep,
+) -> TrainingParts:
+    """Lay out the state of a checked model and optimizer, and move it to where the run needs it.
+
+    Raises:
+        BadInput: the run cannot train, carry or write this model.
+    """
+    layout = ModelLayout(model, optimizer)
+    check_dense(layout)
+    check_writable(model)
+    exact = settings.spec.convergence == "exact"
+    if exact:
+        devices.pin_kernels(layout.device)
+    placement = choose_placement(layout)
+    gradients = Gradients(layout, exact=exact, carrier=placement.carrier)
+    is_scaled = scaler is not None and scaler.is_enabled()
+    scaling = LossScaling(scaler, optimizer, layout.device) if scaler is not None and is_scaled else None
+    state = TrainingState(
+        model,
+        optimizer,
+        scheduler,
+        layout,
+        copies=settings.spec.copies,
+        placement=placement,
+        scaling=scaling,
+        keep=keep,
+    )
+    # Refuses now what the first vote could not carry.
+    state.rest.replicated()
+    return TrainingParts(layout, gradients, scaling, state)
+
+
+def build_protocol_layout(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan) -> Layout:
+    """Return the constants that the protocol's decisions depend on."""
+    spec = settings.spec
+    return Layout(
+        virtual_ranks=plan.virtual_ranks,
+        blocks=len(parts.layout.blocks),
+        units=parts.state.units,
+        unit_bytes=parts.state.shards.unit_bytes,
+        copies=spec.copies,
+        # The user's own optimizer may couple parameters: a joiner runs it once it has all of the state.
+        fetch_bytes=PORTION_BYTES if is_of_torch(parts.state.optimizer) else EVERYTHING_BYTES,
+        digest_every=spec.digest_every,
+        compared=spec.convergence == "exact",
+        checkpoints=settings.run_dir is not None and spec.checkpoints is not None,
+    )
+
+
+def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan, data: str) -> Pinned:
+    """Return what every worker of the run must have alike; ``data`` is the digest of the dataset."""
+    spec, optimizer = settings.spec, parts.state.optimizer
+    script = Path(spec.script)
+    text = script.read_bytes() if script.is_file() else b""
+    defaults = ", ".join(f"{key}={value!r}" for key, value in sorted(optimizer.defaults.items()))
+    return Pinned(
+        script_digest=hashlib.sha256(text).hexdigest(),
+        virtual_ranks=plan.virtual_ranks,
+        global_batch=plan.global_batch,
+        microbatch=plan.microbatch,
+        dataset_length=plan.length,
+        dataset_digest=data,
+        steps=plan.steps,
+        seed=spec.seed,
+        threads=spec.threads,
+        convergence=spec.convergence,
+        copies=spec.copies,
+        parameters=parts.layout.elements,
+        blocks=len(parts.layout.blocks),
+        layout_digest=parts.layout.digest(),
+        optimizer=f"{type(optimizer).__name__}({defaults})",
+        versions={
+            "elastane": elastane.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "device": devices.describe_device(parts.layout.device),
+        },
+    )
+
+
+def open_catalog(settings: WorkerSettings) -> Catalog:
+    """Return the run's checkpoints; the run has a directory and a policy."""
+    policy, run_dir = settings.spec.checkpoints, settings.run_dir
+    assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: S101, PT018
+    inside = None if policy.url else run_dir.root
+    return Catalog(open_storage(policy.root(run_dir), inside))
+
+
+def open_origin(
+    settings: WorkerSettings, state: TrainingState, reporter: Reporter
+) -> StartingCheckpoint | None:
+    """Return the checkpoint that this attempt of the run resumes from; None: it begins anew.
+
+    Raises:
+        StorageError: the checkpoint cannot be read.
+    """
+    resumed = settings.resumed
+    if resumed is None or not resumed.checkpoint:
+        return None
+    name, worker = resumed.checkpoint, settings.worker
+
+    def report_restored(nbytes: int, seconds: float) -> None:
+        rate = nbytes / 1e9 / seconds if seconds else 0.0
+        line = EventLine(
+            time=0.0,
+            kind="checkpoint.restored",
+            who=f"worker {worker}",
+            why=f"{name}: {nbytes / 1e6:.1f} MB in {seconds:.2f} s, {rate:.2f} GB/s",
+            step=origin.outcome.step,
+            workers=(worker,),
+            detail={"name": name, "bytes": nbytes, "seconds": seconds},
+        )
+        reporter.report_event(f"restored-{worker}-{time.time_ns()}", line)
+
+    origin = StartingCheckpoint(open_catalog(settings), name, state, report_restored)
+    return origin
+
+
+def build_checkpoint_writer(
+    settings: WorkerSettings,
+    state: TrainingState,
+    member: MemberMachine,
+    reporter: Reporter,
+    post: Callable[[events.Event], None],
+) -> CheckpointWriter:
+    """Return the writer of this worker's part of every checkpoint.
+
+    Args:
+        settings: of the worker; the run has checkpoints.
+        state: of the training.
+        member: of the protocol.
+        reporter: the way to the coordinator.
+        post: tells the protocol that a copy is made, or that the storage refuses one.
+    """
+    policy, resumed = settings.spec.checkpoints, settings.resumed
+    assert policy is not None, "asked for with checkpoints only"  # noqa: S101
+
+    def describe() -> PlainState:
+        plain = {
+            # Its tensors are written beside: see `contents.entries`.
+            "rest": json.dumps(state.rest.describe()[0]),
+            "on_host": find_host_keys(state),
+            "cursors": member.outcome.cursors if member.outcome is not None else {},
+            # A run that resumes from the last checkpoint of an ended script only writes the model.
+            "ending": reporter.ending,
+        }
+        return PlainState(plain, dict(state.rest.metrics))
+
+    return CheckpointWriter(
+        settings.worker,
+        state,
+        open_catalog(settings),
+        resumed=resumed.times if resumed is not None else 0,
+        retention=Retention(
+            last=policy.keep_last,
+            every=policy.keep_every,
+            best=policy.keep_best,
+            origin=resumed.checkpoint if resumed is not None else "",
+        ),
+        describe=describe,
+        snapped=lambda ticket: post(events.SnapshotTaken(ticket)),
+        kept=reporter.send,
+        changed=reporter.request_report,
+        refused=lambda refused: post(events.StorageRefused(refused)),
+    )

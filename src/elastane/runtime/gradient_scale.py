@@ -1,0 +1,49 @@
+"""The factor by which a committed step multiplies its summed gradient: averaging, unscaling and clipping."""
+
+import math
+
+import msgspec
+
+from elastane.protocol.messages import RoundOutcome
+from elastane.runtime.state.loss_scaling import LossScaling
+
+CLIP_EPSILON = 1e-6  # as torch.nn.utils.clip_grad_norm_
+
+
+class GradientScale(msgspec.Struct, frozen=True):
+    """How a step treats its summed gradient.
+
+    Args:
+        factor: of every gradient.
+        norm: of the whole gradient before clipping; None unless it is clipped.
+        skipped: the scaled gradient overflowed, so the optimizer does not run.
+    """
+
+    factor: float
+    norm: float | None
+    skipped: bool
+
+
+def compute_gradient_scale(
+    outcome: RoundOutcome, *, scaling: LossScaling | None, largest_norm: float | None
+) -> GradientScale:
+    """Return how the step treats its gradient.
+
+    Args:
+        outcome: of the step, with the squared norm of the gradient if clipping or scaling needs it.
+        scaling: of the losses; None: losses are not scaled.
+        largest_norm: to clip to; None: the gradient is not clipped.
+    """
+    squared = outcome.norm_squared
+    if scaling is not None and squared is not None and not math.isfinite(squared):
+        # An element that is not finite makes the norm of the whole gradient not finite.
+        return GradientScale(factor=1.0, norm=None, skipped=True)
+    factor = 1.0 / outcome.weight if outcome.weighted and outcome.weight else 1.0
+    if scaling is not None:
+        factor *= scaling.inverse
+    if largest_norm is None or squared is None:
+        return GradientScale(factor=factor, norm=None, skipped=False)
+    norm = math.sqrt(squared) * factor
+    return GradientScale(
+        factor=factor * min(1.0, largest_norm / (norm + CLIP_EPSILON)), norm=norm, skipped=False
+    )

@@ -1,0 +1,202 @@
+"""Sums, values and state that workers exchange: in payloads of messages, or in each other's memory.
+
+Workers on one machine map each other's arenas and read sums and values in place; only the state that lies in
+no arena is written down for them. With the transport ``tcp`` everything travels with the messages.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from elastane.protocol import messages
+from elastane.protocol.member_machine import MemberMachine
+from elastane.runtime.links.frames import Buffer, Payload
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.memory import Letter, PeerArenas, raw_bytes, read_letter
+from elastane.runtime.state.payload import unpack_state
+from elastane.runtime.state.state import TrainingState
+
+ArenaIds = tuple[int, int, int]
+"""Of a peer: its pid, and the descriptors of its sums and of its values."""
+
+
+class Payloads:
+    """What this worker sends with its messages, and what it has received with those of its peers.
+
+    Args:
+        gradients: slots and sums.
+        state: values and optimizer state.
+        member: of the protocol.
+        shared: peers read each other's arenas; otherwise payloads travel with the messages.
+        find_arenas: returns the arenas that a peer has announced in its handshake.
+
+    Attributes:
+        round: number of the round that is under way.
+    """
+
+    def __init__(
+        self,
+        gradients: Gradients,
+        state: TrainingState,
+        member: MemberMachine,
+        *,
+        shared: bool,
+        find_arenas: Callable[[int], ArenaIds],
+    ) -> None:
+        self._gradients, self._state, self._member = gradients, state, member
+        self._shared = shared
+        self._find_arenas = find_arenas
+        self._arenas: dict[int, ArenaIds] = {}
+        self._mapped = PeerArenas(gradients.layout.sections)
+        self._states: dict[tuple[int, messages.State], Payload] = {}
+        self._parts: dict[tuple[int, int, int, int], list[torch.Tensor]] = {}
+        self._sums: dict[tuple[int, int, int, int], torch.Tensor] = {}
+        self._values: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._letters: list[Letter] = []
+        self.round = 0
+
+    # -- to peers ------------------------------------------------------------------------------------------
+
+    def build(self, message: messages.AnyPeerMessage) -> list[Buffer] | None:
+        """Return the payload of a message; None: it has none, because peers read this worker's memory."""
+        if isinstance(message, messages.Published):
+            self._state.show(message.units)
+        if self._shared:
+            return None
+        layout = self._gradients.layout
+        match message:
+            case messages.PartialSumsReady(blocks=blocks, parts=parts):
+                slots = [self._gradients.slot(part.slot) for part in parts]
+                return [raw_bytes(layout.block(slot, block)) for block in blocks for slot in slots]
+            case messages.SumsReady(blocks=blocks):
+                return [raw_bytes(layout.block(self._gradients.sums, block)) for block in blocks]
+            case messages.Published(units=units):
+                tensors = self._state.arena.tensors
+                return [raw_bytes(self._state.unit_values(unit, tensors)) for unit in units]
+            case _:
+                return None
+
+    def build_state(self, values: tuple[int, ...], states: tuple[int, ...]) -> list[Buffer]:
+        """Return the payload with the values of some units and the optimizer state of others."""
+        self._state.show(values)
+        payload = self._state.pack(self._select_sent(values), states)
+        if not self._shared:
+            return payload
+        # A peer on this machine reads it where it lies, and has done so when the round commits.
+        letter = Letter(payload)
+        self._letters.append(letter)
+        return [letter.address]
+
+    def _select_sent(self, units: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the units whose values must be sent: all, or only the rest if peers read the arena."""
+        rest = self._state.units - 1
+        return tuple(unit for unit in units if unit == rest) if self._shared else units
+
+    # -- from peers ----------------------------------------------------------------------------------------
+
+    def receive(self, sender: int, message: messages.AnyPeerMessage, payload: Payload) -> None:
+        """Keep the payload of a message, or make sure that the memory it refers to can be read.
+
+        Raises:
+            OSError: the sender is dead, or this worker has run out of a resource.
+            ValueError: the sender is broken: the payload does not fit the message.
+        """
+        if self._shared:
+            self._map(sender, message)
+        match message:
+            case messages.State():
+                pid = self._arenas[sender][0] if self._shared else None
+                state = payload if pid is None else read_letter(pid, bytes(payload))
+                unpack_state(state)  # an error must show now, while the message can still be refused
+                self._states[sender, message] = state
+            case _ if self._shared:
+                pass
+            case messages.PartialSumsReady(generation=generation, round=round_, blocks=blocks, parts=parts):
+                cuts = iter(self._cut(payload, [b for b in blocks for _ in parts]))
+                for block in blocks:
+                    self._parts[sender, generation, round_, block] = [next(cuts) for _ in parts]
+            case messages.SumsReady(generation=generation, round=round_, blocks=blocks):
+                for block, sums_ in zip(blocks, self._cut(payload, list(blocks)), strict=True):
+                    self._sums[sender, generation, round_, block] = sums_
+            case messages.Published(round=round_, units=units):
+                for unit, values_ in zip(units, self._cut(payload, list(units)), strict=True):
+                    self._values[sender, round_, unit] = values_
+            case _:
+                pass
+
+    def _map(self, sender: int, message: messages.AnyPeerMessage) -> None:
+        pid, sums, values = self._arenas.setdefault(sender, self._find_arenas(sender))
+        match message:
+            case messages.PartialSumsReady(parts=parts):
+                arenas = [part.slot for part in parts]
+            case messages.SumsReady():
+                arenas = [sums]
+            case messages.Published() | messages.State():
+                arenas = [values]
+            case _:
+                arenas = []
+        for fd in arenas:
+            self._mapped.tensors(pid, fd)
+
+    def _cut(self, payload: Payload, blocks: list[int]) -> list[torch.Tensor]:
+        layout = self._gradients.layout
+        tensors, offset = [], 0
+        for number in blocks:
+            block = layout.blocks[number]
+            dtype = layout.sections[block.section].dtype
+            tensors.append(torch.frombuffer(payload, dtype=dtype, count=block.elements, offset=offset))
+            offset += block.elements * dtype.itemsize
+        return tensors
+
+    def reduce(self, block: int, parts: dict[int, tuple[messages.PartialSum, ...]]) -> None:
+        """Add up the partial sums of a block: this worker's and those of its peers."""
+        layout = self._gradients.layout
+        gathered = []
+        for worker, theirs in parts.items():
+            if worker == self._member.worker:
+                held = [layout.block(self._gradients.slot(part.slot), block) for part in theirs]
+            elif self._shared:
+                pid, _, _ = self._arenas[worker]
+                held = [layout.block(self._mapped.tensors(pid, part.slot), block) for part in theirs]
+            else:
+                held = self._parts.pop((worker, self._generation, self.round, block))
+            writable = worker == self._member.worker or not self._shared
+            gathered += [(p.spans, tensor, writable) for p, tensor in zip(theirs, held, strict=True)]
+        self._gradients.reduce(block, gathered)
+
+    def take_sum(self, peer: int, block: int) -> None:
+        """Take over the sum of a block that a peer has computed."""
+        if self._shared:
+            pid, sums, _ = self._arenas[peer]
+            found = self._gradients.layout.block(self._mapped.tensors(pid, sums), block)
+        else:
+            found = self._sums.pop((peer, self._generation, self.round, block))
+        self._gradients.take(block, found)
+
+    def take_values(self, peer: int, unit: int) -> None:
+        """Take over the values of a unit as a peer has them after the last committed round."""
+        if self._shared:
+            pid, _, values = self._arenas[peer]
+            found = self._state.unit_values(unit, self._mapped.tensors(pid, values))
+        else:
+            found = self._values.pop((peer, self._member.committed, unit))
+        self._state.unit_values(unit, self._state.arena.tensors).copy_(found)
+        self._state.taken(unit)
+
+    def load_state(self, peer: int, state: messages.State) -> None:
+        """Take over the values and the optimizer state that a peer has sent."""
+        self._state.unpack(self._states.pop((peer, state)))
+        for unit in set(state.values) - set(self._select_sent(state.values)):
+            self.take_values(peer, unit)
+
+    @property
+    def _generation(self) -> int:
+        return self._member.generation.number if self._member.generation else 0
+
+    def forget(self, committed: int) -> None:
+        """Drop what no worker asks for after this round has committed."""
+        self._letters.clear()
+        self._parts = {key: kept for key, kept in self._parts.items() if key[2] > committed}
+        self._sums = {key: kept for key, kept in self._sums.items() if key[2] > committed}
+        self._values = {key: kept for key, kept in self._values.items() if key[1] >= committed}
+        self._states = {key: kept for key, kept in self._states.items() if key[1].committed >= committed}

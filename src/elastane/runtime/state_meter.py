@@ -1,0 +1,59 @@
+"""Norms and digests of a worker's blocks, which its votes carry."""
+
+import torch
+
+from elastane.protocol import events
+from elastane.protocol.layout import REST_BLOCK
+from elastane.protocol.member_machine import MemberMachine
+from elastane.runtime.state.gradients import Gradients
+from elastane.runtime.state.state import TrainingState
+
+
+class StateMeter:
+    """Measures one worker's part of the state.
+
+    Args:
+        member: knows which optimizer state this worker has.
+        gradients: slots and sums.
+        state: values and optimizer state.
+        measure_norms: votes carry norms, for clipping or for a scaler.
+    """
+
+    def __init__(
+        self, member: MemberMachine, gradients: Gradients, state: TrainingState, *, measure_norms: bool
+    ) -> None:
+        self._member, self._gradients, self._state = member, gradients, state
+        self._measure_norms = measure_norms
+
+    def measure(self, ticket: int, norms: tuple[int, ...], digests: tuple[int, ...]) -> events.Measured:
+        """Return squared norms of some blocks' sums, and digests of the state of other blocks.
+
+        Args:
+            ticket: of the request; the answer carries it.
+            norms: blocks.
+            digests: blocks.
+        """
+        layout = self._gradients.layout
+        squares: dict[int, float] = {}
+        if self._measure_norms:
+            for block in norms:
+                if not layout.is_buffers(block):
+                    sums = layout.block(self._gradients.sums, block)
+                    norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
+                    squares[block] = norm * norm
+        found = {block: self._digest(block) for block in digests}
+        if digests and (rest := self._state.rest.digest()) != ("", ""):
+            found[REST_BLOCK] = rest
+        return events.Measured(ticket, squares, found, self._state.rest.replicated())
+
+    def is_unchanged(self, blocks: tuple[int, ...]) -> bool:
+        """Whether blocks and the rest are as all members agreed on after the last step."""
+        agreed = self._member.outcome.digests if self._member.outcome is not None else {}
+        found = {block: self._digest(block) for block in blocks}
+        if (rest := self._state.rest.digest()) != ("", ""):
+            found[REST_BLOCK] = rest
+        return all(agreed.get(block) == pair for block, pair in found.items())
+
+    def _digest(self, block: int) -> tuple[str, str]:
+        values, states = self._state.digest(block)
+        return values, states if self._member.keeps_state_of(block) else ""
