@@ -148,7 +148,7 @@ def test_it_is_refused_in_a_run_of_two_workers(stage, idiom, variant):
     )
     assert ended.over.code != 0, ended.story()
     assert idiom.refusal in plain(f"{ended.over.why} {ended.over.traceback}"), ended.story()
-    assert not ended.run.run_dir.model.exists()
+    assert not ended.run.run_dir.model_files.weights.exists()
 
 
 def plain(text: str) -> str:

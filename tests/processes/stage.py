@@ -119,7 +119,7 @@ class Ended:
 
     @property
     def model(self) -> str:
-        return hashlib.sha256(self.run.run_dir.model.read_bytes()).hexdigest()
+        return hashlib.sha256(self.run.run_dir.model_files.weights.read_bytes()).hexdigest()
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -34,7 +34,7 @@ def test_the_last_checkpoint(stage, workers, copies):
     files = {path.name for path in (ended.run.run_dir.checkpoints / "step-00000009").iterdir()}
     assert "part-0.distcp" not in files, "nothing of the failed attempt is left"
     assert any("worker 0 cannot write" in event.why for event in ended.events("checkpoint.failing"))
-    assert ended.run.run_dir.model.exists()
+    assert ended.run.run_dir.model_files.weights.exists()
 
 
 def test_those_in_mid_run(stage):

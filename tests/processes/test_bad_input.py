@@ -52,7 +52,7 @@ def test_in_the_middle_of_the_training(stage, mistake, words, steps):
     ended = mistaken(stage, mistake)
     assert words in ended.over.traceback, ended.story()
     assert len(ended.run.ledger) <= steps
-    assert not ended.run.run_dir.model.exists()
+    assert not ended.run.run_dir.model_files.weights.exists()
 
 
 def test_the_traceback_is_the_scripts_own(stage):
@@ -85,7 +85,7 @@ def test_scripts_that_go_different_ways(stage, mistake, words, copies):
     ended = mistaken(stage, mistake, copies=copies)
     assert words in ended.over.traceback or "in one to settle" in ended.over.traceback, ended.story()
     assert len(ended.run.ledger) <= 3
-    assert not ended.run.run_dir.model.exists()
+    assert not ended.run.run_dir.model_files.weights.exists()
 
 
 def test_a_worker_with_another_script_is_refused_and_the_run_goes_on(stage, assert_undisturbed, tmp_path):
@@ -173,7 +173,7 @@ def test_copies_of_the_state_that_differ(stage, copies, transport):
     assert "after step 10 workers" in ended.over.why, ended.story()
     assert "have different" in ended.over.why
     assert len(ended.run.ledger) <= 10
-    assert not ended.run.run_dir.model.exists()
+    assert not ended.run.run_dir.model_files.weights.exists()
 
 
 @pytest.mark.parametrize("transport", ["shared", "tcp"])
@@ -182,4 +182,4 @@ def test_values_that_differ_from_those_of_their_owner(stage, transport):
     ended = stage.play("--corrupt-values=1:8", start=3, copies=1, transport=transport, digest_every=3)
     assert ended.over.code == 1, ended.story()
     assert "have different parameters in block" in ended.over.why, ended.story()
-    assert not ended.run.run_dir.model.exists()
+    assert not ended.run.run_dir.model_files.weights.exists()

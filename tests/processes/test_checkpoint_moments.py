@@ -130,7 +130,7 @@ def test_a_stop_leaves_a_checkpoint_that_the_run_goes_on_from(attempts, assert_a
     (stopped,) = attempts.events("run.stopped")
     assert 10 <= stopped.step < 30
     assert attempts.complete() == names(stopped.step)
-    assert attempts.run_dir.model.exists()
+    assert attempts.run_dir.model_files.weights.exists()
     attempts.resume("--start=3", "--copies=2")
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)

@@ -75,7 +75,7 @@ def test_the_last_checkpoint_has_the_finished_model_and_its_optimizer(kept, tmp_
     )
     assert exported.exit_code == 0, exported.stderr
     weights = torch.load(tmp_path / "last" / "model.pt", weights_only=True)
-    finished = safetensors.torch.load_file(ended.run.run_dir.model)
+    finished = safetensors.torch.load_file(ended.run.run_dir.model_files.weights)
     assert weights.keys() == finished.keys()
     assert all(torch.equal(weights[name], finished[name]) for name in finished)
     optimizer = torch.load(tmp_path / "last" / "optimizer.pt", weights_only=True)

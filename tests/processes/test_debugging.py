@@ -151,4 +151,6 @@ def test_the_bytes_are_those_of_the_run_without_a_debugger(stage, tmp_path, open
     terminal = debug(open_terminal, tmp_path)
     assert terminal.end() == 0, terminal.shown
     ended = stage.play(script="debugged.py", start=2, max_workers=2)
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == Path(ended.run.run_dir.model).read_bytes()
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == Path(
+        ended.run.run_dir.model_files.weights
+    ).read_bytes()

@@ -64,5 +64,5 @@ def test_a_member_that_cannot_write_the_model_leaves_it_to_another(stage, tmp_pa
     ended = exhausted(stage, "small files", "0")
     assert ended.over.code == 0, ended.story()
     assert ended.who("model.failing") == ["worker 0"], ended.story()
-    assert ended.run.run_dir.model.exists()
+    assert ended.run.run_dir.model_files.weights.exists()
     assert ended.model == exhausted(stage, "none", "0").model

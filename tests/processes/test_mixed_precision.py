@@ -57,7 +57,7 @@ def test_a_run_that_its_script_ends_has_finished(alone):
     assert ended.over.code == 0
     assert (finished.who, finished.step) == ("script", LAST)
     assert "early stopping: nothing better than" in finished.why
-    assert ended.run.run_dir.model.exists()
+    assert ended.run.run_dir.model_files.weights.exists()
     assert ended.verdict.problems == ()
     (digest,) = ended.events("digest")
     assert digest.step == LAST

@@ -195,7 +195,7 @@ def test_everything_dies_before_the_model_is_written(attempts, quietly, script, 
     attempts.begin("--start=2", EVERY_FOUR, script=script, args=(*args, "--hold=before-model"))
     attempts.until_file("held")
     attempts.kill_everything()
-    assert not attempts.run_dir.model.exists()
+    assert not attempts.run_dir.model_files.weights.exists()
     attempts.resume("--start=3", "--copies=2")
     ended = attempts.ended()
     assert_equal(ended, expected)

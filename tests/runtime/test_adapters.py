@@ -157,7 +157,7 @@ def test_a_prompt_that_was_trained(tmp_path):
 
 def test_the_run_directory_itself_loads_as_an_adapter(tmp_path):
     adapted = Adapted(tmp_path, HOW["lora"])
-    assert not adapted.files.config.exists()
+    assert not adapted.files.model_files.config.exists()
     assert_computes_the_same(adapted, adapted.files.root)
 
 
@@ -228,7 +228,7 @@ def test_what_the_files_of_an_adapter_cannot_hold_is_refused(tmp_path, adapt, wh
         adapted.exported()
     assert "--format torch" in refused.value.do
     assert not adapted.out.exists()
-    assert not adapted.files.config.exists(), "from_pretrained would load random weights"
+    assert not adapted.files.model_files.config.exists(), "from_pretrained would load random weights"
     export_model(read_finished_run(adapted.files, optimizer=False), "torch", adapted.out)
     read = torch.load(adapted.out / "model.pt", weights_only=True)
     assert read.keys() == adapted.model.state_dict().keys()
@@ -255,7 +255,7 @@ def test_a_config_of_the_base_model_beside_the_adapters_tensors_is_never_exporte
     adapted = Adapted(tmp_path, HOW["lora"])
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         (adapted.files.root / name).unlink()
-    (adapted.files.root / "base_config.json").rename(adapted.files.config)
+    (adapted.files.root / "base_config.json").rename(adapted.files.model_files.config)
     with pytest.raises(ReadbackFailed, match="from_pretrained") as refused:
         adapted.exported()
     assert refused.value.exit_code == 1

@@ -117,7 +117,7 @@ def gpt2(tmp_path):
 
 
 def test_safetensors_reads_what_the_run_wrote(plain):
-    read = safetensors.torch.load_file(plain.files.model)
+    read = safetensors.torch.load_file(plain.files.model_files.weights)
     trained = plain.model.state_dict()
     assert trained.keys() - read.keys() == {"second.weight"}
     assert all(torch.equal(read[name], trained[name]) for name in read)
@@ -137,7 +137,7 @@ def test_the_groups_of_the_optimizer_are_written_as_they_are_at_the_end(tmp_path
         return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
 
     finished = Finished(tmp_path, Lesson(Plain, optimizer=two_groups, scheduler=decaying, steps=4))
-    written = json.loads(finished.files.optimizer_groups.read_bytes())
+    written = json.loads(finished.files.model_files.optimizer_groups.read_bytes())
     assert written["optimizer"] == "AdamW"
     assert [group["lr"] for group in written["groups"]] == [0.05 / 4, 0.02 / 4]
     assert written["groups"][0]["params"] == ["first.weight"]
@@ -233,7 +233,7 @@ def test_only_floating_point_values_are_converted(plain):
 
 
 def test_the_configuration_names_the_class_and_the_type_of_the_weights(gpt2):
-    config = json.loads(gpt2.files.config.read_text())
+    config = json.loads(gpt2.files.model_files.config.read_text())
     assert config["architectures"] == ["GPT2LMHeadModel"]
     assert config["dtype"] == "float32"
 
@@ -270,7 +270,7 @@ def a_wrapper(inner):
 def test_hf_is_refused_for_a_module_around_a_model_of_transformers(tmp_path):
     pytest.importorskip("transformers")
     finished = Finished(tmp_path, language_lesson(lambda: a_wrapper(tiny_gpt2())))
-    assert not finished.files.config.exists(), "from_pretrained would load random weights"
+    assert not finished.files.model_files.config.exists(), "from_pretrained would load random weights"
     with pytest.raises(BadInput, match=r"no config\.json") as refused:
         finished.exported("hf")
     assert "run.prepare" in refused.value.do
@@ -407,8 +407,8 @@ def test_an_export_never_overwrites(gpt2, kind):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_failed_export_leaves_nothing(gpt2, kind):
-    with gpt2.files.model.open("r+b") as file:
-        file.truncate(gpt2.files.model.stat().st_size // 2)
+    with gpt2.files.model_files.weights.open("r+b") as file:
+        file.truncate(gpt2.files.model_files.weights.stat().st_size // 2)
     with pytest.raises(BadInput, match="cannot be read"):
         gpt2.exported(kind)
     assert not gpt2.out.exists()

@@ -5,6 +5,40 @@ from pathlib import Path
 import msgspec
 
 
+class FinishedModelFiles(msgspec.Struct, frozen=True):
+    """The files of a finished model, in the run directory ``root`` or in a directory of an export."""
+
+    root: Path
+
+    @property
+    def weights(self) -> Path:
+        """The trained weights if they fit one file; otherwise `weight_index` names their shards."""
+        return self.root / "model.safetensors"
+
+    @property
+    def weight_index(self) -> Path:
+        return self.root / "model.safetensors.index.json"
+
+    @property
+    def optimizer(self) -> Path:
+        """The optimizer's state, with ``--save-optimizer``."""
+        return self.root / "optimizer.safetensors"
+
+    @property
+    def optimizer_groups(self) -> Path:
+        """The optimizer's class, and the hyperparameters of its groups at the end."""
+        return self.root / "optimizer.json"
+
+    @property
+    def config(self) -> Path:
+        """The description from which ``from_pretrained`` builds a model of ``transformers``."""
+        return self.root / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.root / "environment.json"
+
+
 class RunDir(msgspec.Struct, frozen=True):
     """Where each file of a run lies.
 
@@ -32,9 +66,9 @@ class RunDir(msgspec.Struct, frozen=True):
         return self.root / "events.jsonl"
 
     @property
-    def model(self) -> Path:
-        """The trained weights when they fit one file; otherwise `model_index` names their shards."""
-        return self.root / "model.safetensors"
+    def model_files(self) -> FinishedModelFiles:
+        """The files of the finished model."""
+        return FinishedModelFiles(self.root)
 
     @property
     def checkpoints(self) -> Path:
@@ -45,29 +79,6 @@ class RunDir(msgspec.Struct, frozen=True):
     def artifacts(self) -> Path:
         """Files that the script has written through ``run.artifact``, in a folder for each step."""
         return self.root / "artifacts"
-
-    @property
-    def model_index(self) -> Path:
-        return self.root / "model.safetensors.index.json"
-
-    @property
-    def optimizer(self) -> Path:
-        """The optimizer's state, with ``--save-optimizer``."""
-        return self.root / "optimizer.safetensors"
-
-    @property
-    def optimizer_groups(self) -> Path:
-        """The optimizer's class, and the hyperparameters of its groups at the end."""
-        return self.root / "optimizer.json"
-
-    @property
-    def config(self) -> Path:
-        """Of a model of ``transformers``: what its ``from_pretrained`` builds it from."""
-        return self.root / "config.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.root / "environment.json"
 
     @property
     def metrics(self) -> Path:

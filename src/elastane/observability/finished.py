@@ -34,25 +34,25 @@ def read_finished(run_dir: RunDir) -> FinishedModel | None:
     marker = finished_model(run_dir)
     if marker is None:
         return None
-    shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_index else ()
+    shards = run_dir.root.glob("model-*.safetensors") if marker == run_dir.model_files.weight_index else ()
     adapter = run_dir.root / "adapter_config.json"
     others = (
-        run_dir.optimizer,
-        run_dir.config,
+        run_dir.model_files.optimizer,
+        run_dir.model_files.config,
         run_dir.root / "generation_config.json",
         adapter,
         run_dir.root / "adapter_model.safetensors",
-        run_dir.optimizer_groups,
-        run_dir.environment,
+        run_dir.model_files.optimizer_groups,
+        run_dir.model_files.environment,
     )
     files = [marker, *sorted(shards), *(path for path in others if path.is_file())]
-    config = decoded(run_dir.config, Config)
+    config = decoded(run_dir.model_files.config, Config)
     return FinishedModel(
         files=tuple((path.name, path.stat().st_size) for path in files),
         architecture=config.architectures[0] if config and config.architectures else None,
         adapter=adapter.is_file(),
-        optimizer=decoded(run_dir.optimizer_groups, OptimizerGroups),
-        environment=decoded(run_dir.environment, TrainingEnvironment),
+        optimizer=decoded(run_dir.model_files.optimizer_groups, OptimizerGroups),
+        environment=decoded(run_dir.model_files.environment, TrainingEnvironment),
     )
 
 

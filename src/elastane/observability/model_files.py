@@ -60,8 +60,8 @@ def check_model(run: Recorded) -> ModelFiles:
             if name not in event.files
         ),
     ]
-    if run.record.spec.save_optimizer and run.run_dir.optimizer.name not in event.files:
-        text = f"--save-optimizer was given, but the run recorded no {run.run_dir.optimizer.name}"
+    if run.record.spec.save_optimizer and run.run_dir.model_files.optimizer.name not in event.files:
+        text = f"--save-optimizer was given, but the run recorded no {run.run_dir.model_files.optimizer.name}"
         problems.append(Problem("model", text))
     intact = sum(found.get(name) == written for name, written in event.files.items())
     return ModelFiles(intact, tuple(problems))
@@ -82,7 +82,9 @@ def unrecorded(run: Recorded, event: EventLine, model: Path | None) -> ModelFile
         except BadInput as error:
             problems.append(Problem("model", str(error)))
     elif event.kind == "run.finished" and event.who in COORDINATORS:
-        problems.append(Problem("model", f"the run finished, but {run.run_dir.model.name} is missing"))
+        problems.append(
+            Problem("model", f"the run finished, but {run.run_dir.model_files.weights.name} is missing")
+        )
     return ModelFiles(problems=tuple(problems), remarks=(NOT_CHECKED + why,))
 
 
@@ -118,7 +120,15 @@ def is_plain(name: str) -> bool:
 def weights_in(run_dir: RunDir) -> list[str]:
     """Return the names of the files that readers would take for the model or its optimizer, if there."""
     shards = sorted(path.name for path in run_dir.root.glob("model-*.safetensors"))
-    others = (path.name for path in (run_dir.model, run_dir.model_index, run_dir.optimizer) if path.exists())
+    others = (
+        path.name
+        for path in (
+            run_dir.model_files.weights,
+            run_dir.model_files.weight_index,
+            run_dir.model_files.optimizer,
+        )
+        if path.exists()
+    )
     return [*others, *shards]
 
 

@@ -122,7 +122,10 @@ class ModelTensors:
 
 def finished_model(run_dir: RunDir) -> Path | None:
     """The file that marks a finished model as whole: its weights, or the index of their shards."""
-    return next((path for path in (run_dir.model, run_dir.model_index) if path.is_file()), None)
+    return next(
+        (path for path in (run_dir.model_files.weights, run_dir.model_files.weight_index) if path.is_file()),
+        None,
+    )
 
 
 def compare_tensors(first: AnyTensors, second: AnyTensors) -> tuple[TensorDifference, ...]:

@@ -88,13 +88,13 @@ def _text_in(path: Path) -> bytes:
 
 
 def _optimizer_of(files: RunDir) -> OptimizerState:
-    if not files.optimizer.is_file():
+    if not files.model_files.optimizer.is_file():
         raise BadInput(
             f"{files.root} holds no optimizer.safetensors",
             means="the run was not asked to keep the optimizer's state after its end",
             do="take it from a checkpoint (elastane checkpoint export), or train with --save-optimizer",
         )
-    stored = StoredTensors([files.optimizer])
+    stored = StoredTensors([files.model_files.optimizer])
     return decode_optimizer_state(stored, stored.metadata)
 
 

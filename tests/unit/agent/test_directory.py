@@ -31,9 +31,9 @@ def remove(directory: Path) -> None:
 
 
 def test_a_directory_in_use_is_as_it_was(run_dir, guard):
-    run_dir.model.write_bytes(b"weights")
+    run_dir.model_files.weights.write_bytes(b"weights")
     run_dir.ledger.write_bytes(b"{}\n")
-    run_dir.model.unlink()
+    run_dir.model_files.weights.unlink()
     assert guard.check() is None
 
 

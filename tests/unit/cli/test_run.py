@@ -61,7 +61,7 @@ class PretendAgent:
             await self.called.wait()
             assert self.calls == ["stop", "kill"][: count + 1]
         if self.over.code == 0:
-            self.run_dir.model.write_bytes(b"")
+            self.run_dir.model_files.weights.write_bytes(b"")
         return self.over
 
 

@@ -115,7 +115,7 @@ def test_a_run_without_checksums_is_told_apart_from_one_that_is_proved(elastane,
     assert "this run was written before checksums of them were recorded" in result.stdout
     assert "proved from the ledger: " in result.stdout
     raw = b"weights"
-    run_dir.model.write_bytes(raw)
+    run_dir.model_files.weights.write_bytes(raw)
     files = {"model.safetensors": {"bytes": len(raw), "checksum": xxhash.xxh3_128_hexdigest(raw)}}
     event = {"time": 105.0, "kind": "run.finished", "step": 4, "files": files}
     run_dir.events.write_text(run_dir.events.read_text() + json.dumps(event) + "\n")
@@ -123,7 +123,7 @@ def test_a_run_without_checksums_is_told_apart_from_one_that_is_proved(elastane,
     assert result.exit_code == 0
     assert "1 file of the finished model as the run wrote them" in result.stdout
     assert "proved: nothing is missing" in result.stdout
-    run_dir.model.write_bytes(b"weighty")
+    run_dir.model_files.weights.write_bytes(b"weighty")
     result = elastane("verify", "done")
     assert result.exit_code == 1
     assert "model: model.safetensors is not what the run wrote" in result.stdout

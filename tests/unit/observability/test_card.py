@@ -170,7 +170,7 @@ def test_metrics_and_card_lie_in_the_run_directory(make_run):
     run = make_run(events=EVENTS)
     write_conclusion(run)
     assert not run.run_dir.card.exists()
-    run.run_dir.model.write_bytes(bytes(1400))
+    run.run_dir.model_files.weights.write_bytes(bytes(1400))
     write_conclusion(run)
     assert run.run_dir.card.read_text() == CARD
     read = msgspec.json.decode(run.run_dir.metrics.read_bytes(), type=Metrics)
@@ -188,7 +188,7 @@ def test_metrics_and_card_lie_in_the_run_directory(make_run):
 
 def test_the_environment_is_told_when_it_is_known(make_run):
     run = make_run()
-    run.run_dir.model.write_bytes(b"")
+    run.run_dir.model_files.weights.write_bytes(b"")
     environment = TrainingEnvironment(
         platform="Linux 6.1 x86_64",
         libc="",
@@ -201,6 +201,6 @@ def test_the_environment_is_told_when_it_is_known(make_run):
         variables={},
         packages={},
     )
-    run.run_dir.environment.write_bytes(msgspec.json.encode(environment))
+    run.run_dir.model_files.environment.write_bytes(msgspec.json.encode(environment))
     write_conclusion(run)
     assert "| processor | Some CPU |" in run.run_dir.card.read_text()

@@ -32,7 +32,7 @@ def pair(make_run):
     def build(**changes) -> Comparison:
         first, second = make_run(name="a"), make_run(name="b", **changes)
         for run in (first, second):
-            safetensors(run.run_dir.model, {"w": ("F32", [2], floats(1.0, 2.0))})
+            safetensors(run.run_dir.model_files.weights, {"w": ("F32", [2], floats(1.0, 2.0))})
         return compare(first, second)
 
     return build
@@ -94,7 +94,7 @@ def test_the_last_digest_of_a_run_that_its_script_has_ended_is_compared(make_run
     first = make_run(name="a", change=at(6, digest=None), events=(told, ended))
     second = make_run(name="b")
     for run in (first, second):
-        safetensors(run.run_dir.model, {"w": ("F32", [1], floats(1.0))})
+        safetensors(run.run_dir.model_files.weights, {"w": ("F32", [1], floats(1.0))})
     found = compare(first, second)
     assert (found.equal, found.digests) == (equal, 3)
     assert [(d.what, d.step) for d in found.ledger] == ([] if equal else [("parameters", 6)])
@@ -194,7 +194,7 @@ def test_of_runs_that_differ_in_length_it_says_which_ended_first(pair) -> None:
 def test_a_run_without_its_model_is_not_the_same(make_run) -> None:
     first, second = make_run(name="a"), make_run(name="b")
     assert compare(first, second).equal
-    safetensors(first.run_dir.model, {"w": ("F32", [1], floats(1.0))})
+    safetensors(first.run_dir.model_files.weights, {"w": ("F32", [1], floats(1.0))})
     found = compare(first, second)
     assert not found.equal
     assert "holds no finished model" in found.remarks[0]
@@ -204,11 +204,11 @@ def test_shards_are_compared_with_a_whole_model(pair, make_run) -> None:
     assert pair().equal
     cut, whole = make_run(name="cut"), make_run(name="a")
     two = {"v": ("F32", [1], floats(3.0)), "w": ("F32", [2], floats(1.0, 2.0))}
-    safetensors(whole.run_dir.model, two)
+    safetensors(whole.run_dir.model_files.weights, two)
     files = {"w": "model-00001-of-00002.safetensors", "v": "model-00002-of-00002.safetensors"}
     for name, file in files.items():
         safetensors(cut.run_dir.root / file, {name: two[name]})
-    cut.run_dir.model_index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    cut.run_dir.model_files.weight_index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
     found = compare(cut, whole)
     assert (found.equal, found.tensors_compared) == (True, 2)
     safetensors(cut.run_dir.root / files["v"], {"v": ("F32", [1], floats(-3.0))})

@@ -76,8 +76,8 @@ def test_a_file_of_another_set_is_noticed(finished, name) -> None:
 
 def test_the_set_of_another_run_is_noticed(make_run) -> None:
     mine, other = ended(make_run(name="a"), ["model.safetensors"]), make_run(name="b")
-    other.run_dir.model.write_bytes(b"x" * mine.run_dir.model.stat().st_size)
-    other.run_dir.model.replace(mine.run_dir.model)
+    other.run_dir.model_files.weights.write_bytes(b"x" * mine.run_dir.model_files.weights.stat().st_size)
+    other.run_dir.model_files.weights.replace(mine.run_dir.model_files.weights)
     assert "is not what the run wrote" in problems(mine)[0][1]
 
 
@@ -101,12 +101,14 @@ def test_a_record_that_leads_out_of_the_run_is_not_followed(make_run) -> None:
 def test_a_run_from_before_checksums_were_recorded_is_told_apart(make_run) -> None:
     run = ended(make_run(), ["environment.json"], files={})
     assert problems(run) == [("model", "the run finished, but model.safetensors is missing")]
-    write_weights(run.run_dir.model)
+    write_weights(run.run_dir.model_files.weights)
     verdict = verify_run(run)
     assert (verdict.ok, verdict.files) == (True, 0)
     assert "written before checksums of them were recorded" in verdict.remarks[0]
-    run.run_dir.model.rename(run.run_dir.root / SHARDS[0])
-    run.run_dir.model_index.write_text(json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))}))
+    run.run_dir.model_files.weights.rename(run.run_dir.root / SHARDS[0])
+    run.run_dir.model_files.weight_index.write_text(
+        json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))})
+    )
     assert SHARDS[1] in problems(run)[0][1]
 
 
@@ -121,15 +123,15 @@ def test_what_an_earlier_attempt_has_left_is_not_taken_for_the_result(make_run, 
     run = ended(make_run(), ["model.safetensors"], "run.stopped")
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=2.0, kind="run.resumed")))
     run = msgspec.structs.replace(run, events=(*run.events, EventLine(time=3.0, kind=kind)))
-    run.run_dir.model.write_bytes(b"being replaced")
+    run.run_dir.model_files.weights.write_bytes(b"being replaced")
     assert check_model(run).problems == ()
     assert "has not come to its end since they were written" in check_model(run).remarks[0]
 
 
 def test_a_file_that_cannot_be_read_is_bad_input(make_run) -> None:
     run = ended(make_run(), ["model.safetensors"])
-    run.run_dir.model.unlink()
-    run.run_dir.model.mkdir()
+    run.run_dir.model_files.weights.unlink()
+    run.run_dir.model_files.weights.mkdir()
     with pytest.raises(BadInput, match="cannot be read"):
         check_model(run)
 

@@ -45,12 +45,15 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
     model, marker = plan_model_files(weights, spec.max_shard_bytes, metadata)
     writes: dict[str, WriteFile] = dict(model)
     if spec.save_optimizer:
-        writes[files.optimizer.name] = partial(write_optimizer, read_optimizer_state(state))
+        writes[files.model_files.optimizer.name] = partial(write_optimizer, read_optimizer_state(state))
     if adapter is not None and adapter.names:
         saved = RenamedTensors(weights, adapter.names, tied=False)
         writes[ADAPTER_WEIGHTS] = partial(write_model_file, saved, saved.described, metadata={})
-    texts = {**read_model_texts(state.model, adapter), files.environment.name: encode_environment()}
-    texts[files.optimizer_groups.name] = encode_groups(state)
+    texts = {
+        **read_model_texts(state.model, adapter),
+        files.model_files.environment.name: encode_environment(),
+    }
+    texts[files.model_files.optimizer_groups.name] = encode_groups(state)
     writes |= {name: partial(_write_text, text) for name, text in texts.items()}
     return replace_file_set(
         files.root,
@@ -58,7 +61,7 @@ def write_finished(state: TrainingState, files: RunDir, spec: RunSpec) -> dict[s
         marker=marker,
         replaced=[
             *list_outdated(path.name for path in files.root.iterdir()),
-            files.optimizer.name,
+            files.model_files.optimizer.name,
             *TEXTS,
             ADAPTER_WEIGHTS,
         ],
