@@ -22,7 +22,7 @@ from elastane.controller.rest.context import Controller
 from elastane.controller.serving import configured
 from elastane.controller.store import tokens
 from elastane.controller.store.database import Store
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .postgres import NotInstalled, postgres_server
@@ -161,7 +161,7 @@ def api(sqlite_store):
 @pytest.fixture
 def cluster_over(tmp_path):
     """A controller with the real scheduler and loop over a store, in a world that only its clock moves."""
-    return lambda store: Cluster(Api(store, plan=plan, words=explain), World(tmp_path / "runs"))
+    return lambda store: Cluster(Api(store, plan=plan, words=explain_decision), World(tmp_path / "runs"))
 
 
 @pytest.fixture

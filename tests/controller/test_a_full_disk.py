@@ -11,7 +11,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
 from elastane.controller.store.database import Store
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -46,7 +46,7 @@ def running(store, monkeypatch):
     for name in ("LOOK_S", "AFTER_FAILURE_S", "GATHER_S", "REPLAN_S"):
         monkeypatch.setattr(loops, name, 0.02)
     machine = Machine(DEVICES, steps=10**9)
-    loop = Loop(store, MachineEngine(machine, machine.pass_time), Scheduler(plan, explain))
+    loop = Loop(store, MachineEngine(machine, machine.pass_time), Scheduler(plan, explain_decision))
     thread = threading.Thread(target=asyncio.run, args=(loop.run(),))
     thread.start()
     yield loop, machine

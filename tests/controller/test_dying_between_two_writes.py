@@ -15,7 +15,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import events, jobs, tables
 from elastane.controller.store.database import Store
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -127,7 +127,7 @@ class Story:
 
     def begun(self) -> Loop:
         engine = MachineEngine(self.machine, self.moments.one)
-        return Loop(self.api.store, engine, Scheduler(plan, explain), self.api.clock)
+        return Loop(self.api.store, engine, Scheduler(plan, explain_decision), self.api.clock)
 
     def ask(self, ada, wish: Wish, key: str) -> None:
         """Again, until there is an answer, with the same key."""
@@ -177,7 +177,7 @@ def verb(wish: Wish) -> str:
 @pytest.fixture
 def told(api_over) -> Callable[..., Story]:
     def tell(store, die_at: int, *, again: bool = False) -> Story:
-        story = Story(api_over(store, plan=plan, words=explain), Moments(die_at, again))
+        story = Story(api_over(store, plan=plan, words=explain_decision), Moments(die_at, again))
         try:
             story.tell()
             look(story)

@@ -8,7 +8,7 @@ from elastane.api.jobs import ElasticPolicy
 from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
@@ -26,11 +26,11 @@ def machine():
 @pytest.fixture
 def turns(sqlite_store, api_over, make_spec, machine):
     """Job ``a`` has all devices and gives none back; ``b`` comes and needs two of them."""
-    api = api_over(sqlite_store, plan=plan, words=explain)
+    api = api_over(sqlite_store, plan=plan, words=explain_decision)
     operator, ada = api.user("operator"), api.user()
     assert operator.put("/pools/local", POOL).is_success
     assert operator.put("/rules", RULES).is_success
-    loop = Loop(sqlite_store, MachineEngine(machine), Scheduler(plan, explain), api.clock)
+    loop = Loop(sqlite_store, MachineEngine(machine), Scheduler(plan, explain_decision), api.clock)
 
     def submit(name, least, most):
         policy = ElasticPolicy(

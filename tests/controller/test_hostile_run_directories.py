@@ -18,7 +18,7 @@ from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 from tests.hostile import DEEP
 
@@ -62,7 +62,7 @@ def engine(tmp_path, monkeypatch):
 def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path, caplog):
     script = tmp_path / "train.py"
     script.touch()
-    api = Api(store, plan=plan, words=explain)
+    api = Api(store, plan=plan, words=explain_decision)
     operator, everybody = api.user("operator"), api.user(team="*")
     operator.put("/pools/local", {"name": "local", "device": "cpu", "devices": 8})
 
@@ -84,7 +84,7 @@ def test_a_job_cannot_stop_the_cluster_by_what_it_writes(engine, store, tmp_path
             return jobs.find(tx, name)
 
     async def story():
-        loop = Loop(store, engine, Scheduler(plan=plan, words=explain), api.clock)
+        loop = Loop(store, engine, Scheduler(plan=plan, words=explain_decision), api.clock)
         await until(
             loop, lambda: job("good").observed.step == 1 and bad.attempt.exists() and bad.events.exists()
         )

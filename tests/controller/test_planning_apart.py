@@ -13,18 +13,18 @@ from elastane.controller.loop import Loop
 from elastane.controller.planner import Planner, PlannerGone
 from elastane.controller.planning import Scheduler, planned
 from elastane.controller.store import jobs
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .machine import Machine, MachineEngine
 
-SCHEDULER = Scheduler(plan, explain)
+SCHEDULER = Scheduler(plan, explain_decision)
 POOL = {"name": "local", "device": "cpu", "devices": 4}
 
 
 @pytest.fixture
 def cluster(store, api_over, make_spec):
-    api = api_over(store, plan=plan, words=explain)
+    api = api_over(store, plan=plan, words=explain_decision)
     assert api.user("operator").put("/pools/local", POOL).is_success
     for name in ("a", "b", "c"):
         assert api.user().post("/jobs", make_spec(name)).is_success

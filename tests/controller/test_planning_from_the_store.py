@@ -8,7 +8,7 @@ from elastane.api.rest import Forecast, Job
 from elastane.controller.store import snapshots
 from elastane.controller.store.database import change
 from elastane.controller.store.deciding import Worded, decide
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 POOL = {"name": "h100", "device": "h100", "devices": 4}
@@ -17,7 +17,7 @@ POOL = {"name": "h100", "device": "h100", "devices": 4}
 @pytest.fixture
 def planned(store, api_over):
     """A cluster on each database that plans with the real scheduler."""
-    return api_over(store, plan=plan, words=explain)
+    return api_over(store, plan=plan, words=explain_decision)
 
 
 def turn(api):
@@ -26,7 +26,7 @@ def turn(api):
         taken = snapshots.snapshot(tx, api.clock())
     teams = {job.name: job.spec.team for job in taken.snapshot.jobs}
     made = plan(taken.snapshot)
-    worded = [Worded(decision=one, sentences=explain(one, teams)) for one in made.decisions]
+    worded = [Worded(decision=one, sentences=explain_decision(one, teams)) for one in made.decisions]
     with api.store.writing() as tx:
         decide(tx, worded, at=taken.change, now_s=api.clock())
 

@@ -60,7 +60,7 @@ def test_workers_that_were_granted_and_never_join_are_given_back(cluster, ada, r
     cluster.until(lambda: running.target == 8)
     cluster.pass_time(TIMEOUT_S - 5)
     assert granted(cluster) == 8
-    assert "6 workers of it have not arrived yet" in " ".join(cluster.job("train").explained.sentences)
+    assert "6 of its workers have not arrived yet" in " ".join(cluster.job("train").explained.sentences)
     cluster.until(lambda: granted(cluster) == 2, SOON_S)
     action, _, words = decided(ada)[-1]
     assert action == "shrink"
@@ -166,7 +166,7 @@ def test_a_death_while_others_are_waited_for_is_no_reason_to_stop_what_trains(
     assert min(size for _, size, _ in decided(ada)) == 2
     if not successor:
         words = " ".join(cluster.job("train").explained.sentences)
-        assert "1 worker of it failed and did not come back in time." in words
+        assert "1 of its workers failed and did not come back in time." in words
 
 
 def test_a_successor_that_never_joins_does_not_stop_a_job_at_its_minimum(cluster, ada, running) -> None:
@@ -192,13 +192,13 @@ def four(cluster, ada):
 def test_a_worker_that_died_and_does_not_come_back_is_given_up(cluster, ada, four, agent) -> None:
     cluster.pass_time(TIMEOUT_S - 10)
     assert granted(cluster) == 4
-    assert "it waits until" in " ".join(cluster.job("train").explained.sentences)
+    assert "it waits for them until" in " ".join(cluster.job("train").explained.sentences)
     if agent == "has given up":
         four.target = 3
     cluster.until(lambda: granted(cluster) == 3, SOON_S)
     action, _, words = decided(ada)[-1]
     assert action == "shrink"
-    assert "1 worker of it failed and did not come back in time." in words
+    assert "1 of its workers failed and did not come back in time." in words
     cluster.pass_time(2)
     cluster.world.orders.clear()
     cluster.pass_time(2)
@@ -229,7 +229,9 @@ def test_a_job_never_shrinks_below_its_minimum_for_a_fault(cluster, ada, running
     running.workers, running.most = 1, 1
     cluster.pass_time(5 * TIMEOUT_S)
     assert (granted(cluster), running.target, running.begun) == (2, 2, [1])
-    assert "1 worker of it failed and did not come back in time." in cluster.job("train").explained.sentences
+    assert (
+        "1 of its workers failed and did not come back in time." in cluster.job("train").explained.sentences
+    )
     running.most = 2
     cluster.until(lambda: cluster.workers("train") == 2)
     cluster.pass_time(15)

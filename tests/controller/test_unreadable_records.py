@@ -296,12 +296,12 @@ def test_events_and_decisions_that_cannot_be_read_hide_no_others(running):
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One cluster for all examples: each puts back what it has damaged."""
-    from elastane.scheduler.explain import explain  # noqa: PLC0415
+    from elastane.scheduler.explain import explain_decision  # noqa: PLC0415
     from elastane.scheduler.plan import plan  # noqa: PLC0415
 
     folder = tmp_path_factory.mktemp("shared")
     store = Store(f"sqlite:///{folder}/store.db")
-    yield begun(Cluster(Api(store, plan=plan, words=explain), World(folder / "runs")))
+    yield begun(Cluster(Api(store, plan=plan, words=explain_decision), World(folder / "runs")))
     store.close()
 
 

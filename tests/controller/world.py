@@ -29,7 +29,7 @@ from elastane.controller.loop import Loop
 from elastane.controller.planning import Scheduler
 from elastane.controller.store import jobs, snapshots
 from elastane.observability.pace import Speed
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 BATCH = 64
@@ -236,7 +236,7 @@ class Cluster:
 
     def __init__(self, api, world: World) -> None:
         self.api, self.world, self.clock = api, world, api.clock
-        self.loop = Loop(api.store, world, Scheduler(plan=plan, words=explain), api.clock)
+        self.loop = Loop(api.store, world, Scheduler(plan=plan, words=explain_decision), api.clock)
         self.held: dict[tuple[str, str], float] = {}
         """Device-seconds by job and pool, added up beside the accounts."""
 

@@ -30,7 +30,7 @@ from elastane.controller.store.database import Store
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
 from elastane.observability.run_files import read_run
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .stage import SCRIPTS, eventually
@@ -54,9 +54,9 @@ def typed(stage, tmp_path, monkeypatch) -> Iterator[Callable]:
     loop = Loop(
         store,
         LocalEngine(home, agent=stage.program("elastane.attempts.__main__")),
-        Scheduler(plan=plan, words=explain),
+        Scheduler(plan=plan, words=explain_decision),
     )
-    api = application(Controller(store, wake=loop.wake, plan=plan, words=explain))
+    api = application(Controller(store, wake=loop.wake, plan=plan, words=explain_decision))
     server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="warning"))
     threads = [threading.Thread(target=asyncio.run, args=(loop.run(),)), threading.Thread(target=server.run)]
     for thread in threads:

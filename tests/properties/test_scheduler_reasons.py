@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from elastane.api import plans
 from elastane.api.reservations import Once, Reservation
 from elastane.scheduler.calendar import list_reservation_times
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 from .scheduler_model import Cluster, Nodes, by_job, capacity, dice, legal, on_pool, replace
@@ -288,7 +288,7 @@ def checked(before, made):
     for decision in made.decisions:
         for why in (*decision.why, *([] if decision.ceiling is None else [decision.ceiling])):
             truth.check(decision, why)
-        sentences = explain(decision, truth.teams)
+        sentences = explain_decision(decision, truth.teams)
         assert all(sentence.endswith(".") for sentence in sentences)
         for name in re.findall(r"\bjob-\d+\b", " ".join(sentences)):
             assert truth.teams[name] == truth.teams[decision.job], "their team cannot see that job"

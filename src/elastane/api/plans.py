@@ -293,11 +293,12 @@ class BudgetAllows(Reason, frozen=True, kw_only=True, gc=False):
     left: float
 
 
-Why: TypeAlias = (
-    MinimumFits
-    | WorthMore
+GainReason: TypeAlias = MinimumFits | WorthMore
+"""Why a job gets more."""
+
+LossReason: TypeAlias = (
+    GivesWay
     | NodesLeave
-    | GivesWay
     | PoolChanged
     | CapacityGone
     | Reserved
@@ -305,28 +306,23 @@ Why: TypeAlias = (
     | DidNotArrive
     | DidNotReturn
     | SizeNotLegal
-    | Suspended
-    | Ends
-    | RetryLater
-    | BudgetSpent
-    | NoSuchPool
-    | NeverFits
-    | NoRoom
-    | Restricted
-    | Protected
-    | OwnedByOthers
-    | Drains
-    | OwnDrain
-    | AwaitsRepair
-    | AwaitsArrival
-    | AtMaximum
-    | NotWorth
-    | ResizeTooDear
-    | CoolingDown
-    | StoppedOften
-    | TargetMet
-    | BudgetAllows
 )
+"""Why a job gives something back."""
+
+StandstillReason: TypeAlias = (
+    Suspended | Ends | RetryLater | BudgetSpent | NoSuchPool | NeverFits | StoppedOften
+)
+"""Why a job gets nothing at all."""
+
+WaitReason: TypeAlias = (
+    NoRoom | Restricted | Protected | OwnedByOthers | Drains | OwnDrain | AwaitsRepair | AwaitsArrival
+)
+"""What a job waits for."""
+
+CeilingReason: TypeAlias = AtMaximum | NotWorth | ResizeTooDear | CoolingDown | TargetMet | BudgetAllows
+"""Why a job is not larger."""
+
+Why: TypeAlias = GainReason | LossReason | StandstillReason | WaitReason | CeilingReason
 
 Action: TypeAlias = Literal["start", "grow", "shrink", "move", "preempt", "keep", "wait"]
 

@@ -92,7 +92,7 @@ class Embedded:
         from elastane.controller.planning import Scheduler  # noqa: PLC0415
         from elastane.controller.store.database import Store  # noqa: PLC0415
         from elastane.engines.foreground import ForegroundEngine  # noqa: PLC0415
-        from elastane.scheduler.explain_run import explain_run  # noqa: PLC0415
+        from elastane.scheduler.explain_run import explain_run_decision  # noqa: PLC0415
         from elastane.scheduler.plan import plan  # noqa: PLC0415
 
         if not self._run_dir.controller.exists():
@@ -104,7 +104,7 @@ class Embedded:
         try:
             self._submit(store)
             engine = ForegroundEngine(self._job.name, self._run_dir)
-            self._loop = Loop(store, engine, Scheduler(plan=plan, words=explain_run))
+            self._loop = Loop(store, engine, Scheduler(plan=plan, words=explain_run_decision))
             if not self._over.is_set():
                 asyncio.run(self._loop.run())
         finally:

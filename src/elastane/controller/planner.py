@@ -18,7 +18,7 @@ from elastane.api.errors import ElastaneError
 from elastane.controller.planning import Planned, Scheduler, planned
 from elastane.controller.store.database import Store
 from elastane.controller.store.failures import UnreadableRecord
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 LENGTH_BYTES = 8
@@ -127,7 +127,7 @@ def main() -> None:
     # Planning is nobody's hurry: whoever asks the controller goes first.
     os.nice(5)
     store = Store(requests.readline().decode().strip(), prepared=True)
-    scheduler = Scheduler(plan=plan, words=explain)
+    scheduler = Scheduler(plan=plan, words=explain_decision)
     # A plan leaves no cycles to speak of, and looking for them in all of its jobs takes a fifth of its time.
     gc.disable()
     for line in requests:

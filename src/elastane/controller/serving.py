@@ -44,7 +44,7 @@ from elastane.controller.store.monitor import Monitor
 from elastane.engines.local.accounts import find_team_account
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.isolation import PRIVATE_UMASK, open_home
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 IDLE_S = 75
@@ -113,13 +113,13 @@ def _serve(  # noqa: PLR0917 - the parts of a process
     node = ObservedNode(name=socket.gethostname(), pool="local", devices=wish.devices)
     _declare_this_machine(store, wish, clock())
     engine = LocalEngine(Path(wish.home), node=node, run_as=wish.run_as)
-    scheduler = Scheduler(plan=plan, words=explain)
+    scheduler = Scheduler(plan=plan, words=explain_decision)
     loop = Loop(store, engine, scheduler, clock, planner=Planner(wish.store))
     controller = Controller(
         store,
         wake=loop.wake,
         plan=plan,
-        words=explain,
+        words=explain_decision,
         check_team=partial(find_team_account, wish.run_as),
         clock=clock,
     )

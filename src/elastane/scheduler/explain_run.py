@@ -1,7 +1,6 @@
-"""Reasons as sentences for a run that nobody submitted to a cluster.
+"""Sentences about the decisions of `elastane run`, whose own controller has one job and one pool.
 
-Its own controller has one pool, this machine, and no teams, quotas or other jobs. The words are those of
-`elastane run`.
+The pool is this machine; there are no teams, quotas or other jobs. The words are those of `elastane run`.
 """
 
 from collections.abc import Mapping
@@ -19,68 +18,72 @@ from elastane.api.plans import (
     Why,
     WorthMore,
 )
-from elastane.scheduler.explain import HEADS, are, count, lowered, remedy, sentence
+from elastane.scheduler.explain import ACTIONS
+from elastane.scheduler.reason_texts import describe_reason
+from elastane.scheduler.remedies import suggest_remedy
+from elastane.scheduler.wording import choose_is_or_are, format_count, make_sentence
 
 HERE = "this machine"
 
 
-def explain_run(decision: Decision, teams: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG001 - there is one
-    """Sentences about one decision, as `elastane.scheduler.explain.explain` makes them of a cluster's job.
+def explain_run_decision(
+    decision: Decision,
+    teams: Mapping[str, str],  # noqa: ARG001 - there is one
+) -> tuple[str, ...]:
+    """Return sentences about a decision, as `elastane.scheduler.explain.explain_decision` does for a cluster.
 
     Args:
-        decision: of a plan.
-        teams: of each job that was planned; there is one team.
+        decision: a decision of a plan.
+        teams: the team of each job that was planned; there is one team.
     """
     ceiling = decision.ceiling
-    found = [_headline(decision), *(_sentence(why) for why in decision.why)]
+    found = [_write_run_headline(decision), *(make_sentence(_describe_here(why)) for why in decision.why)]
     if ceiling is not None and ceiling not in decision.why:
-        found.append("It is not larger: " + lowered(_sentence(ceiling)))
-    changes = (_remedy(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
-    return (*found, *dict.fromkeys(change for change in changes if change))
+        found.append(f"It is not larger: {_describe_here(ceiling)}.")
+    remedies = (_suggest_here(why) for why in (*decision.why, *(() if ceiling is None else (ceiling,))))
+    return (*found, *dict.fromkeys(remedy for remedy in remedies if remedy))
 
 
-def _headline(decision: Decision) -> str:
+def _write_run_headline(decision: Decision) -> str:
     size = sum(decision.workers.values())
     heading = f", on its way to {decision.entitled}" if decision.entitled > size else ""
     match decision.action:
         case "wait":
             return f"{decision.job} waits."
         case "preempt":
-            return f"{decision.job} gives back its {count(sum(decision.drain.values()), 'worker')}."
+            return f"{decision.job} gives back its {format_count(sum(decision.drain.values()), 'worker')}."
         case action:
-            return f"{decision.job} {HEADS[action]} {count(size, 'worker')} on {HERE}{heading}."
+            return f"{decision.job} {ACTIONS[action]} {format_count(size, 'worker')} on {HERE}{heading}."
 
 
-def _sentence(why: Why) -> str:
+def _describe_here(why: Why) -> str:
     match why:
         case MinimumFits():
-            return f"Its smallest size fits on {HERE}."
+            return f"its smallest size fits on {HERE}"
         case WorthMore(speedup=speedup):
-            return f"Devices of {HERE} are idle and make it {speedup:.2f} times as fast."
+            return f"devices of {HERE} are idle and make it {speedup:.2f} times as fast"
         case NoRoom(need=need, room=room):
-            left = f"{room} {are(room)}" if room else "none is"
-            return f"It needs {count(need, 'device')} more, and {left} left on {HERE}."
+            left = f"{room} {choose_is_or_are(room)}" if room else "none is"
+            return f"it needs {format_count(need, 'device')} more, and {left} left on {HERE}"
         case NeverFits(need=need, most=most):
-            return f"Its smallest size needs {count(need, 'device')}; {HERE} has {most}."
+            return f"its smallest size needs {format_count(need, 'device')}; {HERE} has {most}"
         case NoSuchPool() | PoolChanged():
-            return f"{HERE.capitalize()} no longer has what one of its workers needs."
+            return f"{HERE} no longer has what one of its workers needs"
         case CapacityGone(devices=devices):
-            return f"{HERE.capitalize()} has {count(devices, 'device')} fewer than it was given."
+            return f"{HERE} has {format_count(devices, 'device')} fewer than it was given"
         case Drains(devices=devices):
-            return (
-                f"{count(devices, 'device')} {are(devices)} its own as soon as the workers there have left."
-            )
+            return f"it gets {format_count(devices, 'device')} as soon as the workers there have left"
         case AtMaximum(workers=workers):
-            return f"It was started with at most {count(workers, 'worker')}."
+            return f"it was started with at most {format_count(workers, 'worker')}"
         case _:
-            return sentence(why, str)
+            return describe_reason(why, str)
 
 
-def _remedy(why: Why) -> str:
+def _suggest_here(why: Why) -> str:
     match why:
         case NoRoom() | NeverFits() | NoSuchPool() | PoolChanged() | CapacityGone():
             return ""
         case AtMaximum():
-            return "It changes with a higher MAX: `elastane run --workers MIN:MAX`."
+            return "This changes with a higher MAX: `elastane run --workers MIN:MAX`."
         case _:
-            return remedy(why)
+            return suggest_remedy(why)

@@ -15,7 +15,7 @@ from elastane.api.pools import Pool
 from elastane.api.quotas import Cohort, Quota, Team
 from elastane.api.reservations import DAYS, Once, Reservation, Weekly
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.scheduler.explain import explain
+from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
 JOB = {"version": 1, "name": "train", "team": "vision", "script": "train.py"}
@@ -312,7 +312,7 @@ def test_with_the_most_extreme_numbers_that_are_taken_a_plan_can_be_made_and_tol
     )
     check_cluster(cluster)
     for decision in plan(cluster).decisions:
-        assert explain(decision, {"train": "vision", "b": "speech"})
+        assert explain_decision(decision, {"train": "vision", "b": "speech"})
 
 
 def test_settings_that_fit_are_taken():

@@ -10,8 +10,8 @@ from elastane.api.pools import Pool, Restriction
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Quota, Team
 from elastane.api.scheduling_rules import SchedulingRules
-from elastane.scheduler.explain import explain
-from elastane.scheduler.explain_run import explain_run
+from elastane.scheduler.explain import explain_decision
+from elastane.scheduler.explain_run import explain_run_decision
 from elastane.scheduler.goodput import select_comparable_speeds
 from elastane.scheduler.plan import plan
 
@@ -51,7 +51,7 @@ def decided(snapshot, name):
 
 def words(snapshot, name):
     teams = {one.name: one.spec.team for one in snapshot.jobs}
-    return explain(decided(snapshot, name), teams)
+    return explain_decision(decided(snapshot, name), teams)
 
 
 def kinds(decision):
@@ -71,8 +71,8 @@ def test_a_job_that_waits_for_a_protected_one_is_told_its_name_and_until_when():
     (why,) = [one for one in decision.why if isinstance(one, Protected)]
     assert (why.job, why.by, why.pool, why.devices, why.until_s) == ("n1", "prod", "local", 2, START_S + 300)
     (sentence,) = [one for one in words(protected(), "prod") if "protected" in one]
-    assert sentence.startswith("n1 ")
-    assert "until 1970-01-01 00:21:40 UTC" in sentence
+    assert "n1 is protected" in sentence
+    assert "Until 1970-01-01 00:21:40 UTC" in sentence
     assert "prod may take 2 devices of local" in sentence
 
 
@@ -87,7 +87,7 @@ def test_what_it_is_told_comes_true_and_not_sooner():
 def test_a_protected_job_of_another_team_is_not_named():
     n1 = job(1, "secret", 2, team="other", priority="low", workers=2, started_s=START_S)
     told = words(cluster(n1, job(2, "prod", 2, priority="high")), "prod")
-    assert any("protected until" in one for one in told)
+    assert any("is protected" in one for one in told)
     assert not any("secret" in one for one in told)
 
 
@@ -195,7 +195,7 @@ FOREIGN = ("local", "quota", "cluster", "team", "pool", "lends", "maxReplicas", 
     ids=["starts", "at its maximum", "grows", "keeps", "shrinks", "never fits"],
 )
 def test_a_runs_own_reasons_speak_of_this_machine_and_of_no_cluster(state):
-    told = " ".join(explain_run(decided(cluster(state), "run"), {"run": "local"}))
+    told = " ".join(explain_run_decision(decided(cluster(state), "run"), {"run": "local"}))
     assert "this machine" in told.lower()
     assert not [word for word in FOREIGN if word in told]
 

@@ -14,7 +14,7 @@ from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.jobs.submission import late
 from elastane.cli.option_values import read_future_time
 from elastane.client.context import connect
-from elastane.scheduler.explain import cost_text
+from elastane.scheduler.wording import format_money
 
 T = TypeVar("T")
 NONE = "none"
@@ -79,7 +79,7 @@ def amend(
 def format_bounds(job: Job, now: datetime) -> str:
     """The bounds that a job has."""
     spec = job.spec
-    target, spent = spec.target, cost_text(job.spent_by(now.timestamp()))
+    target, spent = spec.target, format_money(job.spent_by(now.timestamp()))
     found = [
         f"a budget of {spec.budget:g} ({spent} spent)" if spec.budget is not None else "",
         f"a deadline, {_format_minute(spec.deadline)}" if spec.deadline is not None else "",

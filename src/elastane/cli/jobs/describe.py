@@ -12,7 +12,7 @@ from elastane.api.rest import Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
 from elastane.cli.timestamps import format_timestamp
 from elastane.client.context import connect
-from elastane.scheduler.explain import cost_text
+from elastane.scheduler.wording import format_money
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -155,7 +155,7 @@ def format_cost(job: Job, now_s: float) -> str:
     spent, budget = job.spent_by(now_s), job.spec.budget
     if not spent and budget is None:
         return ""
-    return cost_text(spent) + ("" if budget is None else f" of {cost_text(budget)}")
+    return format_money(spent) + ("" if budget is None else f" of {format_money(budget)}")
 
 
 def format_attempts(job: Job) -> str:
