@@ -17,10 +17,10 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest demo pilot test check format bench chaos survive crash clean
+.PHONY: help setup pins lowest demo pilot test test-fast test-long check format bench chaos survive crash clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 setup: $(STAMP) ## a virtual environment in .venv with everything installed
 
@@ -29,14 +29,14 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "$(PYTHON) is older than 3.11; name a newer one: make setup PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(TORCH)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,examples,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,examples,dev,docs]'
 	@touch $@
 
 pins: ## the newest versions that pyproject.toml admits, into constraints.txt; then run make check test
 	rm -rf build/constraints
 	$(PYTHON) -m venv build/constraints
 	build/constraints/bin/python -m pip install --quiet $(TORCH)
-	build/constraints/bin/python -m pip install --quiet --editable '.[torch,examples,dev]'
+	build/constraints/bin/python -m pip install --quiet --editable '.[torch,examples,dev,docs]'
 	{ sed -n '/^#/p' constraints.txt; \
 	  build/constraints/bin/python -m pip freeze --exclude-editable --exclude torch | sed -E "/^(nvidia|triton|cuda)/d; /==/!d"; \
 	} > build/constraints.txt
@@ -49,7 +49,7 @@ lowest: ## install the oldest versions that pyproject.toml admits in build/lowes
 	build/lowest/bin/python -m pip install --quiet $(TORCH)
 	build/lowest/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
 	  --editable '.[torch,s3,text,streams,client,controller,postgres,examples]' \
-	  hypothesis pytest pytest-timeout pytest-xdist
+	  cryptography hypothesis pytest pytest-timeout pytest-xdist
 	build/lowest/bin/python -m pytest tests/unit tests/house -m "not processes" --numprocesses auto
 
 demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
@@ -58,10 +58,17 @@ demo: setup ## train while workers join, die and leave; the same bytes come out 
 pilot: setup ## a small shared cluster, elastic and of fixed sizes; writes pilot/report.html (six minutes)
 	$(BIN)/python benchmarks/shared_cluster.py $(PILOT)
 
-test: setup ## every test
-	$(BIN)/python -m pytest -m "not processes" --numprocesses auto --dist worksteal
-	$(BIN)/python -m pytest -m processes --ignore tests/idioms
-	$(BIN)/python -m pytest -m processes tests/idioms --numprocesses 2 --dist worksteal
+test: setup ## all tests but the long ones (ten minutes on two cores)
+	$(BIN)/python -m pytest -m "not processes and not long" --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest -m "processes and not long" --numprocesses 2 --dist worksteal
+
+test-fast: setup ## unit tests and the rules of the house, for the inner loop (one minute)
+	$(BIN)/python -m pytest tests/unit tests/house -m "not processes and not long" --ignore tests/unit/cli \
+	  --numprocesses auto --dist worksteal
+
+test-long: setup ## storms, sieges, seeds in bulk, requests by the hundred, the wheel (twenty minutes)
+	$(BIN)/python -m pytest -m "long and not processes" --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest -m "long and processes"
 
 check: setup ## format, lint, types, floors
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """What tests of several floors need."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from elastane.agent.environment import build_worker_environment
 
 from .processes.stage import Stage, eventually
 
+DOOR = Path(__file__)
+ROOM = Path(__file__).parent / "processes" / "conftest.py"
 WARM_PROCESS = Path(__file__).parent / "processes" / "warm_process.py"
 
 
@@ -21,6 +24,22 @@ def pytest_addoption(parser):
         action="store_true",
         help="rewrite the narrations of scenarios, and the page of idioms, as they are now",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Run tests with processes beside each other, and those marked `alone` beside no other of them.
+
+    Each test holds the lock of the room, shared or alone. A test that waits for the whole room holds the
+    door, so that no other test enters before it. Two files that are always there serve as locks.
+    """
+    if item.get_closest_marker("processes") is None:
+        return (yield)
+    with DOOR.open() as door, ROOM.open() as room:
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 # On a machine that is busy with other things, a controller takes its time to start.
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.long, pytest.mark.timeout(900)]
 
 KILLS = 24
 SCRIPT = Path(__file__).with_name("killing.py")

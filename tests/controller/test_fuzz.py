@@ -52,6 +52,7 @@ def cluster(tmp_path_factory, api_over, make_spec, served):
     store.close()
 
 
+@pytest.mark.long
 # A stream of events never ends; tests of its own watch it.
 @schema.exclude(path="/v1/watch").parametrize()
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

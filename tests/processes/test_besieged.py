@@ -12,7 +12,7 @@ from .stage import Running, eventually, member_states, pid_of
 from .strangers import besieged, leave_descriptors
 from .test_security import listening
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.long]
 
 FEW, ENOUGH = 4, 200
 STEP_S = 0.3

@@ -7,7 +7,7 @@ import pytest
 
 from .stage import pid_of
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("moment", ["in-backward", "before-vote"])

@@ -40,6 +40,7 @@ def left_running(tmp_path):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_jobs_stretch_give_way_fail_and_live_on_and_train_the_same_bytes(tmp_path):
     process = pilot(tmp_path)

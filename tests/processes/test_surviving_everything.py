@@ -90,7 +90,7 @@ def test_what_an_attempt_began_with_stays_for_those_that_join_it_later(
 # -- at any moment -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_everything_dies_again_and_again(attempts, assert_as_if_nothing_happened, seed):
     """At instants and with numbers of workers and copies that follow from the seed."""
     dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
@@ -377,6 +377,7 @@ def test_state_of_every_kind_comes_back(attempts, quietly, script, args):
 SURVIVE = Path(__file__).parents[2] / "benchmarks" / "survive.py"
 
 
+@pytest.mark.long
 def test_three_histories_end_with_the_bytes_of_the_quiet_run():
     """What fails here is repeated with ``make survive SEED=1 HISTORIES=3``."""
     command = [sys.executable, str(SURVIVE), "--seed=1", "--histories=3"]

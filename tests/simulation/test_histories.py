@@ -9,8 +9,8 @@ from tests.simulator.__main__ import LAYOUTS, retell
 from tests.simulator.faults import plan, storm, with_checkpoints
 from tests.simulator.history import History, go_on
 
-SEEDS = 150
-STORMS = 30
+SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
+STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
 LAST_LINES = 60
 
 encode_peer = msgspec.msgpack.encode
@@ -32,8 +32,9 @@ def play(some, then, repeat):
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
-def test_every_history_ends_as_the_quiet_run_does(copies):
-    for seed in range(SEEDS):
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_every_history_ends_as_the_quiet_run_does(copies, seeds):
+    for seed in seeds:
         play(
             with_checkpoints(plan(seed, copies)),
             plan(seed + 1, copies),
@@ -42,8 +43,9 @@ def test_every_history_ends_as_the_quiet_run_does(copies):
 
 
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
-def test_so_do_those_without_a_quiet_step(copies):
-    for seed in range(STORMS):
+@pytest.mark.parametrize("seeds", STORMS, ids=str)
+def test_so_do_those_without_a_quiet_step(copies, seeds):
+    for seed in seeds:
         play(
             with_checkpoints(storm(seed, copies)),
             storm(seed + 1, copies),

@@ -120,7 +120,7 @@ def test_the_command_itself_needs_no_extra(without) -> None:
 
 def test_every_extra_of_the_project_is_known_with_all_that_it_brings() -> None:
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
-    assert set(MODULES) == set(extras) - {"dev", "examples"}
+    assert set(MODULES) == set(extras) - {"dev", "docs", "examples"}
     for extra, modules in MODULES.items():
         named = (re.split("[<>=]", one)[0] for one in extras[extra])
         brought = {IMPORTED_AS.get(name, name) for name in named}
