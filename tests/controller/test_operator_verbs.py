@@ -101,7 +101,7 @@ def test_a_team_its_cohort_and_their_quotas(olga):
     assert olga.rows("team", "list") == [["vision", "research", "1", "h100", "4"]]
     assert olga.json("team", "show", "vision")["quotas"][0]["nominalQuota"] == 4
     assert "stands on" in olga.said("team", "remove", "--help")
-    assert "weight: nan is no finite number" in olga.error("team", "set", "vision", "--weight", "nan")
+    assert "weight: nan is not finite" in olga.error("team", "set", "vision", "--weight", "nan")
     olga("cohort", "set", "sub", "--parent", "research")
     refused = olga.error("cohort", "remove", "research")
     assert "cohort research is in use: cohort sub, team vision are in it" in refused
@@ -194,7 +194,7 @@ def test_a_reporters_word_limits_what_jobs_have(olga, terminal, cluster):
     said = meter.said("tell", "price", "h100", "0.75", "--for", "1h")
     assert said == "a device of h100 costs 0.75 an hour for 1h\n"
     assert olga.json("pool", "list")[0]["price"] == 0.75
-    assert "value: nan is no finite number" in meter.error("tell", "metric", "qps", "nan")
+    assert "value: nan is not finite" in meter.error("tell", "metric", "qps", "nan")
     assert "there is no node n9" in meter.error("tell", "notice", "n9", "--in", "2min", code=3)
     assert "all of it must be said" in olga.error("trigger", "set", "other", "--metric", "x")
     assert olga.rows("trigger", "list") == [["busy", "qps", "above", "100", "h100", "2"]]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, cast
 
-from elastane.api.document_parser import check_minimum, make_field_error
 from elastane.api.durations import parse_duration_s
+from elastane.api.field_checks import check_minimum, make_field_error
 from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy
 

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from elastane.api.cluster import Snapshot
-from elastane.api.document_parser import (
+from elastane.api.field_checks import (
     check_bounded_count,
     check_minimum,
     check_name,

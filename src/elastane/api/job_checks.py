@@ -3,14 +3,14 @@
 import msgspec
 
 from elastane.api.checkpoint_policy import parse_checkpoint_policy
-from elastane.api.document_parser import (
+from elastane.api.document_parser import parse_document
+from elastane.api.field_checks import (
     check_bounded_count,
     check_finite,
     check_minimum,
     check_name,
     check_positive,
     make_field_error,
-    parse_document,
 )
 from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 

@@ -22,10 +22,10 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from elastane.api.config import Change, Config, Trigger
-from elastane.api.document_parser import check_name
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.exit_codes import ExitCode
 from elastane.api.extras import needing
+from elastane.api.field_checks import check_name
 from elastane.api.health import Health
 from elastane.api.history import AuditLine, Event
 from elastane.api.job_records import State

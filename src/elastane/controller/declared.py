@@ -8,13 +8,7 @@ import msgspec
 from elastane.api.cluster import Snapshot
 from elastane.api.cluster_checks import check_cluster
 from elastane.api.config import Change, Config, Trigger
-from elastane.api.document_parser import (
-    check_minimum,
-    check_name,
-    check_remark,
-    check_unique,
-    make_field_error,
-)
+from elastane.api.field_checks import check_minimum, check_name, check_remark, check_unique, make_field_error
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from elastane.api.document_parser import make_field_error
+from elastane.api.field_checks import make_field_error
 from elastane.api.jobs import ElasticPolicy
 from elastane.api.rest import ScaleRequest
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from elastane.api.document_parser import MOST_WORKERS, check_name, make_field_error
+from elastane.api.field_checks import MOST_WORKERS, check_name, make_field_error
 from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec
 

@@ -106,11 +106,11 @@ def test_discrete_values_are_limits_by_themselves():
         ({"name": "a/b"}, "name:", "write letters"),
         ({"version": 2}, "version:", "write 1"),
         ({"budget": 0}, "budget:", "write a number above 0"),
-        ({"budget": math.inf}, "budget: inf is no finite number", "leave it out"),
-        ({"target": {"loss": math.nan}}, "target.loss: nan is no finite number", "leave it out"),
+        ({"budget": math.inf}, "budget: inf is not finite", "leave it out"),
+        ({"target": {"loss": math.nan}}, "target.loss: nan is not finite", "leave it out"),
         (
             {"runPolicy": {"ttlSecondsAfterFinished": math.inf}},
-            "runPolicy.ttlSecondsAfterFinished: inf is no finite number",
+            "runPolicy.ttlSecondsAfterFinished: inf is not finite",
             "leave it out",
         ),
         ({"deadline": "2026-12-01T00:00:00"}, "deadline:", "write 2026-12-01T00:00:00Z"),
@@ -172,7 +172,7 @@ HOURS = Weekly(start=time(9), end=time(18))
 @pytest.mark.parametrize(
     ("cluster", "said"),
     [
-        (Snapshot(now_s=0, pools=(POOL, POOL)), "pools: 'a' is there twice"),
+        (Snapshot(now_s=0, pools=(POOL, POOL)), "pools: 'a' occurs twice"),
         (
             Snapshot(now_s=0, pools=(POOL,), teams=(Team(name="t", quotas=(Quota(pool="b"),)),)),
             "teams.t.quotas.b.pool: there is no pool 'b'",
@@ -191,7 +191,7 @@ HOURS = Weekly(start=time(9), end=time(18))
         ),
         (
             Snapshot(now_s=0, cohorts=(Cohort(name="t"),), teams=(Team(name="t"),)),
-            "teams and cohorts: 't' is there twice",
+            "teams and cohorts: 't' occurs twice",
         ),
         (
             Snapshot(

@@ -143,7 +143,7 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
         ("1: a", "job: its key 1 is not a text", 'write "1" in quotes'),
         ("budget: much", "budget: is a text, not a number", "write a number, such as 0.5, or null"),
         ("resourcesPerWorker:", "is null, not fields with values", "write fields with values, such as {"),
-        ("deadline: soon", "deadline: is not a moment with its time zone", "such as 2026-12-01T18:00:00Z"),
+        ("deadline: soon", "deadline: is not a time with its time zone", "such as 2026-12-01T18:00:00Z"),
         ("training: {convergence: loose}", "'loose' is not one of its values", "write exact or fast"),
         ("training: {copies: every}", "'every' is not one of its values", "write a number or all"),
         ("maxReplicas: 2", "a job has no such field", "write it as elasticPolicy.maxReplicas"),
@@ -157,7 +157,7 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
         ("env: {A: a, A: b}", "has A twice: on line 1", "write it once"),
         (
             "deadline: 2026-13-45",
-            "deadline: is not a moment with its time zone",
+            "deadline: is not a time with its time zone",
             "such as 2026-12-01T18:00:00Z",
         ),
         ("- script", "holds no job: it is a list", "name: train"),

@@ -8,7 +8,7 @@ import typer
 
 from elastane.api.config import Trigger
 from elastane.api.differences import build_lean_document, describe_field_changes, flatten_fields
-from elastane.api.document_parser import check_finite_fields
+from elastane.api.field_checks import check_finite_fields
 from elastane.api.pools import Pool
 from elastane.api.priorities import PriorityClass
 from elastane.api.quotas import Cohort, Team

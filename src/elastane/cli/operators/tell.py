@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from elastane.api.document_parser import check_finite_fields
 from elastane.api.durations import format_duration
+from elastane.api.field_checks import check_finite_fields
 from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.cli.command import AsJson, open_console, print_json, wrap_command
 from elastane.cli.operators.declarations import make_group

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from elastane.api.document_parser import MOST_WORKERS
 from elastane.api.errors import BadInput
+from elastane.api.field_checks import MOST_WORKERS
 from elastane.api.spec import RunSpec
 from elastane.attempts.script_modules import find_module_file
 from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of

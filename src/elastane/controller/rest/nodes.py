@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
-from elastane.api.document_parser import check_remark
+from elastane.api.field_checks import check_remark
 from elastane.api.nodes import UNSEEN_S, Node, NodeWanted
 from elastane.api.rest import NodeChange, Page
 from elastane.controller.access.roles import Target

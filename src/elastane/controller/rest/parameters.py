@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from elastane.api.document_parser import NAME as NAMES
+from elastane.api.field_checks import NAME as NAMES
 from elastane.controller.rest.logs import PROCESS
 
 NAME = rf"^{NAMES.pattern}$"

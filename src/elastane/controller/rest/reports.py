@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Response
 from sqlalchemy import Connection
 
-from elastane.api.document_parser import check_name
 from elastane.api.errors import BadField
+from elastane.api.field_checks import check_name
 from elastane.api.reports import Capacity, Metric, Notice, Price, Report
 from elastane.controller.access.roles import Target
 from elastane.controller.rest.bodies import body

@@ -8,8 +8,8 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 from sqlalchemy import Connection
 
-from elastane.api.document_parser import check_name, check_remark
 from elastane.api.errors import BadField
+from elastane.api.field_checks import check_name, check_remark
 from elastane.api.rest import MadeToken, NewToken, Page
 from elastane.api.tokens import Role, Token
 from elastane.controller.access.roles import EVERY_TEAM, Target

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from elastane.api.control import Answer
-from elastane.api.document_parser import MOST_WORKERS
+from elastane.api.field_checks import MOST_WORKERS
 
 ENDING = ("stopping", "finishing", "over")
 
