@@ -37,7 +37,7 @@ def shake(first: Handshake, second: Handshake) -> list[bytes]:
     said = [first.begin()]
     listener, speaker = second, first
     while said[-1]:
-        said.append(listener.hear(said[-1]))
+        said.append(listener.receive(said[-1]))
         listener, speaker = speaker, listener
     return said
 
@@ -61,64 +61,64 @@ def test_a_replayed_handshake_is_refused() -> None:
     two, zero = dialler(), acceptor()
     said = shake(two, zero)
     again = acceptor()
-    again.hear(said[0])
+    again.receive(said[0])
     with pytest.raises(Malformed):
-        again.hear(said[2])
+        again.receive(said[2])
 
 
 def test_a_reflected_proof_is_refused() -> None:
     """A stranger connects to the worker that has dialled it, and sends back what that one says."""
     two = dialler(worker=2, peer=0)
     with pytest.raises(Malformed):
-        two.hear(two.begin())
+        two.receive(two.begin())
     mirrored = acceptor(worker=2)
     with pytest.raises(Malformed):
-        mirrored.hear(two.begin())
+        mirrored.receive(two.begin())
 
 
 def test_a_proof_for_one_worker_is_refused_by_another_one() -> None:
     """A stranger listens where worker 0 did, is dialled, and passes on to worker 1 what it hears."""
     two = dialler(worker=2, peer=0)
     one = acceptor(worker=1)
-    answer = one.hear(two.begin())
+    answer = one.receive(two.begin())
     with pytest.raises(Malformed):
-        two.hear(answer)
+        two.receive(answer)
     # It may claim to be worker 0: the dialler's proof names worker 0, and worker 1 refuses it.
     forged = msgspec.structs.replace(decode_handshake(answer), worker=0)
-    proof = two.hear(msgspec.msgpack.encode(forged))
+    proof = two.receive(msgspec.msgpack.encode(forged))
     with pytest.raises(Malformed):
-        one.hear(proof)
+        one.receive(proof)
 
 
 def test_a_handshake_is_not_passed_on_from_another_address() -> None:
     """A stranger at another port stands between the dialler and the real acceptor."""
     two, zero = dialler(address=ELSEWHERE), acceptor(address=HERE)
-    proof = two.hear(zero.hear(two.begin()))
+    proof = two.receive(zero.receive(two.begin()))
     with pytest.raises(Malformed):
-        zero.hear(proof)
+        zero.receive(proof)
     assert zero.proven is None
 
 
 def test_an_acceptor_says_nothing_of_worth_before_the_dialler_has_proved_itself() -> None:
     zero = acceptor()
-    answer = decode_handshake(zero.hear(dialler().begin()))
+    answer = decode_handshake(zero.receive(dialler().begin()))
     assert isinstance(answer, Hello)
     with pytest.raises(Malformed):
-        zero.hear(msgspec.msgpack.encode(Proof(Process(1, 2, 3), bytes(32))))
+        zero.receive(msgspec.msgpack.encode(Proof(Process(1, 2, 3), bytes(32))))
 
 
 def test_what_is_said_about_a_process_is_proved_too() -> None:
     two, zero = dialler(), acceptor()
-    proof = decode_handshake(two.hear(zero.hear(two.begin())))
+    proof = decode_handshake(two.receive(zero.receive(two.begin())))
     other = msgspec.structs.replace(proof, process=Process(1, 3, 4))
     with pytest.raises(Malformed):
-        zero.hear(msgspec.msgpack.encode(other))
+        zero.receive(msgspec.msgpack.encode(other))
 
 
 def test_only_workers_with_higher_numbers_dial() -> None:
     for worker in (0, 1):
         with pytest.raises(Malformed):
-            acceptor(worker=1).hear(dialler(worker=worker, peer=1).begin())
+            acceptor(worker=1).receive(dialler(worker=worker, peer=1).begin())
 
 
 SAID = st.one_of(
@@ -143,7 +143,7 @@ def test_whatever_is_said_without_the_secret_is_malformed_and_proves_nothing(sai
     side = dialler() if dialled else acceptor()
     for message in said:
         try:
-            side.hear(message)
+            side.receive(message)
         except Malformed:
             break
     assert side.proven is None

@@ -241,7 +241,7 @@ def test_an_unproven_connection_cannot_reach_beyond_itself_whatever_fails(strang
         def fail(_handshake, _message, error=error):
             raise error
 
-        monkeypatch.setattr(handshake.Handshake, "hear", fail)
+        monkeypatch.setattr(handshake.Handshake, "receive", fail)
         visitor = Stranger(mesh)
         visitor.say(hello())
         visitor.ends.until(visitor.hung_up)

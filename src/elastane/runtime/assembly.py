@@ -145,7 +145,7 @@ def build_pinned(settings: WorkerSettings, parts: TrainingParts, plan: BatchPlan
     )
 
 
-def open_catalog(settings: WorkerSettings) -> Catalog:
+def open_run_catalog(settings: WorkerSettings) -> Catalog:
     """Return the run's checkpoints; the run has a directory and a policy."""
     policy, run_dir = settings.spec.checkpoints, settings.run_dir
     assert policy is not None and run_dir is not None, "asked for with checkpoints only"  # noqa: S101, PT018
@@ -179,7 +179,7 @@ def open_origin(
         )
         reporter.report_event(f"restored-{worker}-{time.time_ns()}", line)
 
-    origin = StartingCheckpoint(open_catalog(settings), name, state, report_restored)
+    origin = StartingCheckpoint(open_run_catalog(settings), name, state, report_restored)
     return origin
 
 
@@ -216,7 +216,7 @@ def build_checkpoint_writer(
     return CheckpointWriter(
         settings.worker,
         state,
-        open_catalog(settings),
+        open_run_catalog(settings),
         resumed=resumed.times if resumed is not None else 0,
         retention=Retention(
             last=policy.keep_last,

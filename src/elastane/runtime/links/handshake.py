@@ -15,12 +15,12 @@ which it was made:
 - *Reflection*: a proof names its role, so the proof of an acceptor is not one of a dialler. A worker refuses
   a connection in its own name, and accepts only from workers with higher numbers.
 - *Relay to another worker*: a proof names the worker that receives it. A stranger who is dialled in place of
-  worker 0 (it listens where a dead worker did) cannot use the proof it is given to enter worker 1.
+  worker 0 (it listens where a dead worker did) cannot use the proof that it receives to enter worker 1.
 - *Relay from another address*: a proof names the acceptor's address, so a stranger cannot pass the handshake
   on between a dialler that was led to the stranger's port and the real acceptor. What remains is to forward
   bytes between the two real addresses, which takes control of the network or of the machine.
 - *Oracle*: the dialler proves itself first, so an acceptor makes no proofs for strangers. A dialler does
-  make one for whoever listens where it dials, but only this worker would accept it.
+  make one for any process that listens where it dials, but only the dialled worker would accept it.
 
 Frames after the handshake carry no HMAC of their own: connections stay on this machine, where only the
 system's administrator can alter them.
@@ -47,7 +47,7 @@ _Number = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 31)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """Says who wants to be heard; proves nothing."""
+    """Announces a worker; proves nothing."""
 
     worker: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
@@ -68,7 +68,7 @@ class Process(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=True):
-    """Says what peers may know, and proves the knowledge of the secret."""
+    """Tells the peer about this process, and proves that it knows the secret."""
 
     process: Process
     proof: Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
@@ -86,12 +86,12 @@ decode_handshake: Decoder[Hello | Proof] = Decoder(
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one worker takes into every handshake.
+    """What one worker uses in every handshake.
 
     Args:
         worker: own number.
         secret: of the run.
-        process: what proven peers are told.
+        process: what proven peers learn about this process.
     """
 
     worker: int
@@ -112,8 +112,8 @@ class Handshake:
 
     Args:
         mine: of this worker.
-        acceptor: the address at which the accepting side listens.
-        dialled: the worker that this side wants to reach; None: this side accepts.
+        acceptor: address at which the accepting side listens.
+        dialled: the worker that this side dials; None: this side accepts.
     """
 
     def __init__(self, mine: Credentials, acceptor: Address, dialled: int | None) -> None:
@@ -128,24 +128,24 @@ class Handshake:
         """Return the first message to send; the accepting side has none."""
         return b"" if self._dialled is None else _encode(self._hello)
 
-    def hear(self, message: bytes | bytearray) -> bytes:
-        """Take in the next message of the other side; return the answer, empty if there is none.
+    def receive(self, message: bytes | bytearray) -> bytes:
+        """Take the next message of the other side; return the answer, empty if there is none.
 
         Raises:
-            Malformed: the message is not one that a worker of this run would have sent here and now.
+            Malformed: a worker of this run would not have sent this message at this point.
         """
-        heard = decode_handshake(message)
+        received = decode_handshake(message)
         if self.proven is not None:
             raise Malformed("a message of a handshake that is over")
-        if isinstance(heard, Hello):
-            self._take_hello(heard)
+        if isinstance(received, Hello):
+            self._take_hello(received)
             return _encode(self._hello) if self._dialled is None else self._proof()
         if self._theirs is None:
             raise Malformed("a proof before a hello")
-        expected = self._mac(self._their_role, self._theirs, self._hello, heard.process)
-        if not hmac.compare_digest(heard.proof, expected):
+        expected = self._mac(self._their_role, self._theirs, self._hello, received.process)
+        if not hmac.compare_digest(received.proof, expected):
             raise Malformed(f"the proof of worker {self._theirs.worker} is wrong")
-        self.proven = ProvenPeer(self._theirs.worker, heard.process)
+        self.proven = ProvenPeer(self._theirs.worker, received.process)
         return self._proof() if self._dialled is None else b""
 
     def _take_hello(self, hello: Hello) -> None:

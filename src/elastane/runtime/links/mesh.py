@@ -1,8 +1,8 @@
-"""Connections between workers that have proved themselves: frames of a message and, sometimes, a payload.
+"""Proven connections between workers; they carry frames of a message and, sometimes, a payload.
 
-A connection that breaks is a death noticed: each worker has one to every other, so all notice at once. A
-peer that sends what no worker sends is broken: it is not read any more, and counts as dead, too.
-`elastane.runtime.links.entrance` has the connections that are not proven yet. Nothing received is unpickled.
+Each worker has one connection to every other, so all notice a death at once: a broken connection is a dead
+peer. A peer that sends what no worker sends is broken: this worker reads no more from it, and reports it as
+dead. `elastane.runtime.links.entrance` has the connections that are not proven yet. No message is unpickled.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class _Connection:
 
 
 class Mesh:
-    """All connections of one worker; owned and driven by one thread, but for `wake`.
+    """All connections of one worker; one thread owns and drives them, except for `wake`.
 
     Args:
         worker: own number.
@@ -72,8 +72,8 @@ class Mesh:
         close_in_children(self)
 
     def close_in_child(self) -> None:
-        """A forked process must not keep the connections of this one open."""
-        # Without unregistering: what selects is shared with the parent.
+        """Close the connections in a forked process, which would keep them open after this one has died."""
+        # Without unregistering: the parent shares the selector.
         self._selector.close()
         self._entrance.close_sockets()
         for connection in list(self._peers.values()):
@@ -83,12 +83,12 @@ class Mesh:
 
     def wake(self) -> None:
         """Make `poll` return soon; from any thread."""
-        # A full pipe is full of reasons to wake up already.
+        # A full pipe wakes it up as well.
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"\0")
 
     def arenas(self, peer: int) -> tuple[int, int, int]:
-        """``(pid, fd of its sums, fd of its values)``."""
+        """Return ``(pid, fd of its sums, fd of its values)``."""
         process = self._peers[peer].process
         return process.pid, process.sums, process.values
 
@@ -98,7 +98,7 @@ class Mesh:
     # -- sending -------------------------------------------------------------------------------------------
 
     def dial(self, peer: int, host: str, port: int) -> None:
-        """Connect to a peer unless that is done or under way; the higher number dials."""
+        """Connect to a peer unless that is done or under way; the worker with the higher number dials."""
         if peer not in self._peers and peer < self.worker:
             self._entrance.dial(peer, (host, port), time.monotonic())
 
@@ -113,7 +113,7 @@ class Mesh:
         self._flush(connection)
 
     def disown(self, peer: int) -> None:
-        """Report a peer as lost that has sent what no worker sends, and read nothing more from it.
+        """Report a broken peer as lost, and read nothing more from it.
 
         Its connection stays open until this process ends: a peer that saw it close would report this worker
         as lost, and the coordinator believes the report that comes first.
@@ -140,14 +140,14 @@ class Mesh:
         lost: Callable[[int], None],
     ) -> None:
         """Wait for traffic, a wake-up or the timeout, and hand over what came."""
-        for key, events in self._selector.select(self._until(timeout_s)):
+        for key, events in self._selector.select(self._find_wait_s(timeout_s)):
             connection = key.data
             if not isinstance(connection, _Connection):
-                self._take_in(connection)
+                self._handle(connection)
                 continue
             if events & selectors.EVENT_WRITE:
                 self._flush(connection)
-            # Whatever is done about one connection may show that another one is broken.
+            # Handling one connection may show that another one is broken.
             if events & selectors.EVENT_READ:
                 for message, payload in self._read(connection):
                     received(connection.peer, message, payload)
@@ -159,8 +159,8 @@ class Mesh:
         for peer in gone:
             lost(peer)
 
-    def _take_in(self, what: Candidate | MeshEntrance | None) -> None:
-        """Go on with what is no proven connection: an unproven one, the listener, or a wake-up."""
+    def _handle(self, what: Candidate | MeshEntrance | None) -> None:
+        """Handle an unproven connection, the listener, or a wake-up."""
         match what:
             case Candidate():
                 peer = self._entrance.advance(what, time.monotonic())
@@ -172,8 +172,8 @@ class Mesh:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_read, 4096)
 
-    def _until(self, timeout_s: float | None) -> float | None:
-        """How long `poll` may wait, in seconds."""
+    def _find_wait_s(self, timeout_s: float | None) -> float | None:
+        """Return how long `poll` may wait, in seconds; None: without limit."""
         if self._lost:
             return 0.0
         if self._entrance.quiet:
@@ -187,7 +187,7 @@ class Mesh:
     def _admit(self, stream: FrameStream, peer: ProvenPeer) -> None:
         connection = _Connection(stream, peer)
         if peer.worker in self._peers:
-            # There is one connection between two workers. The second one breaks, and its dialler notices.
+            # Two workers have one connection. The second one breaks, and its dialler notices.
             self._selector.unregister(stream.sock)
             stream.sock.close()
             return
@@ -235,7 +235,7 @@ class Mesh:
         self._lost.append(connection.peer)
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close every connection and the listener."""
         for connection in list(self._peers.values()):
             self._drop(connection)
         for sock in self._disowned:
