@@ -1,4 +1,4 @@
-"""Everything a plan depends on, frozen at one moment."""
+"""The cluster at one moment: everything a plan depends on."""
 
 import msgspec
 
@@ -12,14 +12,14 @@ from elastane.api.scheduling_rules import SchedulingRules
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Workers that a job was granted in one pool and that nobody has asked to leave.
+    """Workers that a job was granted in one pool and that were not asked to leave.
 
     Args:
-        pool: where.
+        pool: the pool.
         workers: how many, running or starting.
         leaving: how many of them are on nodes that are drained or will be taken away.
         starting: how many of them have not arrived yet: they take no part in the training.
-        failed: how many of them had, and are gone by a fault.
+        failed: how many of them had arrived, and are gone by a fault.
     """
 
     pool: str
@@ -37,10 +37,10 @@ class Draining(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Workers that were asked to leave and are still there; they hold their devices until they are seen gone.
 
     Args:
-        pool: where.
+        pool: the pool.
         workers: how many.
         deadline_s: when they should be gone.
-        leaving: how many of them are on nodes that go away themselves.
+        leaving: how many of them are on nodes that leave themselves.
     """
 
     pool: str
@@ -53,11 +53,12 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that is neither finished nor cancelled, as the controller knows it.
 
     Args:
-        number: grows with every submission; decides between jobs of the same age, because clocks may not.
+        number: grows with every submission; decides between jobs of the same age, because clocks may be
+            equal.
         spec: as submitted, or as changed since.
-        submitted_s: when.
-        holds: what it was granted; empty: it waits. At most one per pool.
-        draining: what it is giving back.
+        submitted_s: when it was submitted.
+        holds: the workers it was granted, at most one entry per pool; empty: it waits.
+        draining: the workers it is giving back.
         started_s: when it was last granted its minimum; None: never.
         resized_s: when its size last changed, other than by a start; None: never.
         setbacks: how often it had to give something back, each time less than
@@ -67,14 +68,14 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             try on; None: all have.
         faulty_since_s: since when some of ``holds`` are gone by a fault; None: none is.
         successors: of those of ``holds`` that have not arrived, how many take the place of one that had.
-        retry_at_s: after a crash, not before this time.
+        retry_at_s: after a crash, it does not start before this time.
         speeds: ``(workers, samples per second)`` as measured, in any order.
         resize_s: what a resize costs, in seconds of the whole job's time.
         unsaved_s: seconds of work that a preemption would lose.
-        remaining: samples still to train on; None: nobody knows.
+        remaining: samples still to train on; None: not known.
         spent: cost so far.
-        ends: it is to end, and wants nothing any more: somebody has cancelled it, it has reached its target,
-            or its time is up; None: it goes on.
+        ends: why it is to end and needs nothing any more: it was cancelled, has reached its target, or its
+            time is up; None: it goes on.
     """
 
     number: int
@@ -110,7 +111,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at one moment.
 
     Args:
-        now_s: that moment, in seconds since 1970.
+        now_s: the moment, in seconds since 1970.
         pools: with unique names.
         teams: with unique names; a job of a team not among them owns nothing and borrows from the cluster.
         cohorts: with unique names.
@@ -118,8 +119,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         reservations: the calendar, with unique names.
         rules: how eager the scheduler is.
         jobs: with unique names and numbers, in any order.
-        departures: nodes that leave their pools, or have left a moment ago.
-        restrictions: that leave jobs less of a pool than is there.
+        departures: nodes that leave their pools, or left a moment ago.
+        restrictions: what leaves jobs less of a pool than is there.
     """
 
     now_s: float

@@ -1,7 +1,8 @@
-"""What the scheduler decides, each decision with its reasons as values.
+"""Plans: what the scheduler decides about each job, with the reasons as values.
 
-Reasons are rendered by `elastane.scheduler.explain`. The field ``node`` names the cohort or team whose
-quota is meant; empty: the cluster itself.
+`elastane.scheduler.explain` makes sentences of the reasons; code that has to tell reasons apart uses their
+types, never the sentences. The field ``node`` names the cohort or team that owns a quota; empty: the cluster
+itself.
 """
 
 from typing import Literal, TypeAlias
@@ -19,7 +20,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=
 
 
 class MinimumFits(Reason, frozen=True, kw_only=True, gc=False):
-    """The job's minimum fits, on the quota of ``node``."""
+    """The job's minimum fits on the quota of ``node``."""
 
     node: str
 
@@ -40,13 +41,13 @@ class GivesWay(Reason, frozen=True, kw_only=True, gc=False):
     """``devices`` of the pool go to another job that has the better right to them.
 
     Args:
-        job: that other job.
-        pool: whose devices.
+        job: the other job.
+        pool: the pool.
         devices: how many.
-        because: ``owner``: they are the quota of the other's team or cohort, and were borrowed; ``minimum``:
-            the other waits for its minimum, and this one has more than its own or the lower priority;
-            ``priority``: the other has the higher one; ``deadline``: the other is late; ``fairness``: the
-            other's team has the smaller dominant share; ``goodput``: they are worth more there.
+        because: ``owner``: the other job's team or cohort owns them, and they were borrowed; ``minimum``: the
+            other job waits for its minimum, and this one has more than its own or the lower priority;
+            ``priority``: the other job has the higher priority; ``deadline``: it would miss its deadline;
+            ``fairness``: its team has the smaller dominant share; ``goodput``: they speed it up more.
     """
 
     job: str
@@ -63,9 +64,9 @@ class NodesLeave(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class PoolChanged(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` of the job are in a pool that was removed, or that no longer has what one of them asks for.
+    """``workers`` of the job are in a pool that was removed, or that no longer has what they ask for.
 
-    While it runs a job changes neither kind nor site, so without another pool of these it gives way.
+    A running job keeps its device kind and its site. So it gives way unless another pool has both.
     """
 
     pool: str
@@ -76,10 +77,10 @@ class CapacityGone(Reason, frozen=True, kw_only=True, gc=False):
     """The pool has ``devices`` fewer than jobs were granted there.
 
     Args:
-        pool: which.
+        pool: the pool.
         devices: how many.
-        nodes: that are leaving it, or have left.
-        restriction: that leaves jobs less than is there; None: there is none.
+        nodes: nodes that are leaving it, or have left.
+        restriction: a restriction that leaves jobs less than is there; None: there is none.
     """
 
     pool: str
@@ -98,9 +99,9 @@ class Reserved(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class QuotaReached(Reason, frozen=True, kw_only=True, gc=False):
-    """``node`` may use ``limit`` devices of the pool, borrowed ones included, and its jobs use them all.
+    """The jobs of ``node`` use all the ``limit`` devices of the pool that it may use, borrowed ones included.
 
-    Of the cluster, whose name is empty, it is what all may borrow.
+    For the cluster, which has the empty name, it is the number that all teams together may borrow.
     """
 
     node: str
@@ -109,13 +110,13 @@ class QuotaReached(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class DidNotArrive(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` that were granted have not arrived within the job's scaling timeout."""
+    """``workers`` that were granted did not arrive within the job's scaling timeout."""
 
     workers: int
 
 
 class DidNotReturn(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` have failed, and have not come back within the job's timeout for faults."""
+    """``workers`` have failed and did not come back within the job's timeout for faults."""
 
     workers: int
 
@@ -130,7 +131,7 @@ class SizeNotLegal(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class Suspended(Reason, frozen=True, kw_only=True, gc=False):
-    """Somebody paused the job."""
+    """The job is paused."""
 
 
 Cause: TypeAlias = Literal["cancelled", "target", "time"]
@@ -143,38 +144,38 @@ class Ends(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class RetryLater(Reason, frozen=True, kw_only=True, gc=False):
-    """The job crashed and is tried again at ``at_s``."""
+    """The job crashed and is tried again at ``at_s``, in seconds since 1970."""
 
     at_s: float
 
 
 class BudgetSpent(Reason, frozen=True, kw_only=True, gc=False):
-    """The job has cost ``spent`` of its ``budget``."""
+    """The job has spent its ``budget``, or more."""
 
     spent: float
     budget: float
 
 
 class NoSuchPool(Reason, frozen=True, kw_only=True, gc=False):
-    """No pool has what one worker asks for: kind, size, terms, site, labels."""
+    """No pool has what one worker asks for: device kind, devices, terms, site and labels."""
 
 
 class NeverFits(Reason, frozen=True, kw_only=True, gc=False):
-    """The minimum needs ``need`` devices; with all idle and nothing reserved the job could have ``most``."""
+    """The minimum needs ``need`` devices; in an empty cluster the job could have ``most``."""
 
     need: int
     most: int
 
 
 class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
-    """``need`` devices of the pool are wanted; others have the better right to all but ``room``.
+    """The job needs ``need`` devices of the pool; other jobs have the better right to all but ``room``.
 
     Args:
-        pool: the one that comes closest.
+        pool: the pool that comes closest.
         need: devices.
         room: devices, less than ``need``.
-        node: whose quota, with what it may borrow, is the limit; None: the pool itself.
-        held_for: a job that has run out of patience, holds its place and waits for the same; empty: none.
+        node: the node that sets the limit by its quota and its borrowing limit; None: the pool sets it.
+        held_for: a job that has run out of patience and holds its place in the pool; empty: none does.
     """
 
     pool: str
@@ -185,7 +186,7 @@ class NoRoom(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class Restricted(Reason, frozen=True, kw_only=True, gc=False):
-    """A trigger, or a reported capacity, leaves jobs less of the pool than is there."""
+    """A trigger, or a reported capacity, leaves jobs less of a pool than is there."""
 
     restriction: Restriction
 
@@ -194,11 +195,11 @@ class Protected(Reason, frozen=True, kw_only=True, gc=False):
     """A job of a lower priority keeps its minimum, because it was started a moment ago.
 
     Args:
-        job: that other job.
-        by: the job that waits, and may take the devices then.
-        pool: whose devices.
-        devices: that it may take of them.
-        until_s: when the other has run for the shortest time, in seconds since 1970.
+        job: the protected job.
+        by: the job that waits, and may take the devices afterwards.
+        pool: the pool.
+        devices: devices that the waiting job may take.
+        until_s: when the protection ends, in seconds since 1970.
     """
 
     job: str
@@ -211,7 +212,7 @@ class Protected(Reason, frozen=True, kw_only=True, gc=False):
 class OwnedByOthers(Reason, frozen=True, kw_only=True, gc=False):
     """Jobs of a lower priority have ``devices`` of the pool on quotas of other teams or cohorts.
 
-    A priority takes nothing from another owner.
+    A higher priority takes nothing from another owner.
     """
 
     pool: str
@@ -219,7 +220,7 @@ class OwnedByOthers(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class Drains(Reason, frozen=True, kw_only=True, gc=False):
-    """``devices`` of the pool are the job's as soon as those who have them, or had them, have left."""
+    """The job gets ``devices`` of the pool as soon as the workers that are on them have left."""
 
     pool: str
     devices: int
@@ -238,7 +239,7 @@ class AwaitsRepair(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class AwaitsArrival(Reason, frozen=True, kw_only=True, gc=False):
-    """``workers`` that were granted have not arrived yet, and are given back after ``until_s``."""
+    """``workers`` that were granted have not arrived yet; they are given back after ``until_s``."""
 
     workers: int
     until_s: float
@@ -248,20 +249,20 @@ class AwaitsArrival(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class AtMaximum(Reason, frozen=True, kw_only=True, gc=False):
-    """The policy allows no more than ``workers``."""
+    """The elastic policy allows no more than ``workers``."""
 
     workers: int
 
 
 class NotWorth(Reason, frozen=True, kw_only=True, gc=False):
-    """The next size adds per worker only ``efficiency`` of what the first worker gives."""
+    """At the next size each further worker adds only ``efficiency`` of one worker's speed."""
 
     workers: int
     efficiency: float
 
 
 class ResizeTooDear(Reason, frozen=True, kw_only=True, gc=False):
-    """No size in reach earns back a resize of ``cost_s`` within ``horizon_s``."""
+    """No larger legal size earns back a resize of ``cost_s`` seconds within ``horizon_s`` seconds."""
 
     cost_s: float
     horizon_s: float
@@ -274,7 +275,7 @@ class CoolingDown(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class StoppedOften(Reason, frozen=True, kw_only=True, gc=False):
-    """The job had to give something back more than once within an hour, and at last all: it rests, too."""
+    """The job was stopped, after it had to give something back more than once within an hour: it rests."""
 
     until_s: float
 
@@ -287,7 +288,7 @@ class TargetMet(Reason, frozen=True, kw_only=True, gc=False):
 
 
 class BudgetAllows(Reason, frozen=True, kw_only=True, gc=False):
-    """The rest of the budget, ``left``, would not surely last with more than ``workers``."""
+    """The rest of the budget, ``left``, might not last with more than ``workers``."""
 
     workers: int
     left: float
@@ -328,18 +329,18 @@ Action: TypeAlias = Literal["start", "grow", "shrink", "move", "preempt", "keep"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What becomes of one job.
+    """A decision about one job.
 
     Args:
         job: its name.
-        action: ``move`` is a change of pools at one size; ``preempt`` a drain of all workers, after which the
-            job waits in its old place; ``keep`` and ``wait`` change nothing.
-        workers: what it holds from now on, by pool.
+        action: ``move`` changes pools at one size; ``preempt`` drains all workers, after which the job waits
+            in its old place; ``keep`` and ``wait`` change nothing.
+        workers: workers it holds from now on, by pool.
         drain: workers that are asked to leave, by pool; none of them is in ``workers``. Those on nodes that
-            go away come first.
-        drain_s: how long they may take.
-        entitled: the size it is on its way to; larger than ``workers`` while others drain.
-        why: of the action, never empty.
+            leave come first.
+        drain_s: seconds they may take.
+        entitled: the size it is on its way to; larger than ``workers`` while other jobs drain.
+        why: reasons for the action, never empty.
         ceiling: why ``entitled`` is not larger; None for a job that has no workers now.
     """
 
@@ -354,12 +355,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     @property
     def asked_for(self) -> bool:
-        """Nobody takes anything from the job: people, or its own rules, want it to hold nothing."""
+        """Return whether people or the job's own rules, not other jobs, are why it holds nothing."""
         return any(isinstance(why, Suspended | Ends) for why in self.why)
 
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """Workers that should have left by now are to be killed; their devices count until they are gone."""
+    """Workers that should have left by now, to be killed; their devices count until they are gone."""
 
     job: str
     pool: str

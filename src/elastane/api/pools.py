@@ -1,4 +1,4 @@
-"""Pools: devices that are alike in everything a job could care about; and the nodes that leave them."""
+"""Pools: devices of one kind, at one site, on the same terms; and the nodes that leave them."""
 
 from typing import Literal
 
@@ -6,19 +6,19 @@ import msgspec
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Devices of one kind, at one site, on the same terms. What Kueue calls a resource flavor.
+    """Devices of one kind, at one site, on the same terms. Kueue calls this a resource flavor.
 
     Args:
         name: unique; quotas are written against it.
-        device: kind, ``h100``.
-        devices: how many there are on nodes that answer.
-        leaving: how many of those are on nodes that are drained or will be taken away.
-        gone_at_s: when the first of these are taken away, in seconds since 1970; None: nobody said so.
+        device: the device kind, such as ``h100``.
+        devices: how many devices there are on nodes that answer.
+        leaving: how many of them are on nodes that are drained or will be taken away.
+        gone_at_s: when the first of these are taken away, in seconds since 1970; None: not known.
         devices_per_node: the largest worker that fits on a node; larger ones take whole nodes.
         spot: they can be taken away with a short notice.
         price: of a device for an hour, now.
         site: region or data centre; workers of one job are at one site.
-        labels: whatever jobs may ask for.
+        labels: further properties that jobs may ask for.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Restriction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Something outside the cluster leaves jobs fewer devices of a pool than are there.
 
     Args:
-        pool: whose devices.
+        pool: the pool.
         limit: the most that jobs may have of them.
-        trigger: that says so, by its name; empty: the capacity was reported.
-        why: of a trigger, the rule that holds now: ``qps above 100``.
+        trigger: name of the trigger that sets the limit; empty: the capacity was reported.
+        why: the rule of the trigger that holds now, such as ``qps above 100``.
     """
 
     pool: str
@@ -54,9 +54,9 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     Args:
         node: its name.
-        pool: whose devices.
-        how: jobs are to leave it (``drain``), or it is gone already (``failed``).
-        why: as somebody said; empty: nobody did.
+        pool: the pool.
+        how: ``drain``: its workers are asked to leave; ``failed``: it is gone already.
+        why: the reason that was given; empty: none was.
     """
 
     node: str

@@ -1,8 +1,8 @@
-"""Who owns which share of the cluster: a tree of cohorts with teams as its leaves.
+"""Quotas: which share of the cluster each team and cohort owns, as a tree with teams as its leaves.
 
 As in Kueue: a node owns its nominal quota and what its children lend; it lends what it does not use, and
 borrows from its parent what its siblings do not use. The root of the tree is the cluster, which owns every
-device that nobody was promised.
+device that was promised to no node.
 """
 
 import msgspec
@@ -13,9 +13,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
 
     Args:
         pool: the pool.
-        nominal_quota: what the node owns.
-        borrowing_limit: most it may use beyond that; None: no limit.
-        lending_limit: most of it that others may use while it is idle; None: all.
+        nominal_quota: devices the node owns.
+        borrowing_limit: most devices it may use beyond that; None: no limit.
+        lending_limit: most of its devices that others may use while they are idle; None: all.
     """
 
     pool: str
@@ -31,7 +31,7 @@ class Cohort(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
         name: unique among cohorts and teams.
         parent: a cohort; empty: the cluster.
         quotas: at most one per pool.
-        weight: its share of what is idle, relative to its siblings'.
+        weight: its share of idle devices, relative to its siblings'.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Cohort(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """How much of the controller itself one team may take, so that it leaves enough to others.
+    """How much of the controller itself one team may use, so that enough is left for others.
 
     Args:
         jobs: jobs of the team that have not ended.
         jobs_per_user: those of one user in the team.
-        tokens: valid tokens of the team; within a day, ten times as many may be made.
-        watchers: streams of events that are open with tokens of the team.
+        tokens: valid tokens of the team; within a day, ten times as many may be created.
+        watchers: open event streams with tokens of the team.
         stored_mib: MiB of specs of its jobs; those of ended jobs count until the jobs are forgotten.
     """
 
@@ -59,14 +59,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_u
 
 
 class Team(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """A leaf: whom jobs belong to.
+    """A leaf of the tree: the owner of jobs.
 
     Args:
         name: unique among cohorts and teams.
-        cohort: whom it lends to first; empty: the cluster.
-        quotas: at most one per pool; without one for a pool it owns nothing there and borrows.
-        weight: its share of what is idle, relative to its siblings'.
-        limits: of its jobs, tokens and streams; a team that is not declared has the defaults.
+        cohort: the cohort it lends to first; empty: the cluster.
+        quotas: at most one per pool; in a pool without one it owns nothing and borrows.
+        weight: its share of idle devices, relative to its siblings'.
+        limits: limits of its jobs, tokens and streams; a team that is not declared has the defaults.
     """
 
     name: str

@@ -20,7 +20,7 @@ class HoldRecord(NamedTuple):
     """Places that were held on one quota while other jobs asked for them.
 
     Args:
-        node: whose quota.
+        node: the node that owns the quota.
         holders: waiting jobs that held places.
         refused: jobs that were refused there.
     """
@@ -41,7 +41,7 @@ class Allocation:
         reclaimable: sums of what may be taken back.
         hold_records: places that were held, and from which jobs.
         taken_back: number of grants that were taken back and not restored.
-        waiting_round: the node whose round waits while nodes below it are refilled; None: no node is
+        waiting_round: the node with a round that waits while nodes below it are refilled; None: no node is
             refilled.
     """
 

@@ -29,7 +29,7 @@ def allocate(snapshot: Snapshot) -> tuple[ClusterIndex, Allocation]:
     """Index a snapshot and hand out all devices anew.
 
     Returns:
-        The index, whose jobs carry their grants; and the allocation.
+        The index, with the grants of its jobs; and the allocation.
     """
     repairing, futile = _find_repairing(snapshot), set[int]()
     while True:

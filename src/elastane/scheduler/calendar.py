@@ -65,7 +65,7 @@ def _list_weekly_times(weekly: Weekly, from_s: float, until_s: float) -> Iterato
     passes.
     """
     zone = ZoneInfo(weekly.zone)
-    # Begin with the day before, whose times may reach over midnight.
+    # Begin with the day before, because its times may reach over midnight.
     day = datetime.fromtimestamp(from_s, UTC).astimezone(zone).date() - timedelta(days=1)
     last = datetime.fromtimestamp(until_s, UTC).astimezone(zone).date()
     while day <= last:

@@ -48,7 +48,7 @@ class JobChange:
 def compute_changes(cluster: ClusterIndex) -> tuple[JobChange, ...]:
     """Return a change for each job, in the order of the index."""
     ledger = _charge_present_workers(cluster)
-    # 1. Keep the workers whose places are granted.
+    # 1. Keep the workers in places that are granted.
     changes = {job.number: _keep_granted(job) for job in cluster.jobs}
     grants = sorted((grant for job in cluster.jobs for grant in job.grants), key=lambda one: one.rank)
     # 2. Start minimums. The place of a minimum in the order is that of its last grant.
@@ -63,8 +63,8 @@ def compute_changes(cluster: ClusterIndex) -> tuple[JobChange, ...]:
         change = changes[job.number]
         size = change.size
         if not size == job.size == job.held_workers:
-            # What it cannot have at a legal size stays reserved for it all the same. A job whose policy was
-            # changed, and that loses nothing, keeps its size until it can have a legal one.
+            # What it cannot have at a legal size stays reserved for it all the same. A job with a policy that
+            # was changed, and that loses nothing, keeps its size until it can have a legal one.
             _remove_workers(change, size - round_down_to_size(job.state.spec.elastic_policy, size))
         for holding in job.state.holds:
             pool = cluster.pools.get(holding.pool, -1)
@@ -132,11 +132,11 @@ def _start_growth(ledger: QuotaLedger, job: PlannedJob, change: JobChange) -> No
 
 
 def _earns_back_resize(job: PlannedJob, size: int) -> bool:
-    """Return whether a resize to a size is worth its cost, or is needed whatever it costs."""
+    """Return whether a resize to a size is worth its cost, or is needed at any cost."""
     policy, held = job.state.spec.elastic_policy, job.held_workers
     return (
         not 0 < held == job.size
-        # A size that is no longer legal is left whatever that costs.
+        # A size that is no longer legal is left at any cost.
         or round_down_to_size(policy, held) != held
         or size <= held
         or job.curve.compute_gain(held, size) >= job.resize_log

@@ -43,7 +43,7 @@ def index_cluster(snapshot: Snapshot, repairing: Container[int]) -> ClusterIndex
 
     Args:
         snapshot: the snapshot.
-        repairing: numbers of jobs whose failed workers count as if their devices were there.
+        repairing: numbers of jobs that are repaired: their failed workers count as if they were there.
     """
     pools = {pool.name: i for i, pool in enumerate(snapshot.pools)}
     now_s, calendar = snapshot.now_s, snapshot.reservations

@@ -37,7 +37,7 @@ class DecisionMaker:
     The order matters: what one job is told to wait for is not told to the next one.
 
     Args:
-        cluster: the index, whose jobs carry their grants.
+        cluster: the index; its jobs carry their grants.
         allocation: the grants.
     """
 
@@ -157,7 +157,7 @@ class DecisionMaker:
                 yield Reserved(reservation=one.name, pool=name, devices=one.devices, at_s=at_s)
 
     def _list_restrictions(self, job: PlannedJob, why: Why) -> Iterator[Restricted]:
-        """Yield the restrictions of pools in which, or in whose quota, room is missing."""
+        """Yield the restrictions of pools in which room or quota is missing."""
         snapshot = self._cluster.snapshot
         if not snapshot.restrictions or not isinstance(why, NoRoom | NeverFits):
             return

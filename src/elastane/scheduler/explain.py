@@ -37,7 +37,7 @@ def explain_decision(decision: Decision, teams: Mapping[str, str]) -> tuple[str,
 
 
 def _call_job(reader: str, teams: Mapping[str, str], job: str) -> str:
-    """Return what a job is called before those who read about the job ``reader``."""
+    """Return what a job is called before the readers of a text about the job ``reader``."""
     return job if teams[job] == teams[reader] else JOB_OF_ANOTHER_TEAM
 
 

@@ -1,4 +1,4 @@
-"""Sentences about the decisions of `elastane run`, whose own controller has one job and one pool.
+"""Sentences about the decisions of the controller inside `elastane run`, with one job and one pool.
 
 The pool is this machine; there are no teams, quotas or other jobs. The words are those of `elastane run`.
 """

@@ -58,7 +58,7 @@ def grant_growth(
 
     Args:
         allocation: the grants so far.
-        node: whose quota.
+        node: the node that owns the quota.
         jobs: jobs below the node.
         rules: say which growth is worth its devices.
     """

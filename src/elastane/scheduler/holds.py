@@ -16,7 +16,7 @@ class PlaceHolds:
 
     Args:
         allocation: the grants so far.
-        node: whose quota is handed out.
+        node: the node that hands out its quota.
     """
 
     def __init__(self, allocation: Allocation, node: int) -> None:

@@ -9,9 +9,9 @@ from elastane.api.plans import NeverFits, NoSuchPool, PoolChanged, Why
 from elastane.scheduler.eligibility import PoolGroup, find_pool_groups
 from elastane.scheduler.goodput import SpeedCurve, fit_speed_curve
 from elastane.scheduler.limits import (
-    SizeLimit,
-    compute_size_limit,
+    WorkerLimit,
     compute_waiting_since_s,
+    compute_worker_limit,
     find_size_for_speed,
     find_written_off,
     is_cooling_down,
@@ -102,17 +102,17 @@ class JobBuilder:
 
     def _find_room(
         self, state: JobState, curve: SpeedCurve, path: Path, level: int
-    ) -> tuple[tuple[PoolGroup, ...], SizeLimit, bool]:
+    ) -> tuple[tuple[PoolGroup, ...], WorkerLimit, bool]:
         """Return the groups a job may use, its size limit, and whether only a reservation is in its way."""
         groups = self._find_groups(state)
         prices = (self._snapshot.pools[pool].price for group in groups for pool in group.for_minimum)
-        limit = compute_size_limit(
+        limit = compute_worker_limit(
             state, self._snapshot.rules, curve, max(prices, default=0.0), self._snapshot.now_s
         )
         if limit.workers and not groups:
             return (
                 groups,
-                SizeLimit(0, next(find_changed_pools(state, groups, self._pools), NoSuchPool())),
+                WorkerLimit(0, next(find_changed_pools(state, groups, self._pools), NoSuchPool())),
                 False,
             )
         if not limit.workers or state.workers:
@@ -123,7 +123,7 @@ class JobBuilder:
         awaits_reservation = max(now for _, now in most) < minimum
         fits = max(unreserved for unreserved, _ in most)
         if fits < minimum:
-            limit = SizeLimit(0, NeverFits(need=minimum * devices, most=fits * devices))
+            limit = WorkerLimit(0, NeverFits(need=minimum * devices, most=fits * devices))
             return groups, limit, awaits_reservation
         # In the other groups it would wait, and hold places that it can never use.
         fitting = tuple(group for group, (ever, _) in zip(groups, most, strict=True) if ever >= minimum)

@@ -52,16 +52,16 @@ class WrittenOff(NamedTuple):
     why: Why
 
 
-class SizeLimit(NamedTuple):
+class WorkerLimit(NamedTuple):
     """The most workers a job may have, and why."""
 
     workers: int
     why: Why
 
 
-def compute_size_limit(
+def compute_worker_limit(
     state: JobState, rules: SchedulingRules, curve: SpeedCurve, price: float, now_s: float
-) -> SizeLimit:
+) -> WorkerLimit:
     """Return the tightest of a job's own limits; 0 workers: it may not run now.
 
     Args:
@@ -74,10 +74,10 @@ def compute_size_limit(
     spec, policy = state.spec, state.spec.elastic_policy
     barred = _find_bar(state, rules, now_s)
     if barred is not None:
-        return SizeLimit(0, barred)
+        return WorkerLimit(0, barred)
     most, written_off = find_largest_size(policy), find_written_off(state, now_s)
-    found = [] if written_off is None else [SizeLimit(written_off.left, written_off.why)]
-    found.append(SizeLimit(most, AtMaximum(workers=most)))
+    found = [] if written_off is None else [WorkerLimit(written_off.left, written_off.why)]
+    found.append(WorkerLimit(most, AtMaximum(workers=most)))
     if spec.target.throughput is not None and state.speeds:
         found += _limit_by_target(state, curve, spec.target.throughput)
     if spec.budget is not None:
@@ -187,16 +187,16 @@ def _find_fewest_for_speed(policy: ElasticPolicy, curve: SpeedCurve, speed: floa
     return math.inf if workers is None else workers
 
 
-def _limit_by_target(state: JobState, curve: SpeedCurve, throughput: float) -> list[SizeLimit]:
+def _limit_by_target(state: JobState, curve: SpeedCurve, throughput: float) -> list[WorkerLimit]:
     workers = find_size_for_speed(state, curve, throughput)
     if math.isinf(workers):
         return []
-    return [SizeLimit(int(workers), TargetMet(workers=int(workers), throughput=throughput))]
+    return [WorkerLimit(int(workers), TargetMet(workers=int(workers), throughput=throughput))]
 
 
 def _limit_by_budget(
     state: JobState, rules: SchedulingRules, curve: SpeedCurve, price: float, left: float
-) -> list[SizeLimit]:
+) -> list[WorkerLimit]:
     """Limit a job so that its budget lasts to its end, or, if the end is not known, for the horizon."""
     policy, devices = state.spec.elastic_policy, state.spec.resources_per_worker.devices
     worker_s, most = devices * price / 3600, find_largest_size(policy)
@@ -215,22 +215,22 @@ def _limit_by_budget(
         return max(find_smallest_size(policy), round_down_to_size(policy, workers))
 
     workers = int(_keep_within_tolerance(state.workers, left, find_affordable_size))
-    return [SizeLimit(workers, BudgetAllows(workers=workers, left=left))] if workers < most else []
+    return [WorkerLimit(workers, BudgetAllows(workers=workers, left=left))] if workers < most else []
 
 
-def _limit_by_rest(state: JobState, rules: SchedulingRules, now_s: float) -> list[SizeLimit]:
+def _limit_by_rest(state: JobState, rules: SchedulingRules, now_s: float) -> list[WorkerLimit]:
     """Allow no growth right after a change, or while a change is still going on."""
     found = []
     policy = state.spec.elastic_policy
     present = max(state.workers, find_smallest_size(policy))
     draining = sum(one.workers - one.leaving for one in state.draining)
     if draining:
-        found.append(SizeLimit(present, OwnDrain(workers=draining)))
+        found.append(WorkerLimit(present, OwnDrain(workers=draining)))
     if compute_repair_deadline_s(state) > now_s:
-        found.append(SizeLimit(present, AwaitsRepair(until_s=compute_repair_deadline_s(state))))
+        found.append(WorkerLimit(present, AwaitsRepair(until_s=compute_repair_deadline_s(state))))
     if is_cooling_down(state, rules, now_s) and state.resized_s is not None:
         until_s = state.resized_s + compute_rest_s(state, rules, now_s)
         # It still gets what it was promised before the change.
         promised = round_down_to_size(policy, max(present, state.promised))
-        found.append(SizeLimit(promised, CoolingDown(until_s=until_s)))
+        found.append(WorkerLimit(promised, CoolingDown(until_s=until_s)))
     return found

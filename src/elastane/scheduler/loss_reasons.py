@@ -43,7 +43,7 @@ class LossReasons:
     """The reason for each loss: the gains of other jobs, in order of right, and what the cluster lacks.
 
     Args:
-        cluster: the index, whose jobs carry their grants.
+        cluster: the index; its jobs carry their grants.
         allocation: the grants.
     """
 

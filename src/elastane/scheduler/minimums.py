@@ -1,4 +1,4 @@
-"""The round of minimums: who gets its minimum on the quota of one node.
+"""The round of minimums: which jobs get their minimum on the quota of one node.
 
 The jobs below the node come
 
@@ -12,7 +12,7 @@ The jobs below the node come
 
 A minimum that does not fit may take back what was granted on quotas further down the job's path
 (`reclaim.py`). What is then left over on these quotas belongs to their owners first. So the round names the
-nodes whose quotas have to be handed out again, and goes on when that is done (`allocator.py`).
+nodes that have to hand out their quotas again, and goes on when that is done (`allocator.py`).
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -38,7 +38,7 @@ class MinimumRound:
 
     Args:
         allocation: the grants so far.
-        node: whose quota.
+        node: the node that owns the quota.
         waiting: jobs below the node that do not have their minimum.
         grain: step in which dominant shares are compared.
     """

@@ -38,7 +38,7 @@ class PlannedJob:
         state: the job as the controller knows it.
         number: the job's number; decides between equals.
         path: nodes of the quota tree from its team to the cluster.
-        level: index in ``path`` of the highest node on whose quota the job may run; its team's if the job
+        level: index in ``path`` of the highest node that may pay for the job; its team if the job
             must not borrow.
         priority: value of its priority class.
         groups: groups of pools it may use, best first. A job with workers has only the group they are in. A

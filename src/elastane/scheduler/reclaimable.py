@@ -63,7 +63,7 @@ class ReclaimableSums:
 
         Args:
             job: takes growth, and minimums of lower priorities, from its own team and cohorts.
-            level: index in its path of the first node from whose quota it takes nothing.
+            level: index in its path of the first node that it takes nothing from.
             pool: the pool.
 
         Returns:

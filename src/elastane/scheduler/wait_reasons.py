@@ -20,7 +20,7 @@ class WaitReasons:
     """Rights that keep jobs of a higher priority from taking something.
 
     Args:
-        cluster: the index, whose jobs carry their grants.
+        cluster: the index; its jobs carry their grants.
         allocation: the grants.
     """
 
@@ -60,7 +60,7 @@ class WaitReasons:
                 self._protected.setdefault(pool, []).append(_GrantedDevices(grant, devices))
 
     def _list_protected(self, job: PlannedJob, why: NoRoom, pool: int, missing: int) -> Iterator[Protected]:
-        """Yield all jobs whose protection must end before enough may be taken; none if that is not enough.
+        """Yield all jobs that lose their protection before enough may be taken; none if that is not enough.
 
         Devices that one waiting job may take then are not told to the next job, which comes after it.
         """
