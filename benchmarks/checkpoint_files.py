@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
 from elastane.runtime.checkpoints.part_encoding import EncodedPart, view_bytes
-from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice
@@ -124,7 +124,7 @@ def one_round(
     """Seconds of each, in one pass."""
     catalog = Catalog(LocalStorage(where / "ours"))
     copied = EncodedPart(part_name(0), entries(state))
-    staging.take(copied)
+    staging.stage(copied)
     writes: dict[str, Callable[[], object]] = {
         "raw write + fsync": lambda: raw_write(where / "raw", state),
         "write": lambda: our_write(catalog, copied),

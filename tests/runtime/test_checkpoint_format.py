@@ -22,7 +22,6 @@ from elastane.api.checkpoints import METADATA, PLAIN, checkpoint_name
 from elastane.api.errors import BadInput, Damaged
 from elastane.checkpointing.rectangles import compute_dense_stride, sort_dims
 from elastane.runtime.checkpoints.part_encoding import EncodedPart, make_envelope
-from elastane.runtime.checkpoints.publication import publish_checkpoint
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice, slice_whole
 from elastane.storage import local
@@ -242,15 +241,6 @@ def test_channels_last_is_taken_as_it_lies():
     entry = slice_whole("model.conv.weight", conv)
     assert entry.stride == conv.stride()
     assert entry.data.data_ptr() == conv.data_ptr()
-
-
-def test_publishing_again_changes_nothing(catalog, tmp_path):
-    manifest = save(catalog, 1, {"model": {"w": torch.arange(64.0)}})
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "checkpoints" / manifest.name).iterdir()}
-    parts = tuple(part for part in manifest.parts if part.items)
-    late = msgspec.structs.replace(manifest, parts=parts, created="2026-01-02T00:00:00Z")
-    assert publish_checkpoint(catalog, late) == manifest
-    assert {path: path.stat().st_mtime_ns for path in files} == files
 
 
 def test_an_attempt_that_was_left_behind_is_replaced(catalog):

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
@@ -13,10 +14,12 @@ from elastane.api.checkpoints import Retention, checkpoint_name, part_name
 from elastane.api.control import PublishCheckpoint
 from elastane.api.errors import StorageError
 from elastane.protocol.actions import TakeSnapshot
-from elastane.runtime.checkpoints import writer
+from elastane.runtime.checkpoints import part_writer
 from elastane.runtime.checkpoints.contents import find_host_keys
+from elastane.runtime.checkpoints.copier import PlainState
+from elastane.runtime.checkpoints.part_writer import REMEMBERED_PARTS, name_record
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
-from elastane.runtime.checkpoints.writer import REMEMBERED_PARTS, CheckpointWriter, PlainState, name_record
+from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.state.model_layout import ModelLayout
 from elastane.runtime.state.placement import choose_placement
 from elastane.runtime.state.state import TrainingState
@@ -120,7 +123,7 @@ class Writers:
 
 @pytest.fixture
 def writers(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "FIRST_RETRY_S", 0.01)
+    monkeypatch.setattr(part_writer, "FIRST_RETRY_S", 0.01)
     found = Writers(tmp_path / "checkpoints")
     yield found
     # Their threads would otherwise try to write to the end of the session.
@@ -199,7 +202,7 @@ def test_one_that_storage_refuses_makes_way_for_the_next(writers):
 
 
 def test_one_that_is_still_being_written_is_waited_for_but_not_for_ever(writers, monkeypatch):
-    monkeypatch.setattr(writer, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(part_writer, "LONGEST_WAIT_S", 0.05)
     writers.fill(1.0)
     writers.storage.open.clear()
     writers.take(5)
@@ -233,11 +236,14 @@ def test_a_publisher_follows_one_that_died_after_its_work(writers):
     writers.commit()
     writers.until(5, "written")
     first = writers.publish(5)
-    marker = writers.catalog.load_manifest(checkpoint_name(5))
+    manifest = writers.catalog.load_manifest(checkpoint_name(5))
+    folder = Path(writers.storage.url) / checkpoint_name(5)
+    written = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     again = writers.publish(5, by=1)
     assert (again.worker, again.error) == (1, "")
     assert again.bytes == first.bytes
-    assert writers.catalog.load_manifest(checkpoint_name(5)) == marker
+    assert writers.catalog.load_manifest(checkpoint_name(5)) == manifest
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == written
 
 
 def test_a_publisher_that_cannot_says_why_and_may_be_asked_again(writers):
@@ -323,8 +329,8 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     writers.workers[1].committed()
     writers.storage.refusing.clear()
     worker = writers.workers[0]
-    assert worker.begin_again(1)
-    assert not worker.begin_again(1), "it is under way"
+    assert worker.begin_attempt(1)
+    assert not worker.begin_attempt(1), "it is under way"
     worker.take(TakeSnapshot(7, 5, writers.blocks, (0,), settled=True))
     assert writers.snapped.get(timeout=WAIT_S) == 7
     part = writers.until(5, "written")

@@ -16,8 +16,8 @@ CLAIMS = """
 import sys
 import tempfile
 from pathlib import Path
-from elastane.runtime.state.gpu_locks import claim
-print(claim(sys.argv[2].split(","), int(sys.argv[3]), Path(sys.argv[1])), flush=True)
+from elastane.runtime.state.gpu_locks import lock_gpu
+print(lock_gpu(sys.argv[2].split(","), int(sys.argv[3]), Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """
 
@@ -146,7 +146,7 @@ def test_workers_of_different_users_claim_together_in_a_folder_of_roots():
     claim_in.chmod(0o1777)
     # Another user may not read this Python: the process imports as root and then becomes that user.
     becoming = (
-        "import os, sys\nfrom elastane.runtime.state.gpu_locks import claim\nos.setuid(int(sys.argv[4]))\n"
+        "import os, sys\nfrom elastane.runtime.state.gpu_locks import lock_gpu\nos.setuid(int(sys.argv[4]))\n"
     )
     begun = []
     try:

@@ -14,7 +14,7 @@ from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
 from elastane.runtime.checkpoints.contents import collect_scalars, find_aliases, list_slices
 from elastane.runtime.checkpoints.model_description import KEY, describe_model
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
-from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.runtime.export import export_model
 from elastane.runtime.finished.adapters import describe_adapter

@@ -7,7 +7,7 @@ import torch
 
 from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
-from elastane.runtime.checkpoints.publication import publish_checkpoint
+from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 from elastane.storage.catalog import Catalog
 

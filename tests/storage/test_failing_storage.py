@@ -90,7 +90,7 @@ def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkey
             end = saving(storage(root, fault, patch), 2)
             assert fault.fired
         ends.add(end)
-        state = healthy.look(checkpoint_name(2)).summary.state
+        state = healthy.inspect(checkpoint_name(2)).summary.state
         assert_newest_is(healthy, 2 if state == "complete" else 1)
         if end == "saved":
             assert state == "complete"

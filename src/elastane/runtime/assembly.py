@@ -22,8 +22,9 @@ from elastane.protocol import events
 from elastane.protocol.layout import Layout
 from elastane.protocol.member_machine import MemberMachine
 from elastane.runtime.checkpoints.contents import find_host_keys
+from elastane.runtime.checkpoints.copier import PlainState
 from elastane.runtime.checkpoints.starting_checkpoint import StartingCheckpoint
-from elastane.runtime.checkpoints.writer import CheckpointWriter, PlainState
+from elastane.runtime.checkpoints.writer import CheckpointWriter
 from elastane.runtime.data.batch_sources import BatchPlan
 from elastane.runtime.finished.model_writer import check_writable
 from elastane.runtime.reporter import Reporter

@@ -259,7 +259,7 @@ class Reporter:
                 if (
                     self._reactor is not None
                     and self.checkpoint_writer is not None
-                    and self.checkpoint_writer.begin_again(attempt)
+                    and self.checkpoint_writer.begin_attempt(attempt)
                 ):
                     self._reactor.post(events.RewriteRequested(writers))
             case control.WriteModel():

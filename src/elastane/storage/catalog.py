@@ -75,6 +75,14 @@ class Catalog:
         """
         return self.storage.write(f"{checkpoint}/{file}", buffers)
 
+    def read(self, checkpoint: str, file: str) -> bytes:
+        """Return the content of a small file of a checkpoint.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self.storage.read(f"{checkpoint}/{file}")
+
     def publish(self, manifest: Manifest) -> CheckpointMarker:
         """Make a checkpoint exist: manifest, then marker. All its files must have been written before.
 
@@ -176,6 +184,18 @@ class Catalog:
             return _manifest_in(text)
         except Malformed as error:
             raise Damaged(name, (FileDamage(MANIFEST, f"is no manifest: {error}"),)) from error
+
+    def find_published(self, name: str) -> Manifest | None:
+        """Return the manifest of a published checkpoint; None: it is not published, or damaged.
+
+        Raises:
+            BadInput: written by a version with another schema.
+            StorageError: the storage does not answer.
+        """
+        try:
+            return self.load_manifest(name)
+        except (NoSuchFile, Damaged):
+            return None
 
     def _text_of(self, name: str) -> bytes:
         try:
@@ -292,6 +312,13 @@ class Catalog:
         for deletion in chosen:
             self.delete(deletion.name)
         return chosen
+
+    def delete_leftovers(self, manifest: Manifest) -> None:
+        """Delete files of writers that a published checkpoint does not name: records and abandoned parts."""
+        named = {part.name for part in manifest.parts}
+        for file in self.storage.list_files(manifest.name):
+            if file.startswith("part-") and file not in named:
+                self.storage.delete(f"{manifest.name}/{file}")
 
     def delete(self, name: str) -> None:
         """Delete a checkpoint, the marker first: what a crash leaves behind is unfinished, not damaged."""

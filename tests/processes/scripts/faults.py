@@ -21,7 +21,7 @@ from typing import Any
 from elastane.api.checkpoints import age_of
 from elastane.protocol import actions, events, messages
 from elastane.runtime import worker, worker_settings
-from elastane.runtime.checkpoints.writer import CheckpointWriter
+from elastane.runtime.checkpoints.copier import StateCopier
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.reactor import Reactor
@@ -387,11 +387,11 @@ def _held() -> None:
 
 
 def _while_copying(step: int) -> None:
-    def copying(_taker: CheckpointWriter, job: Any) -> None:
+    def copying(_copier: StateCopier, job: Any) -> None:
         if job.snapshot.blocks and job.snapshot.step >= step:
             _held()
 
-    _around(CheckpointWriter, "_copy", before=copying)
+    _around(StateCopier, "_copy", before=copying)
 
 
 def _file(pattern: str, where: str, step: int) -> None:

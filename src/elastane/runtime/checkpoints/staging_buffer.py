@@ -1,4 +1,4 @@
-"""Memory that a checkpoint is copied to: provided once, used again, touched before anybody waits for it."""
+"""The memory that a checkpoint is copied to: reserved once, reused, and touched before a copy needs it."""
 
 import mmap
 
@@ -8,33 +8,33 @@ from elastane.runtime.checkpoints.part_encoding import EncodedPart
 
 TOUCHED_AT_ONCE = 8 << 20
 ENVELOPES = 1.02
-"""What surrounds the elements in a file, as a share of them, generously."""
+"""What surrounds the elements in a file, as a share of them, an upper bound."""
 
 
 class StagingBuffer:
-    """One stretch of host memory, as large as the largest share of the state this worker has had to copy."""
+    """Contiguous host memory, as large as the largest share of the state that this worker has copied."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
-    def provide(self, nbytes: int) -> None:
-        """Have memory ready for a file of so much state: to get a page takes longer than to copy it.
+    def reserve(self, nbytes: int) -> None:
+        """Reserve memory for a file of state: getting a page from the kernel takes longer than copying it.
 
         Args:
-            nbytes: of the state.
+            nbytes: of the state, without the envelopes.
         """
-        self._at_least(int(nbytes * ENVELOPES))
+        self._grow_to(int(nbytes * ENVELOPES))
 
-    def take(self, file: EncodedPart) -> None:
-        """Copy a file as it is now; valid until the next call."""
-        self._at_least(file.bytes)
+    def stage(self, file: EncodedPart) -> None:
+        """Copy a file; the copy is valid until the next call."""
+        self._grow_to(file.bytes)
         file.lay_out(self._memory)
 
-    def _at_least(self, nbytes: int) -> None:
+    def _grow_to(self, nbytes: int) -> None:
         if self._memory.numel() >= nbytes:
             return
-        self._memory = torch.empty(0, dtype=torch.uint8)  # not both at once
-        # Page-aligned, so that a disk can take it from here without the kernel copying it once more.
+        self._memory = torch.empty(0, dtype=torch.uint8)  # freed before the larger one is allocated
+        # Page-aligned, so that the disk can read it without another copy in the kernel.
         pages = mmap.mmap(-1, nbytes)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)

@@ -1,0 +1,163 @@
+"""The thread that copies a worker's part of the state; the vote of the round waits for the copy."""
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from elastane.api.checkpoints import PartFile, checkpoint_name, part_name
+from elastane.api.control import CheckpointPart
+from elastane.protocol.actions import TakeSnapshot
+from elastane.runtime.checkpoints.contents import collect_scalars, list_slices
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.runtime.checkpoints.part_writer import (
+    LONGEST_WAIT_S,
+    CopiedPart,
+    PartRecord,
+    PartReports,
+    PartWriter,
+)
+from elastane.runtime.checkpoints.staging_buffer import StagingBuffer
+from elastane.runtime.state.state import TrainingState
+
+
+class PlainState(msgspec.Struct, frozen=True):
+    """State that is no tensor, at the moment of a snapshot."""
+
+    plain: dict[str, Any]
+    metrics: dict[str, float]
+
+
+class _CopyTask(msgspec.Struct, frozen=True):
+    snapshot: TakeSnapshot
+    described: PlainState
+    at_s: float
+
+
+class StateCopier:
+    """Copies this worker's part of a snapshot into its staging buffer.
+
+    Args:
+        worker: own number.
+        state: of the training.
+        part_writer: gets the copies that are committed.
+        reports: of the parts.
+        resumed: how often the run has been resumed.
+        describe: returns the state that is no tensor; called from the reactor's thread.
+        snapped: called with the ticket of a snapshot whose copy is made.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        state: TrainingState,
+        part_writer: PartWriter,
+        reports: PartReports,
+        *,
+        resumed: int,
+        describe: Callable[[], PlainState],
+        snapped: Callable[[int], None],
+    ) -> None:
+        self._worker, self._state, self._resumed = worker, state, resumed
+        self._part_writer, self._reports = part_writer, reports
+        self._describe, self._snapped = describe, snapped
+        self._attempt = 0
+        self._staging = StagingBuffer()
+        self._pending: CopiedPart | None = None
+        self._tasks: SimpleQueue[_CopyTask | Callable[[], None]] = SimpleQueue()
+        threading.Thread(target=self._run, name="elastane-copier", daemon=True).start()
+
+    def prepare(self, share: float, then: Callable[[], None]) -> None:
+        """Reserve memory for a share of the state, then call a function from the copier's thread.
+
+        Args:
+            share: of the whole state, 0 to 1.
+            then: the function.
+        """
+
+        def reserve() -> None:
+            if self._part_writer.is_idle():
+                self._staging.reserve(int(share * self._state.nbytes))
+            then()
+
+        self._tasks.put(reserve)
+
+    def take(self, snapshot: TakeSnapshot) -> None:
+        """Queue the copy of a snapshot; the state that is no tensor is described at once."""
+        self._tasks.put(_CopyTask(snapshot, self._describe(), time.monotonic()))
+
+    def refuse(self, snapshot: TakeSnapshot, why: str) -> None:
+        """Report that this worker cannot take its part in a checkpoint of the settled state."""
+        report = self._start_report(snapshot, attempt=self._attempt)
+        self._reports.report(msgspec.structs.replace(report, state="abandoned", error=why))
+
+    def begin_attempt(self, attempt: int) -> bool:
+        """Begin another attempt at the last checkpoint; the next snapshot belongs to it.
+
+        Returns:
+            False if this attempt or a later one has begun already.
+        """
+        newer = attempt > self._attempt
+        self._attempt = max(attempt, self._attempt)
+        return newer
+
+    def commit(self) -> None:
+        """Hand the last copy to the part writer: its round cannot be undone."""
+        part, self._pending = self._pending, None
+        if part is None:
+            return
+        self._part_writer.write(part)
+        # A worker that leaves from now on waits for this part.
+        self._reports.report(msgspec.structs.replace(part.report, state="writing"))
+
+    def _run(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if isinstance(task, _CopyTask):
+                self._copy(task)
+            else:
+                task()
+
+    def _copy(self, task: _CopyTask) -> None:
+        snapshot = task.snapshot
+        self._pending = None
+        if snapshot.blocks:
+            report = self._start_report(snapshot, attempt=self._attempt if snapshot.settled else 0)
+            if self._part_writer.make_way():
+                self._pending = self._copy_blocks(task, report)
+                report = self._pending.report
+            else:
+                why = f"the checkpoint before it has not been written after {LONGEST_WAIT_S:.0f} s"
+                report = msgspec.structs.replace(report, state="abandoned", error=why)
+            self._reports.report(report)
+        else:
+            self._part_writer.leave_to_others()
+        self._snapped(snapshot.ticket)
+        if snapshot.settled:
+            self.commit()
+
+    def _copy_blocks(self, task: _CopyTask, report: CheckpointPart) -> CopiedPart:
+        begun, blocks = time.perf_counter(), task.snapshot.blocks
+        file = EncodedPart(part_name(self._worker), list(list_slices(self._state, blocks)))
+        self._staging.stage(file)
+        record = PartRecord(
+            PartFile(name=file.name, bytes=0, checksum=""),
+            collect_scalars(self._state, blocks),
+            task.described.plain,
+            task.described.metrics,
+        )
+        copy_s = time.perf_counter() - begun
+        report = msgspec.structs.replace(report, copy_s=copy_s, began_s=task.at_s)
+        return CopiedPart(report.name, file, record, report)
+
+    def _start_report(self, snapshot: TakeSnapshot, *, attempt: int) -> CheckpointPart:
+        return CheckpointPart(
+            name=checkpoint_name(snapshot.step, self._resumed),
+            step=snapshot.step,
+            writers=snapshot.writers,
+            state="copied",
+            attempt=attempt,
+        )

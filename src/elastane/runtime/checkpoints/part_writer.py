@@ -1,0 +1,214 @@
+"""The thread that writes a worker's parts of checkpoints while the training goes on."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from elastane.api.checkpoints import PartFile
+from elastane.api.control import CheckpointPart, PublishCheckpoint
+from elastane.api.errors import StorageError
+from elastane.runtime.checkpoints.part_encoding import EncodedPart
+from elastane.storage.catalog import Catalog
+
+WRITER_NICE = 10
+LONGEST_WAIT_S = 60.0
+"""For a write that makes no progress; after that the new checkpoint is abandoned and training goes on."""
+
+REMEMBERED_PARTS = 8
+"""Parts that may be written before the first of them is published, if the coordinator is away."""
+
+FIRST_RETRY_S, LONGEST_RETRY_S = 1.0, 30.0
+
+EXCUSED_S = 600.0
+"""How long a worker whose storage has refused a part is left out while others can write in its place."""
+
+
+class PartRecord(msgspec.Struct, frozen=True):
+    """What the publisher must know of a part; a file beside the part until the checkpoint is published.
+
+    Args:
+        part: the file.
+        scalars: optimizer state that is no tensor, of the parameters that begin in this part.
+        plain: the other state that is no tensor, the same in every part.
+        metrics: of the checkpoint, the same in every part.
+    """
+
+    part: PartFile
+    scalars: dict[str, dict[str, Any]]
+    plain: dict[str, Any]
+    metrics: dict[str, float]
+
+
+class CopiedPart(msgspec.Struct, frozen=True):
+    """A part that is copied and not yet written.
+
+    Args:
+        checkpoint: its name.
+        file: the copy, laid out as the file.
+        record: of the part, without size and checksum.
+        report: to the coordinator.
+    """
+
+    checkpoint: str
+    file: EncodedPart
+    record: PartRecord
+    report: CheckpointPart
+
+
+def name_record(worker: int) -> str:
+    """Return the name of the file with the `PartRecord` of a worker."""
+    return f"part-{worker}.json"
+
+
+class PartReports:
+    """How far this worker's parts of the last few checkpoints are.
+
+    Args:
+        changed: called when `parts` have changed.
+
+    Attributes:
+        parts: oldest first.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._lock = threading.Lock()
+        self.parts: tuple[CheckpointPart, ...] = ()
+
+    def report(self, part: CheckpointPart) -> None:
+        """Add a part, or replace the report of the same checkpoint."""
+        with self._lock:
+            others = [other for other in self.parts if other.name != part.name]
+            self.parts = (*others, part)[-REMEMBERED_PARTS:]
+        self._changed()
+
+    def seconds_since_copy(self, checkpoint: str) -> float:
+        """Return the time since this worker began to copy its part of a checkpoint; 0 if it has no part."""
+        began = (part.began_s for part in self.parts if part.name == checkpoint)
+        return next((time.monotonic() - began_s for began_s in began), 0.0)
+
+
+class PartWriter:
+    """Writes parts and publishes checkpoints, one after the other, in a thread of low priority.
+
+    Memory holds one copy: the next copy waits until the part is written (`make_way`).
+
+    Args:
+        worker: own number.
+        catalog: of the run's checkpoints.
+        reports: of the parts.
+        publish: publishes a checkpoint; called from the thread.
+        report_refusal: called with True when storage refuses a part, with False when it takes one again.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        catalog: Catalog,
+        reports: PartReports,
+        *,
+        publish: Callable[[PublishCheckpoint], None],
+        report_refusal: Callable[[bool], None],
+    ) -> None:
+        self._worker, self._catalog, self._reports = worker, catalog, reports
+        self._publish, self._report_refusal = publish, report_refusal
+        self._state = threading.Condition()
+        self._busy = self._stop_retrying = False
+        self._refused_at_s: float | None = None
+        self._queue: deque[CopiedPart | PublishCheckpoint] = deque()
+        threading.Thread(target=self._run, name="elastane-writer", daemon=True).start()
+
+    def write(self, part: CopiedPart) -> None:
+        """Queue a part."""
+        with self._state:
+            self._busy, self._stop_retrying = True, False
+            self._queue.append(part)
+            self._state.notify_all()
+
+    def publish(self, order: PublishCheckpoint) -> None:
+        """Queue the publication of a checkpoint whose parts are all written."""
+        with self._state:
+            if order not in self._queue:
+                self._queue.append(order)
+            self._state.notify_all()
+
+    def is_idle(self) -> bool:
+        """Whether no part is being written or retried: the memory of the copy is free."""
+        with self._state:
+            return not self._busy
+
+    def make_way(self) -> bool:
+        """Wait until the memory of the copy is free; abandon a part that storage refuses.
+
+        Returns:
+            False if the part is still being written after `LONGEST_WAIT_S`.
+        """
+        with self._state:
+            self._stop_retrying = True
+            self._state.notify_all()
+            free = self._state.wait_for(lambda: not self._busy, LONGEST_WAIT_S)
+            self._stop_retrying = False
+            return free
+
+    def leave_to_others(self) -> None:
+        """Abandon a part that storage refuses, for others write this state; take part again after a while."""
+        with self._state:
+            since, waiting = self._refused_at_s, self._busy
+            self._stop_retrying = waiting
+            self._state.notify_all()
+        if since is not None and not waiting and time.monotonic() - since >= EXCUSED_S:
+            self._refused_at_s = None
+            self._report_refusal(False)
+
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), WRITER_NICE)
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: bool(self._queue))
+                task = self._queue.popleft()
+            if isinstance(task, CopiedPart):
+                self._write_with_retries(task)
+                with self._state:
+                    self._busy = any(isinstance(waiting, CopiedPart) for waiting in self._queue)
+                    self._state.notify_all()
+            else:
+                self._publish(task)
+
+    def _write_with_retries(self, part: CopiedPart) -> None:
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                self._reports.report(self._write(part))
+            except StorageError as error:
+                self._refused_at_s = time.monotonic()
+                self._report_refusal(True)
+                self._reports.report(msgspec.structs.replace(part.report, state="failing", error=error.what))
+            else:
+                if self._refused_at_s is not None:
+                    self._refused_at_s = None
+                    self._report_refusal(False)
+                return
+            with self._state:
+                if self._state.wait_for(lambda: self._stop_retrying, wait_s):
+                    break
+            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        why = "storage refused it until the next one was due"
+        self._reports.report(msgspec.structs.replace(part.report, state="abandoned", error=why))
+
+    def _write(self, part: CopiedPart) -> CheckpointPart:
+        begun, cpu = time.perf_counter(), time.thread_time()
+        written = self._catalog.write(part.checkpoint, part.file.name, part.file)
+        record = msgspec.structs.replace(part.record, part=part.file.part(written))
+        self._catalog.write(part.checkpoint, name_record(self._worker), [msgspec.json.encode(record)])
+        return msgspec.structs.replace(
+            part.report,
+            state="written",
+            bytes=written.bytes,
+            write_s=time.perf_counter() - begun,
+            cpu_s=time.thread_time() - cpu,
+        )

@@ -1,0 +1,154 @@
+"""Publication: a checkpoint comes to exist once all its parts are written."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from elastane.api.checkpoints import METADATA, PLAIN, FileDamage, Manifest, PartFile, Retention
+from elastane.api.control import CheckpointKept, PublishCheckpoint
+from elastane.api.errors import Damaged, ElastaneError, StorageError
+from elastane.api.untrusted_data import Decoder, Malformed
+from elastane.runtime.checkpoints.contents import find_aliases
+from elastane.runtime.checkpoints.dcp_metadata import Path, encode_metadata, encode_values
+from elastane.runtime.checkpoints.model_description import KEY, describe_model
+from elastane.runtime.checkpoints.part_writer import PartRecord, name_record
+from elastane.runtime.finished.adapters import describe_adapter
+from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.state import TrainingState
+from elastane.storage.catalog import LARGEST_MANIFEST_BYTES, Catalog
+
+_decode_record = Decoder[PartRecord](PartRecord, at_most_bytes=LARGEST_MANIFEST_BYTES)
+
+
+class CheckpointPublisher:
+    """Publishes checkpoints, and deletes those that are no longer retained.
+
+    Args:
+        worker: own number.
+        state: of the training.
+        catalog: of the run's checkpoints.
+        resumed: how often the run has been resumed.
+        retention: which checkpoints are retained.
+        seconds_since_copy: returns the age of this worker's copy of a checkpoint.
+        report: called with the result of each publication.
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        state: TrainingState,
+        catalog: Catalog,
+        *,
+        resumed: int,
+        retention: Retention,
+        seconds_since_copy: Callable[[str], float],
+        report: Callable[[CheckpointKept], None],
+    ) -> None:
+        self._worker, self._state, self._catalog = worker, state, catalog
+        # Described now: publication runs beside the training.
+        self._adapter = describe_adapter(state.model)
+        self._resumed, self._retention = resumed, retention
+        self._seconds_since_copy, self._report = seconds_since_copy, report
+
+    def publish(self, order: PublishCheckpoint) -> None:
+        """Publish a checkpoint and report it, or report why it cannot be published."""
+        kept = CheckpointKept(worker=self._worker, name=order.name, step=order.step)
+        try:
+            # A publisher before this one may have died between its work and its report.
+            manifest = self._catalog.find_published(order.name) or self._publish(order)
+        except ElastaneError as error:
+            self._report(msgspec.structs.replace(kept, error=error.what))
+            return
+        self._report(msgspec.structs.replace(kept, bytes=manifest.bytes, metrics=manifest.metrics))
+        try:
+            self._catalog.delete_leftovers(manifest)
+            self._catalog.prune(self._retention, trusted=frozenset({order.name}))
+        except StorageError:
+            # Leftovers cost space, not correctness; the next publication deletes them.
+            return
+
+    def _publish(self, order: PublishCheckpoint) -> Manifest:
+        records = [self._read_record(order.name, writer) for writer in order.writers]
+        scalars = {name: some for record in records for name, some in record.scalars.items()}
+        plain = records[0].plain
+        manifest = Manifest(
+            name=order.name,
+            step=order.step,
+            resumed=self._resumed,
+            created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            parts=tuple(record.part for record in records),
+            aliases={f"model.{name}": f"model.{first}" for name, first in find_aliases(self._state).items()},
+            metrics=records[0].metrics,
+            seconds=self._seconds_since_copy(order.name),
+            plain={
+                **plain,
+                "scalars": scalars,
+                KEY: msgspec.to_builtins(describe_model(self._state, self._adapter)),
+            },
+        )
+        groups = json.loads(plain["rest"])["groups"]
+        return publish_checkpoint(
+            self._catalog, manifest, list_foreign_values(self._state.layout, groups, scalars)
+        )
+
+    def _read_record(self, name: str, writer: int) -> PartRecord:
+        file = name_record(writer)
+        try:
+            return _decode_record(self._catalog.read(name, file))
+        except Malformed as error:
+            raise Damaged(name, (FileDamage(file, str(error)),)) from error
+
+
+def list_foreign_values(
+    layout: ModelLayout, groups: Sequence[dict[str, Any]], scalars: Mapping[str, dict[str, Any]]
+) -> dict[Path, Any]:
+    """Return hyperparameters and scalars under the names that ``get_optimizer_state_dict`` gives them.
+
+    Args:
+        layout: of the model.
+        groups: hyperparameters of each parameter group.
+        scalars: optimizer state that is no tensor, by parameter.
+    """
+    found: dict[Path, Any] = {}
+    for number, group in enumerate(groups):
+        path = ("optimizer", "param_groups", number)
+        found |= {(*path, key): value for key, value in group.items()}
+        found[*path, "params"] = [
+            extent.name for extent, of in zip(layout.extents, layout.groups, strict=True) if of == number
+        ]
+    for name, some in scalars.items():
+        found |= {("optimizer", "state", name, key): value for key, value in some.items()}
+    return found
+
+
+def publish_checkpoint(
+    catalog: Catalog, manifest: Manifest, values: Mapping[Path, Any] | None = None
+) -> Manifest:
+    """Write the files for foreign readers, then manifest and marker.
+
+    Args:
+        catalog: of the run's checkpoints.
+        manifest: with the parts of the writers, without the files written here.
+        values: that are no tensors, for foreign readers, by path in the nested state dict.
+
+    Returns:
+        The manifest as published.
+
+    Raises:
+        BadInput: elements are missing; the checkpoint was not published.
+        StorageError: a file could not be written; the checkpoint was not published.
+    """
+    buffers, items = encode_values(values or {})
+    others = []
+    if items:
+        written = catalog.write(manifest.name, PLAIN, buffers)
+        others.append(PartFile(name=PLAIN, bytes=written.bytes, checksum=written.checksum))
+    tensor_parts = [part for part in manifest.parts if part.items]
+    written = catalog.write(manifest.name, METADATA, [encode_metadata(tensor_parts, items, manifest.aliases)])
+    others.append(PartFile(name=METADATA, bytes=written.bytes, checksum=written.checksum))
+    complete = msgspec.structs.replace(manifest, parts=(*manifest.parts, *others))
+    catalog.publish(complete)
+    return complete
