@@ -27,7 +27,8 @@ from elastane.api.control import (
 from elastane.api.records import EventLine, LedgerLine, Samples
 from elastane.api.rundir import RunDir
 from elastane.attempts import __main__ as attempts
-from elastane.observability.run_files import decode_ledger_line, last_line, read_record
+from elastane.observability.line_files import read_last_line
+from elastane.observability.run_files import decode_ledger_line, read_record
 
 STEP_S = 0.05
 JOINING_S, LEAVING_S, STOPPING_S = 0.1, 0.15, 0.05
@@ -60,7 +61,7 @@ class SmallAttempt:
         self._ended = False
         args = read_record(run_dir).spec.args
         self._steps = int(next(arg.partition("=")[2] for arg in args if arg.startswith("--steps=")))
-        last = last_line(run_dir.ledger, decode_ledger_line)
+        last = read_last_line(run_dir.ledger, decode_ledger_line)
         self._step = 0 if last is None else last.step
 
     async def lived(self) -> AttemptOutcome:

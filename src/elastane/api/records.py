@@ -6,6 +6,14 @@ import msgspec
 
 from elastane.api.bounds import Count, Difference, Duration, Moment, Position, Steps
 from elastane.api.checkpoints import WrittenFile
+from elastane.api.exit_codes import ExitCode
+
+OUTCOMES = {
+    "run.finished": ExitCode.OK,
+    "run.failed": ExitCode.FAILED,
+    "run.stopped": ExitCode.STOPPED_BY_USER,
+}
+"""Kinds of events that end an attempt of a run, each with the exit code of the run."""
 
 SCRIPT = "script"
 """Who ended a run, in a ``run.finished`` before the last planned step."""

@@ -5,13 +5,13 @@ import time
 import msgspec
 
 from elastane.api.control import RunOver
-from elastane.api.exit_codes import ExitCode
-from elastane.api.records import EventLine
+from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.rundir import RunDir
-from elastane.observability.facts import OUTCOMES
+from elastane.observability.facts import outcome_event
+from elastane.observability.line_files import cut_torn_line
 from elastane.observability.run_files import decode_event_line, read_lines
 
-KINDS: dict[int, str] = {ExitCode.OK: "run.finished", ExitCode.STOPPED_BY_USER: "run.stopped"}
+KINDS: dict[int, str] = {code: kind for kind, code in OUTCOMES.items()}
 
 
 def write_final_event(run_dir: RunDir, over: RunOver) -> None:
@@ -23,10 +23,9 @@ def write_final_event(run_dir: RunDir, over: RunOver) -> None:
     for path in (run_dir.ledger, run_dir.events):
         if path.exists():
             with path.open("r+b") as file:
-                file.truncate(file.read().rfind(b"\n") + 1)
+                cut_torn_line(file.fileno())
     events = read_lines(run_dir.events, decode_event_line, torn_tail=False)
-    last_attempt = max((i for i, event in enumerate(events) if event.kind == "run.resumed"), default=0)
-    if any(event.kind in OUTCOMES for event in events[last_attempt:]):
+    if outcome_event(events) is not None:
         return
     event = EventLine(time=time.time(), kind=KINDS.get(over.code, "run.failed"), who="agent", why=over.why)
     with run_dir.events.open("ab") as file:

@@ -14,10 +14,10 @@ from elastane.api.errors import BadInput, Damaged
 from elastane.api.records import EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Pinned, Resumed, RunRecord, RunSpec
+from elastane.observability.line_files import cut_torn_line, read_last_line
 from elastane.observability.run_files import (
     decode_event_line,
     decode_ledger_line,
-    last_line,
     read_lines,
     read_record,
 )
@@ -187,7 +187,7 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
 
 def _last_word(run_dir: RunDir) -> float:
     """When the attempt before wrote something down for the last time."""
-    newest = last_line(run_dir.ledger, decode_ledger_line)
+    newest = read_last_line(run_dir.ledger, decode_ledger_line)
     said = [event.time for event in _events(run_dir)] + ([newest.time] if newest is not None else [])
     return max(said, default=time.time())
 
@@ -214,6 +214,6 @@ def _cut_ledger(run_dir: RunDir, step: int, lines: int) -> int:
 
 def _append_event(run_dir: RunDir, event: EventLine) -> None:
     with run_dir.events.open("r+b") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
+        cut_torn_line(file.fileno())
         file.seek(0, os.SEEK_END)
         file.write(msgspec.json.encode(event) + b"\n")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from elastane.coordinator.past import after_newline, last_line
+from elastane.observability.line_files import cut_torn_line, read_line_before
 
 OpenFile: TypeAlias = Callable[[Path], int]
 
@@ -45,13 +45,12 @@ class AppendFile:
         self._fd = open_file(path)
         self._write = write
         self._waiting: list[bytes] = []
-        self._end = after_newline(self._fd, os.lseek(self._fd, 0, os.SEEK_END))
-        os.ftruncate(self._fd, self._end)
+        self._end = cut_torn_line(self._fd)
 
     @property
     def last_line(self) -> bytes | None:
         """Without its end; None: there is none."""
-        return last_line(self._fd, self._end)
+        return read_line_before(self._fd, self._end)
 
     @property
     def waiting(self) -> int:

@@ -5,17 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from elastane.api.control import RunOver
-from elastane.api.exit_codes import ExitCode
 from elastane.api.membership import WorkerId
-from elastane.api.records import EventLine
+from elastane.api.records import OUTCOMES, EventLine
 
 WorkerEvents: TypeAlias = frozenset[tuple[str, WorkerId]]
-
-OUTCOMES = {
-    "run.finished": ExitCode.OK,
-    "run.failed": ExitCode.FAILED,
-    "run.stopped": ExitCode.STOPPED_BY_USER,
-}
 
 
 @dataclass(frozen=True, slots=True)

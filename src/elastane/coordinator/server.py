@@ -30,8 +30,8 @@ from elastane.coordinator.append_file import AppendFile
 from elastane.coordinator.authentication import DEADLINE_S, Authenticator, is_about_proven
 from elastane.coordinator.connections import Connections
 from elastane.coordinator.decide import decide
+from elastane.coordinator.event_log import read_changes
 from elastane.coordinator.ledger import Ledger
-from elastane.coordinator.past import changes
 from elastane.coordinator.roster import Roster, create_roster
 from elastane.observability.run_files import read_record
 
@@ -62,7 +62,7 @@ class Coordinator:
         self._roster = self._begin(term)
 
     def _begin(self, term: int) -> Roster:
-        events = tuple(changes(self._run_dir.events))
+        events = tuple(read_changes(self._run_dir.events))
         now = time.time()
         pid = os.getpid()
         resumed = self._record.resumed

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from elastane.api.records import EventLine, LedgerLine
+from elastane.api.records import OUTCOMES, EventLine, LedgerLine
 from elastane.observability.attempts import RESUMED, Restored, compute_attempt_costs
 from elastane.observability.run_files import Recorded
-
-OUTCOMES = {"run.finished": "finished", "run.failed": "failed", "run.stopped": "stopped"}
 
 NO_CHANGES = frozenset(
     {"evaluation", "message", "warning", "digest", "checkpoint.saved", "checkpoint.restored"}
@@ -104,7 +102,7 @@ def outcome_of(events: Sequence[EventLine], *, live: bool) -> tuple[str, str]:
     """How the run ended and why it says so; see `Facts.outcome`."""
     event = outcome_event(events)
     if event is not None:
-        return OUTCOMES[event.kind], event.why
+        return event.kind.removeprefix("run."), event.why
     if live:
         return "running", ""
     return "interrupted", "its processes are gone and left no word why"

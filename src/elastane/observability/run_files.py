@@ -123,28 +123,6 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 << 20) -> T | None:
-    """The last whole line of a JSON-lines file, without reading all of it; None if there is none.
-
-    Args:
-        path: of the file.
-        decode: one line to its value.
-        within_bytes: from the end; a longer line is not found.
-
-    Raises:
-        BadInput: it does not decode.
-    """
-    try:
-        with open_regular(path, follow_links=False) as file:
-            file.seek(max(0, file.seek(0, 2) - within_bytes))
-            *whole, _torn = file.read().split(b"\n")
-        return decode(whole[-1]) if whole else None
-    except FileNotFoundError:
-        return None
-    except Malformed as error:
-        raise BadInput(f"{path}, last line: {error}") from error
-
-
 def is_live(run_dir: RunDir) -> bool:
     """Whether the run's agent still holds its lock."""
     try:

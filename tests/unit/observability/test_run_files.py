@@ -6,7 +6,8 @@ import pytest
 
 from elastane.api.errors import BadInput, NoSuchRun
 from elastane.api.rundir import RunDir
-from elastane.observability.run_files import decode_ledger_line, is_live, last_line, read_run
+from elastane.observability.line_files import read_last_line
+from elastane.observability.run_files import decode_ledger_line, is_live, read_run
 from elastane.observability.tail import Tail
 
 
@@ -57,10 +58,10 @@ def test_an_unknown_schema_is_refused(make_run) -> None:
 
 def test_the_last_line_is_found_without_reading_all(make_run) -> None:
     run_dir = make_run.write(make_run())
-    newest = last_line(run_dir.ledger, decode_ledger_line, within_bytes=1000)
+    newest = read_last_line(run_dir.ledger, decode_ledger_line, within_bytes=1000)
     assert newest is not None
     assert newest.step == 6
-    assert last_line(run_dir.root / "none", decode_ledger_line) is None
+    assert read_last_line(run_dir.root / "none", decode_ledger_line) is None
 
 
 def test_a_tail_waits_for_the_rest_of_a_line(tmp_path) -> None:

@@ -8,11 +8,11 @@ from elastane.cli.run_names import list_runs
 from elastane.cli.timestamps import localize_timestamps
 from elastane.client.runs_home import runs_home
 from elastane.observability.facts import outcome_of
+from elastane.observability.line_files import read_last_line
 from elastane.observability.run_files import (
     decode_event_line,
     decode_ledger_line,
     is_live,
-    last_line,
     read_lines,
     read_record,
 )
@@ -66,7 +66,7 @@ def describe_run_or_error(run_dir: RunDir) -> dict[str, str | int | float | None
 
 def describe_run(run_dir: RunDir) -> dict[str, str | int | float | None]:
     record = read_record(run_dir)
-    newest = last_line(run_dir.ledger, decode_ledger_line)
+    newest = read_last_line(run_dir.ledger, decode_ledger_line)
     live = is_live(run_dir)
     # A torn tail is no reason to hide a run; `verify` judges it.
     events = read_lines(run_dir.events, decode_event_line, torn_tail=True)

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from elastane.api.errors import ElastaneError
-from elastane.api.records import EventLine
+from elastane.api.records import OUTCOMES, EventLine
 from elastane.api.rundir import RunDir
 from elastane.api.spec import RunSpec
 from elastane.cli.runs.log_schedule import LogSchedule
@@ -17,7 +17,6 @@ from elastane.cli.runs.panel import render_panel
 from elastane.cli.runs.progress import MESSAGE, QUIET, Progress, add_event, add_line
 from elastane.cli.words import event_text, restored_event, step_text
 from elastane.observability.attempts import RESTORED, RESUMED
-from elastane.observability.facts import OUTCOMES
 from elastane.observability.run_files import decode_event_line, decode_ledger_line, read_record
 from elastane.observability.tail import Tail
 

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from elastane.api.records import EventLine
-from elastane.coordinator import past
+from elastane.coordinator import event_log
 from elastane.coordinator.append_file import AppendFile
 from elastane.coordinator.event_summary import summarize_events
+from elastane.observability.line_files import READ_BYTES
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ DIED = EventLine(time=2.0, kind="worker.died", who="worker 3", workers=(3,), gen
 def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> None:
     events = prints(20_000)
     events.insert(change_at, DIED)
-    read = list(past.changes(write(events)))
+    read = list(event_log.read_changes(write(events)))
     assert DIED in read
     assert len(read) < 12_000
     assert read[-5:] == events[-5:]
@@ -43,14 +44,14 @@ def test_no_change_is_overlooked_among_what_was_printed(write, change_at) -> Non
 
 def test_a_short_file_is_read_as_a_whole(write) -> None:
     events = [*prints(5), DIED, *prints(5)]
-    assert list(past.changes(write(events))) == events
-    assert list(past.changes(write([]))) == []
+    assert list(event_log.read_changes(write(events))) == events
+    assert list(event_log.read_changes(write([]))) == []
 
 
-@pytest.mark.parametrize("length", [0, 1, past.READ_BYTES - 1, past.READ_BYTES, 3 * past.READ_BYTES])
+@pytest.mark.parametrize("length", [0, 1, READ_BYTES - 1, READ_BYTES, 3 * READ_BYTES])
 def test_the_last_whole_line_is_found_whatever_its_length(tmp_path, length) -> None:
     path = tmp_path / "lines"
-    for torn in (b"", b"t", b"t" * (2 * past.READ_BYTES)):
+    for torn in (b"", b"t", b"t" * (2 * READ_BYTES)):
         path.write_bytes(b"first\n" + b"x" * length + b"\n" + torn)
         file = AppendFile(path)
         assert file.last_line == b"x" * length

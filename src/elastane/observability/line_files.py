@@ -1,0 +1,65 @@
+"""The last lines of files of JSON lines. A crash or a full disk can leave a torn one: without its newline."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from elastane.api.errors import BadInput
+from elastane.api.untrusted_data import Malformed, open_regular
+
+T = TypeVar("T")
+
+READ_BYTES = 1 << 16
+
+
+def find_end_of_lines(fd: int, end: int, start: int = 0) -> int:
+    """Return the offset behind the last newline in bytes ``[start, end)`` of a file, or ``start``."""
+    while end > start:
+        begin = max(start, end - READ_BYTES)
+        at = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+        end = begin
+    return start
+
+
+def read_line_before(fd: int, end: int, start: int = 0) -> bytes | None:
+    """Return the line whose newline is byte ``end - 1``, without it; None if ``end`` is ``start``."""
+    if end == start:
+        return None
+    begin = find_end_of_lines(fd, end - 1, start)
+    return os.pread(fd, end - 1 - begin, begin)
+
+
+def cut_torn_line(fd: int) -> int:
+    """Truncate a file behind its last newline and return its new size in bytes.
+
+    Only the process that may write the file calls this, once no other process writes it any more.
+    """
+    end = find_end_of_lines(fd, os.lseek(fd, 0, os.SEEK_END))
+    os.ftruncate(fd, end)
+    return end
+
+
+def read_last_line(path: Path, decode: Callable[[bytes], T], within_bytes: int = 1 << 20) -> T | None:
+    """Return the last whole line of a file of JSON lines, without reading all of it; None if there is none.
+
+    Args:
+        path: of the file.
+        decode: one line to its value.
+        within_bytes: from the end of the file; a longer line is not found.
+
+    Raises:
+        BadInput: the line does not decode.
+    """
+    try:
+        with open_regular(path, follow_links=False) as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size - within_bytes)
+            line = read_line_before(file.fileno(), find_end_of_lines(file.fileno(), size, start), start)
+        return None if line is None else decode(line)
+    except FileNotFoundError:
+        return None
+    except Malformed as error:
+        raise BadInput(f"{path}, last line: {error}") from error
