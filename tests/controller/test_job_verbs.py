@@ -188,7 +188,10 @@ def test_submit_explains_itself(elastane, script, words):
 
 @pytest.mark.parametrize(
     ("option", "said"),
-    [("--workers -1:3", "--workers '-1:3' is not MIN:MAX"), ("--budget -5", "budget: -5 is not more than 0")],
+    [
+        ("--workers -1:3", "--workers: '-1:3' is not MIN:MAX"),
+        ("--budget -5", "budget: -5 is not more than 0"),
+    ],
 )
 def test_a_value_that_begins_with_a_dash_is_the_options_own(elastane, script, option, said):
     answer = elastane("submit", script, *option.split())

@@ -54,6 +54,29 @@ def parse_checkpoint_policy(
     )
 
 
+def describe_policy(policy: CheckpointPolicy | None) -> JobCheckpoints:
+    """Return the settings that `parse_checkpoint_policy` reads the same policy from."""
+    if policy is None:
+        return JobCheckpoints(every="never")
+    at = (("epoch", policy.each_epoch), ("evaluation", policy.each_evaluation))
+    return JobCheckpoints(
+        every=_format_interval(policy),
+        at=tuple(cast(Literal["epoch", "evaluation"], name) for name, wanted in at if wanted),
+        url=policy.url,
+        keep_last=policy.keep_last,
+        keep_every=policy.keep_every,
+        keep_best=":".join(policy.keep_best or ()),
+    )
+
+
+def _format_interval(policy: CheckpointPolicy) -> str:
+    if policy.every_steps is not None:
+        return f"{policy.every_steps} steps"
+    if policy.every_s is not None:
+        return f"{policy.every_s:.9f} s"
+    return "auto" if policy.auto else "never"
+
+
 def _parse_interval(name: str, text: str) -> tuple[float | None, int | None]:
     """Return the seconds and the steps between two checkpoints; at most one of them is given."""
     if text in ("auto", "never"):

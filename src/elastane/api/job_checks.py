@@ -28,11 +28,20 @@ def parse_job_spec(document: object) -> JobSpec:
     Raises:
         BadField: with the field, what is wrong and what to write.
     """
+    return check_job_spec(parse_unchecked_job_spec(document))
+
+
+def parse_unchecked_job_spec(document: object) -> JobSpec:
+    """Return the spec that a document describes; its values are not checked yet.
+
+    Raises:
+        BadField: with the field, what is wrong and what to write.
+    """
     if isinstance(document, dict) and document.get("version", 1) != 1:
         raise make_field_error(
             "version", f"{document['version']!r} is not known here", "write 1, or upgrade elastane"
         )
-    return check_job_spec(parse_document(document, JobSpec, "job"))
+    return parse_document(document, JobSpec, "job")
 
 
 def make_job_document(spec: JobSpec) -> object:

@@ -60,7 +60,7 @@ def test_a_watcher_of_a_new_attempt_does_not_tell_the_old_one_again(finished_run
     [
         (("--resume", "done", "--seed", "7", "--name", "new"), "--resume and --seed, --name at once"),
         (("--resume", "done", "--digest-every", "5"), "--resume and --digest-every at once"),
-        (("--accept-changes", "train.py"), "--accept-changes is about a run that goes on"),
+        (("--accept-changes", "train.py"), "--accept-changes without --resume"),
         (("--resume", "done", "train.py"), "and the script train.py at once"),
     ],
 )

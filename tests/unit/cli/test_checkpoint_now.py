@@ -5,12 +5,13 @@ import json
 import msgspec
 import pytest
 
+from elastane.api.checkpoint_policy import parse_checkpoint_policy
 from elastane.api.control import Answer, AskCheckpoint
 from elastane.api.errors import NoSuchRun
+from elastane.api.jobs import JobCheckpoints
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
 from elastane.cli.checkpoints import now as checkpoint_now
-from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
 from elastane.observability.run_files import read_record
 
 
@@ -103,8 +104,8 @@ def test_a_run_that_keeps_none_says_what_to_do(elastane, finished_run, monkeypat
 
 
 def test_never_means_none_unless_a_moment_or_a_place_is_named():
-    assert policy_of(CheckpointOptions(every="never")) is None
-    assert policy_of(CheckpointOptions(every="never", keep_last=5)) is None
-    for wish in ({"at": "epoch"}, {"url": "/there"}):
-        policy = policy_of(CheckpointOptions(every="never", **wish))
+    assert parse_checkpoint_policy(JobCheckpoints(every="never")) is None
+    assert parse_checkpoint_policy(JobCheckpoints(every="never", keep_last=5)) is None
+    for wish in ({"at": ("epoch",)}, {"url": "/there"}):
+        policy = parse_checkpoint_policy(JobCheckpoints(every="never", **wish))
         assert (policy.every_s, policy.every_steps, policy.auto) == (None, None, False)

@@ -2,9 +2,16 @@
 
 import pytest
 
+from elastane.api.checkpoint_policy import describe_policy, parse_checkpoint_policy
 from elastane.api.errors import BadInput
+from elastane.api.jobs import JobCheckpoints
 from elastane.api.spec import CheckpointPolicy
-from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
+from elastane.cli.runs.run_options import RunOptions
+from elastane.cli.runs.run_spec import build_checkpoint_policy
+
+
+def read(options: RunOptions) -> CheckpointPolicy | None:
+    return build_checkpoint_policy(JobCheckpoints(), options)
 
 
 @pytest.mark.parametrize(
@@ -23,16 +30,16 @@ from elastane.cli.checkpoints.policy import CheckpointOptions, policy_of
     ],
 )
 def test_an_interval_is_of_time_or_of_steps(typed, every_s, every_steps):
-    policy = policy_of(CheckpointOptions(every=typed))
+    policy = read(RunOptions(checkpoint_every=typed))
     assert (policy.every_s, policy.every_steps, policy.auto) == (every_s, every_steps, typed == "auto")
 
 
 def test_never_is_no_policy_at_all():
-    assert policy_of(CheckpointOptions(every="never", keep_last=0)) is None
+    assert read(RunOptions(checkpoint_every="never", keep_last=0)) is None
 
 
 def test_never_beside_a_moment_is_at_that_moment_only():
-    policy = policy_of(CheckpointOptions(every="never", at="epoch"))
+    policy = read(RunOptions(checkpoint_every="never", checkpoint_at="epoch"))
     assert policy is not None
     assert (policy.every_s, policy.every_steps, policy.auto, policy.each_epoch) == (None, None, False, True)
 
@@ -42,7 +49,7 @@ def test_never_beside_a_moment_is_at_that_moment_only():
 )
 def test_an_interval_nobody_understands_is_refused(typed):
     with pytest.raises(BadInput, match="neither a duration nor a number of steps") as refused:
-        policy_of(CheckpointOptions(every=typed))
+        read(RunOptions(checkpoint_every=typed))
     assert "500 steps" in refused.value.do
 
 
@@ -56,18 +63,20 @@ def test_an_interval_nobody_understands_is_refused(typed):
     ],
 )
 def test_milestones_are_listed(typed, expected):
-    policy = policy_of(CheckpointOptions(at=typed))
+    policy = read(RunOptions(checkpoint_at=typed))
     assert (policy.each_epoch, policy.each_evaluation) == expected
 
 
 def test_a_milestone_nobody_knows_is_refused():
-    with pytest.raises(BadInput, match=r"--checkpoint-at 'epochs' is not understood"):
-        policy_of(CheckpointOptions(at="epochs"))
+    with pytest.raises(BadInput, match=r"invalid --checkpoint-at: 'epochs'"):
+        read(RunOptions(checkpoint_at="epochs"))
 
 
 def test_what_is_kept_is_passed_on():
-    typed = CheckpointOptions(every="1 h", url="s3://b/p", keep_last=3, keep_every=100, keep_best="a:b:max")
-    assert policy_of(typed) == CheckpointPolicy(
+    typed = RunOptions(
+        checkpoint_every="1 h", checkpoint_dir="s3://b/p", keep_last=3, keep_every=100, keep_best="a:b:max"
+    )
+    assert read(typed) == CheckpointPolicy(
         every_s=3600.0, url="s3://b/p", keep_last=3, keep_every=100, keep_best=("a:b", "max")
     )
 
@@ -75,10 +84,25 @@ def test_what_is_kept_is_passed_on():
 @pytest.mark.parametrize("typed", [{"keep_last": 0}, {"keep_every": 0}])
 def test_at_least_one_is_kept(typed):
     with pytest.raises(BadInput, match="0 is less than 1"):
-        policy_of(CheckpointOptions(**typed))
+        read(RunOptions(**typed))
 
 
 @pytest.mark.parametrize("typed", ["loss", ":min", "loss:least", "loss:"])
 def test_the_best_has_a_metric_and_a_direction(typed):
     with pytest.raises(BadInput, match="is not METRIC:min or METRIC:max"):
-        policy_of(CheckpointOptions(keep_best=typed))
+        read(RunOptions(keep_best=typed))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        None,
+        CheckpointPolicy(auto=True),
+        CheckpointPolicy(every_s=0.1, url="s3://bucket/x", keep_last=3),
+        CheckpointPolicy(every_s=1e9, each_evaluation=True, keep_every=7),
+        CheckpointPolicy(every_steps=500, each_epoch=True, keep_best=("a:b", "max")),
+        CheckpointPolicy(url="/somewhere"),
+    ],
+)
+def test_a_policy_is_read_back_from_its_settings(policy):
+    assert parse_checkpoint_policy(describe_policy(policy)) == policy

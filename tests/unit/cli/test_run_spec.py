@@ -6,30 +6,14 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
-from elastane.api.spec import RunSpec
+from elastane.api.spec import CheckpointPolicy, RunSpec
 from elastane.cli.runs.debugger import check_debug_options
-from elastane.cli.runs.run_spec import Changes, Options, build_spec, change_spec, list_remarks
+from elastane.cli.runs.run_options import RunOptions
+from elastane.cli.runs.run_spec import build_spec, change_spec, list_remarks
 
 
-@pytest.fixture
-def options(script: Path) -> Options:
-    return Options(
-        script=script,
-        args=("--lr", "0.1"),
-        workers=None,
-        start=None,
-        virtual_ranks=None,
-        copies="all",
-        convergence="exact",
-        seed=0,
-        threads=1,
-        transport="shared",
-        digest_every=50,
-    )
-
-
-def changed(options: Options, **changes) -> Options:
-    return msgspec.structs.replace(options, **changes)
+def build(options: RunOptions, script: Path, name: str = "trial", *, cpus: int = 8) -> RunSpec:
+    return build_spec(options, script, ("--lr", "0.1"), name=name, cpus=cpus)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +27,8 @@ def changed(options: Options, **changes) -> Options:
         (2, {"workers": "1:16", "start": 5}, (1, 16, 5)),
     ],
 )
-def test_the_range_of_workers(options, cpus, changes, expected) -> None:
-    spec = build_spec(changed(options, **changes), "trial", cpus)
+def test_the_range_of_workers(script, cpus, changes, expected) -> None:
+    spec = build(RunOptions(**changes), script, "trial", cpus=cpus)
     assert (spec.min_workers, spec.max_workers, spec.start) == expected
 
 
@@ -57,8 +41,8 @@ def test_the_range_of_workers(options, cpus, changes, expected) -> None:
         ({"workers": "4"}, False),
     ],
 )
-def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does(options, changes, decides):
-    assert build_spec(changed(options, **changes), "trial", 8).self_sizing is decides
+def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does(script, changes, decides):
+    assert build(RunOptions(**changes), script, "trial", cpus=8).self_sizing is decides
 
 
 @pytest.mark.parametrize(
@@ -79,32 +63,38 @@ def test_a_controller_decides_where_there_is_something_to_decide_and_nobody_does
         ({"digest_every": 0}, "--digest-every 0 is less than 1"),
         ({"seed": -1}, "--seed -1 is less than 0"),
         ({"seed": 2**63}, "larger than 2**63 - 1"),
-        ({"script": Path("/no/such/train.py")}, "there is no script"),
-        ({"script": Path("/")}, "is not a file"),
     ],
 )
-def test_what_cannot_be_met_is_refused_in_words(options, changes, said) -> None:
+def test_what_cannot_be_met_is_refused_in_words(script, changes, said) -> None:
     with pytest.raises(BadInput) as refused:
-        build_spec(changed(options, **changes), "trial", 8)
+        build(RunOptions(**changes), script, "trial", cpus=8)
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("path", "said"), [("/no/such/train.py", "there is no script"), ("/", "is not a file")]
+)
+def test_a_script_that_cannot_be_read_is_refused_in_words(path, said) -> None:
+    with pytest.raises(BadInput, match=said):
+        build(RunOptions(), Path(path))
+
+
 @pytest.mark.parametrize("name", ["", "../up", "-x", "a b", "x" * 101])
-def test_a_name_is_a_directory_too(options, name) -> None:
+def test_a_name_is_a_directory_too(script, name) -> None:
     with pytest.raises(BadInput, match="cannot name a run"):
-        build_spec(options, name, 8)
+        build(RunOptions(), script, name)
 
 
-def test_more_copies_than_workers_are_allowed_and_remarked_on(options) -> None:
-    spec = build_spec(changed(options, workers="1:4", copies="2"), "trial", 8)
+def test_more_copies_than_workers_are_allowed_and_remarked_on(script) -> None:
+    spec = build(RunOptions(workers="1:4", copies="2"), script, "trial")
     assert spec.copies == 2
     assert "with fewer than 2 workers" in list_remarks(spec)[0]
-    assert list_remarks(build_spec(options, "trial", 8)) == []
+    assert list_remarks(build(RunOptions(), script)) == []
 
 
-def test_the_script_is_found_from_any_directory(options, monkeypatch, script) -> None:
+def test_the_script_is_found_from_any_directory(monkeypatch, script) -> None:
     monkeypatch.chdir(script.parent)
-    spec = build_spec(changed(options, script=Path(script.name)), "trial", 8)
+    spec = build(RunOptions(), Path(script.name))
     assert Path(spec.script) == script
     assert spec.args == ("--lr", "0.1")
 
@@ -113,24 +103,24 @@ def test_the_script_is_found_from_any_directory(options, monkeypatch, script) ->
     ("text", "expected"),
     [("5GB", 5 * 10**9), ("500 MB", 5 * 10**8), ("2GiB", 2 * 2**30), ("1.5k", 1500), ("1000", 1000)],
 )
-def test_sizes_are_read_as_people_write_them(options, text, expected) -> None:
-    assert build_spec(changed(options, max_shard_size=text), "n", 8).max_shard_bytes == expected
+def test_sizes_are_read_as_people_write_them(script, text, expected) -> None:
+    assert build(RunOptions(max_shard_size=text), script, "n").max_shard_bytes == expected
 
 
 @pytest.mark.parametrize("text", ["", "big", "-1", "0", "5XB"])
-def test_other_words_are_no_size(options, text) -> None:
+def test_other_words_are_no_size(script, text) -> None:
     with pytest.raises(BadInput, match="--max-shard-size"):
-        build_spec(changed(options, max_shard_size=text), "n", 8)
+        build(RunOptions(max_shard_size=text), script, "n")
 
 
-def test_the_optimizers_state_is_saved_only_where_one_worker_has_it_all(options) -> None:
-    assert build_spec(changed(options, save_optimizer=True), "n", 8).save_optimizer
+def test_the_optimizers_state_is_saved_only_where_one_worker_has_it_all(script) -> None:
+    assert build(RunOptions(save_optimizer=True), script, "n").save_optimizer
     with pytest.raises(BadInput, match="--save-optimizer needs --copies all"):
-        build_spec(changed(options, save_optimizer=True, copies="2"), "n", 8)
+        build(RunOptions(save_optimizer=True, copies="2"), script, "n")
 
 
-def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(options):
-    spec = build_spec(changed(options, debug=True), "trial", 8)
+def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(script):
+    spec = build(RunOptions(debug=True), script, "trial")
     assert (spec.min_workers, spec.max_workers, spec.start) == (1, 1, 1)
     assert spec.debug
     assert not spec.self_sizing
@@ -138,10 +128,17 @@ def test_to_debug_there_is_one_worker_and_nobody_decides_about_more(options):
 
 def test_a_resumed_run_is_debugged_only_where_that_is_asked_for():
     spec = RunSpec(name="trial", script="/train.py", min_workers=2, max_workers=4, start=3)
-    nothing = Changes(workers=None, start=None, copies=None, transport=None, checkpoints=None)
-    debugged = change_spec(spec, msgspec.structs.replace(nothing, debug=True), 8)
+    debugged = change_spec(spec, RunOptions(debug=True), 8)
     assert (debugged.min_workers, debugged.max_workers, debugged.start, debugged.debug) == (1, 1, 1, True)
-    assert not change_spec(debugged, nothing, 8).debug
+    assert not change_spec(debugged, RunOptions(), 8).debug
+
+
+def test_a_resumed_run_keeps_what_was_not_typed_about_its_checkpoints():
+    policy = CheckpointPolicy(url="s3://bucket/x", every_s=90.0, each_epoch=True, keep_best=("a:b", "max"))
+    spec = RunSpec(name="trial", script="/train.py", checkpoints=policy)
+    assert change_spec(spec, RunOptions(), 8).checkpoints == policy
+    after = change_spec(spec, RunOptions(keep_last=5), 8).checkpoints
+    assert after == msgspec.structs.replace(policy, keep_last=5)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,20 @@ import msgspec
 import pytest
 
 from elastane.api.errors import BadInput
+from elastane.api.job_checks import check_job_spec
 from elastane.api.jobs import ElasticPolicy, JobSpec
 from elastane.api.quotas import Team
 from elastane.cli.documents import read_yaml
-from elastane.cli.jobs.job_file import anchored, read_job, yaml_of
+from elastane.cli.jobs.job_file import anchor_paths, format_job, read_job
+from elastane.cli.jobs.job_options import JobOptions
 from elastane.cli.jobs.scale import parse_limits
-from elastane.cli.jobs.submission import Here, Wishes, environment_of, limits_text, notes, wished
+from elastane.cli.jobs.submission import (
+    Invocation,
+    apply_options,
+    format_limits,
+    list_notes,
+    read_environment,
+)
 from elastane.cli.option_values import read_future_time
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +34,7 @@ SPEC = JobSpec(
 )
 BERLIN = timezone(timedelta(hours=1))
 NOW = datetime(2026, 11, 21, 12, tzinfo=BERLIN)
-HERE = Here(environment={"HOME": "/home/ada"}, now=NOW)
+HERE = Invocation(directory=Path("/home/ada"), environment={"HOME": "/home/ada"}, now=NOW)
 
 
 def field_names(kind) -> list[str]:
@@ -40,11 +48,11 @@ def field_names(kind) -> list[str]:
 
 
 def test_what_is_not_typed_stays_as_it_was() -> None:
-    assert wished(SPEC, Wishes(), HERE) == SPEC
+    assert apply_options(SPEC, JobOptions(), HERE) == SPEC
 
 
 def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
-    after = wished(SPEC, Wishes(workers="1:8", env=("B=3", "HOME"), copies="2", keep_last=5), HERE)
+    after = apply_options(SPEC, JobOptions(workers="1:8", env=["B=3", "HOME"], copies="2", keep_last=5), HERE)
     assert after.elastic_policy.limits == (1, 8)
     assert after.elastic_policy.scaling_timeout_in_seconds == 9
     assert after.env == {"A": "1", "B": "3", "HOME": "/home/ada"}
@@ -54,23 +62,23 @@ def test_what_is_typed_changes_its_field_and_nothing_beside_it() -> None:
 @pytest.mark.parametrize(
     ("wishes", "said"),
     [
-        (Wishes(workers="4:2"), "MIN 4 is larger than MAX 2"),
-        (Wishes(workers="9" * 20), "more than 1000000 workers"),
-        (Wishes(workers="many"), "is not MIN:MAX"),
-        (Wishes(name="a b"), "name: 'a b' is not a name"),
-        (Wishes(env=("NOWHERE",)), "there is no such variable here"),
-        (Wishes(copies="some"), "neither 'all' nor a number"),
-        (Wishes(copies="0"), r"training\.copies"),
-        (Wishes(checkpoint_every="10 years"), "neither a duration nor a number of steps"),
-        (Wishes(checkpoint_at="step"), "is not understood"),
-        (Wishes(deadline="tomorrow"), "invalid time for --deadline"),
-        (Wishes(virtual_ranks=3), r"training\.virtualRanks: 3 is less than the 4 workers"),
-        (Wishes(budget=0.0), "budget: 0 is not more than 0"),
+        (JobOptions(workers="4:2"), "MIN 4 is larger than MAX 2"),
+        (JobOptions(workers="9" * 20), "more than 1000000 workers"),
+        (JobOptions(workers="many"), "is not MIN:MAX"),
+        (JobOptions(name="a b"), "name: 'a b' is not a name"),
+        (JobOptions(env=["NOWHERE"]), "there is no such variable here"),
+        (JobOptions(copies="some"), "neither 'all' nor a number"),
+        (JobOptions(copies="0"), r"training\.copies"),
+        (JobOptions(checkpoint_every="10 years"), "neither a duration nor a number of steps"),
+        (JobOptions(checkpoint_at="step"), "invalid --checkpoint-at"),
+        (JobOptions(deadline="tomorrow"), "invalid time for --deadline"),
+        (JobOptions(virtual_ranks=3), r"training\.virtualRanks: 3 is less than the 4 workers"),
+        (JobOptions(budget=0.0), "budget: 0 is not more than 0"),
     ],
 )
 def test_what_makes_no_job_is_refused_in_words(wishes, said) -> None:
     with pytest.raises(BadInput, match=said):
-        wished(SPEC, wishes, HERE)
+        check_job_spec(apply_options(SPEC, wishes, HERE))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,7 @@ def test_a_deadline_that_no_calendar_reaches_is_refused_in_words(text) -> None:
 
 
 def test_a_variable_may_be_empty_or_hold_an_equals_sign() -> None:
-    assert environment_of(("A=", "B=x=y"), {}) == {"A": "", "B": "x=y"}
+    assert read_environment(("A=", "B=x=y"), {}) == {"A": "", "B": "x=y"}
 
 
 def test_paths_in_a_file_begin_where_it_is(tmp_path) -> None:
@@ -122,9 +130,9 @@ def test_a_url_is_no_path(tmp_path) -> None:
 
 def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
     path = tmp_path / "job.yaml"
-    spec = wished(SPEC, Wishes(deadline="+1h", seed=3, kinds=("h100",), env=("C=yes",)), HERE)
-    path.write_text(yaml_of(spec))
-    assert read_job(path, name="x", team="y") == anchored(spec, tmp_path)
+    spec = apply_options(SPEC, JobOptions(deadline="+1h", seed=3, kind=["h100"], env=["C=yes"]), HERE)
+    path.write_text(format_job(spec))
+    assert read_job(path, name="x", team="y") == anchor_paths(spec, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +168,8 @@ def test_a_job_reads_back_as_it_was_written(tmp_path) -> None:
             "deadline: is not a time with its time zone",
             "such as 2026-12-01T18:00:00Z",
         ),
-        ("- script", "holds no job: it is a list", "name: train"),
-        ("", "holds no job: it is empty", "name: train"),
+        ("- script", "is not a job: it is a list", "name: train"),
+        ("", "is not a job: it is empty", "name: train"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, said, write) -> None:
@@ -228,21 +236,21 @@ def test_one_number_is_both_limits() -> None:
 )
 def test_a_team_that_nobody_has_declared_beside_others_is_told(team, declared, said) -> None:
     spec = msgspec.structs.replace(SPEC, team=team)
-    found = notes(spec, [Team(name=name) for name in declared], NOW)
+    found = list_notes(spec, [Team(name=name) for name in declared], NOW)
     assert len(found) == bool(said)
     assert all(words in found[0] for words in said)
 
 
 def test_a_deadline_that_has_passed_is_told() -> None:
     spec = msgspec.structs.replace(SPEC, deadline=datetime(2026, 11, 21, 10, tzinfo=UTC))
-    assert notes(spec, [], NOW) == (
+    assert list_notes(spec, [], NOW) == (
         "its deadline, 2026-11-21 11:00, has passed: it grows before others of its priority",
     )
-    assert notes(msgspec.structs.replace(spec, deadline=NOW + timedelta(hours=1)), [], NOW) == ()
+    assert list_notes(msgspec.structs.replace(spec, deadline=NOW + timedelta(hours=1)), [], NOW) == ()
 
 
 def test_limits_are_said_as_one_number_where_they_are_one() -> None:
-    assert [limits_text(*of) for of in ((1, 1), (3, 3), (1, 4))] == [
+    assert [format_limits(*of) for of in ((1, 1), (3, 3), (1, 4))] == [
         "1 worker",
         "3 workers",
         "1 to 4 workers",

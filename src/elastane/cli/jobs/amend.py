@@ -11,7 +11,7 @@ import typer
 from elastane.api.errors import BadInput
 from elastane.api.rest import Bounds, Job
 from elastane.cli.command import AsJson, JobName, open_console, print_json
-from elastane.cli.jobs.submission import late
+from elastane.cli.jobs.submission import warn_late
 from elastane.cli.option_values import read_future_time
 from elastane.client.context import connect
 from elastane.scheduler.wording import format_money
@@ -72,7 +72,7 @@ def amend(
         return
     now = datetime.now().astimezone()
     open_console().print(f"{job} has now {format_bounds(found, now)}", markup=False)
-    if note := late(found.spec.deadline, now):
+    if note := warn_late(found.spec.deadline, now):
         open_console().print(f"note: {note}", markup=False)
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from elastane.api.document_parser import describe_type
 from elastane.api.errors import BadField, BadInput
-from elastane.api.job_checks import make_job_document, parse_job_spec
+from elastane.api.job_checks import make_job_document, parse_unchecked_job_spec
 from elastane.api.jobs import JobSpec
 from elastane.cli.documents import format_yaml, read_json, read_yaml
 
@@ -15,57 +15,60 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def is_job_file(path: Path) -> bool:
+    """Return whether a path names a job's file; any other path is a script."""
     return path.suffix in SUFFIXES
 
 
 def read_job(path: Path, *, name: str, team: str) -> JobSpec:
-    """The job in a file. Its paths begin where the file is, and are absolute afterwards.
+    """Return the job of a file with absolute paths; its values are not checked yet.
+
+    A relative path in the file begins where the file is.
 
     Args:
         path: of the file.
-        name: of the job, if the file gives it none.
-        team: whose the job is, if the file does not say.
+        name: of the job, if the file has none.
+        team: of the job, if the file has none.
 
     Raises:
-        BadInput: the file cannot be read, or describes no job; with the field and what to write.
+        BadInput: the file cannot be read, or is not a job; with the field and what to write.
     """
-    document = {"name": name, "team": team} | _mapping(path)
+    document = {"name": name, "team": team} | _read_mapping(path)
     try:
-        return anchored(parse_job_spec(document), path.absolute().parent)
+        return anchor_paths(parse_unchecked_job_spec(document), path.absolute().parent)
     except BadField as error:
         raise BadInput(f"{path}: {error.what}", means=error.means, do=error.do) from error
 
 
-def anchored(spec: JobSpec, folder: Path) -> JobSpec:
-    """The same job with absolute paths.
+def anchor_paths(spec: JobSpec, folder: Path) -> JobSpec:
+    """Return a job with absolute paths.
 
     Args:
         spec: as written.
-        folder: absolute; paths begin here, in a command they begin in the working directory.
+        folder: absolute; where relative paths begin.
     """
-    working_dir = _below(folder, spec.working_dir) if spec.working_dir else ""
-    training, keeping = spec.training, spec.training.checkpoints
-    if keeping.url and "://" not in keeping.url:
-        keeping = msgspec.structs.replace(keeping, url=_below(folder, keeping.url))
-        training = msgspec.structs.replace(training, checkpoints=keeping)
+    working_dir = _join(folder, spec.working_dir) if spec.working_dir else ""
+    training, checkpoints = spec.training, spec.training.checkpoints
+    if checkpoints.url and "://" not in checkpoints.url:
+        checkpoints = msgspec.structs.replace(checkpoints, url=_join(folder, checkpoints.url))
+        training = msgspec.structs.replace(training, checkpoints=checkpoints)
     return msgspec.structs.replace(
         spec,
-        script=_below(folder, spec.script) if spec.script else "",
+        script=_join(folder, spec.script) if spec.script else "",
         working_dir=working_dir or (str(folder) if spec.command or spec.module else ""),
         training=training,
     )
 
 
-def yaml_of(spec: JobSpec) -> str:
-    """What `read_job` reads the same job from."""
+def format_job(spec: JobSpec) -> str:
+    """Return a job as YAML for `read_job`."""
     return format_yaml(make_job_document(spec))
 
 
-def _below(folder: Path, path: str) -> str:
+def _join(folder: Path, path: str) -> str:
     return os.path.normpath(folder / path)
 
 
-def _mapping(path: Path) -> dict[str, object]:
+def _read_mapping(path: Path) -> dict[str, object]:
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -76,7 +79,7 @@ def _mapping(path: Path) -> dict[str, object]:
         raise BadInput(f"{path} {error.what}", means=error.means, do=error.do) from error
     if not isinstance(document, dict):
         raise BadInput(
-            f"{path} holds no job: it is {describe_type(document)}",
+            f"{path} is not a job: it is {describe_type(document)}",
             do="write fields, each with its value: name: train",
         )
     return document

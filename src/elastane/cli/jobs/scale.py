@@ -7,7 +7,7 @@ import typer
 
 from elastane.api.errors import BadInput
 from elastane.cli.command import AsJson, JobName, open_console, print_json
-from elastane.cli.jobs.submission import limits_text
+from elastane.cli.jobs.submission import format_limits
 from elastane.client.context import connect
 
 
@@ -58,7 +58,7 @@ def scale(
         return
     has = f"; it has {found.workers} now" if found.state == "running" else ""
     open_console().print(
-        f"{job} may have {limits_text(found.min_workers, found.max_workers)}{has}", markup=False
+        f"{job} may have {format_limits(found.min_workers, found.max_workers)}{has}", markup=False
     )
 
 

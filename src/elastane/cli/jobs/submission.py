@@ -1,168 +1,228 @@
-"""From a job and what was typed about it to a `JobSpec`, or a sentence that says why not. Pure."""
+"""From what was typed after ``elastane submit`` to a checked `JobSpec`, or an error that says why not."""
 
+import stat
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal, TypeVar
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-from elastane.api.errors import BadInput
+from elastane.api.errors import BadField, BadInput
 from elastane.api.job_checks import check_job_spec
-from elastane.api.jobs import ElasticPolicy, JobCheckpoints, JobSpec, JobTraining
+from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining
 from elastane.api.quotas import Team
-from elastane.cli.checkpoints.policy import moments
-from elastane.cli.option_values import read_future_time
-from elastane.cli.runs.run_spec import parse_worker_range
+from elastane.attempts.script_modules import find_module_file
+from elastane.cli.jobs.job_file import anchor_paths, is_job_file, read_job
+from elastane.cli.jobs.job_options import JobOptions
+from elastane.cli.option_values import read_future_time, read_worker_range
+from elastane.cli.run_names import generate_name
+from elastane.cli.scripts import check_script, find_script
 from elastane.cli.teams import warn_undeclared_team
-
-S = TypeVar("S", bound=msgspec.Struct)
-
-
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """The options as they were typed; see ``elastane submit --help``. None: not typed."""
-
-    name: str | None = None
-    team: str | None = None
-    queue: str | None = None
-    priority: str | None = None
-    workers: str | None = None
-    devices: int | None = None
-    kinds: tuple[str, ...] | None = None
-    spot: bool | None = None
-    borrow: bool | None = None
-    env: tuple[str, ...] = ()
-    deadline: str | None = None
-    budget: float | None = None
-    retries: int | None = None
-    seed: int | None = None
-    threads: int | None = None
-    virtual_ranks: int | None = None
-    convergence: Literal["exact", "fast"] | None = None
-    copies: str | None = None
-    checkpoint_every: str | None = None
-    checkpoint_at: str | None = None
-    checkpoint_dir: str | None = None
-    keep_last: int | None = None
-    keep_every: int | None = None
-    keep_best: str | None = None
+from elastane.cli.train_options import change_checkpoints, replace_given
 
 
-class Here(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and when something is typed.
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and when a command is typed.
 
     Args:
+        directory: the working directory, absolute.
         environment: of the terminal.
         now: with the terminal's time zone.
     """
 
+    directory: Path
     environment: Mapping[str, str]
     now: datetime
 
 
-def wished(spec: JobSpec, wishes: Wishes, here: Here) -> JobSpec:
-    """The job with what was typed in place of what it said before, checked.
+def build_job(
+    what: Path, args: tuple[str, ...], options: JobOptions, invocation: Invocation, *, team: str
+) -> JobSpec:
+    """Return the job of a file, a script or a module, with the options in place of what a file says.
+
+    Args:
+        what: a job's file, a script, or with ``-m`` the name of a module.
+        args: of the script or module.
+        options: as typed.
+        invocation: where and when.
+        team: of the job, if neither the file nor an option says.
 
     Raises:
-        BadInput: with the option or the field, what is wrong and what to write.
+        BadInput: with the file, the field or the option, what is wrong and what to write.
     """
-    resources = _with(spec.resources_per_worker, devices=wishes.devices, kinds=wishes.kinds)
-    run_policy = _with(spec.run_policy, job_max_retry_count=wishes.retries)
-    deadline = None if wishes.deadline is None else read_future_time("--deadline", wishes.deadline, here.now)
-    return check_job_spec(
-        _with(
-            spec,
-            name=wishes.name,
-            team=wishes.team,
-            queue=wishes.queue,
-            priority_class=wishes.priority,
-            spot=wishes.spot,
-            borrow=wishes.borrow,
-            deadline=deadline,
-            budget=wishes.budget,
-            env=spec.env | environment_of(wishes.env, here.environment) if wishes.env else None,
-            resources_per_worker=resources,
-            elastic_policy=_policy(spec.elastic_policy, wishes.workers),
-            run_policy=run_policy,
-            training=_training(spec.training, wishes),
-        )
+    file = what if is_job_file(what) and not options.module else None
+    if file is None:
+        written = _describe_script(what, args, invocation.directory, team=team, module=options.module)
+    else:
+        written = _read_file(file, args, team=team)
+    spec = anchor_paths(apply_options(written, options, invocation), invocation.directory)
+    try:
+        return check_job_spec(spec)
+    except BadField as error:
+        # The file is named where it is wrong by itself, not where an option has made it so.
+        if file is not None and _fails_alike(written, error):
+            raise BadInput(f"{file}: {error.what}", means=error.means, do=error.do) from error
+        raise
+
+
+def apply_options(spec: JobSpec, options: JobOptions, invocation: Invocation) -> JobSpec:
+    """Return the job with what was typed in place of what it said before; it is not checked.
+
+    Raises:
+        BadInput: an option has a value that cannot be read.
+    """
+    kinds = None if options.kind is None else tuple(options.kind)
+    resources = replace_given(spec.resources_per_worker, devices=options.devices, kinds=kinds)
+    deadline = (
+        None if options.deadline is None else read_future_time("--deadline", options.deadline, invocation.now)
+    )
+    return replace_given(
+        spec,
+        name=options.name,
+        team=options.team,
+        queue=options.queue,
+        priority_class=options.priority,
+        spot=options.spot,
+        borrow=options.borrow,
+        deadline=deadline,
+        budget=options.budget,
+        env=spec.env | read_environment(options.env, invocation.environment) if options.env else None,
+        resources_per_worker=resources,
+        elastic_policy=_change_policy(spec.elastic_policy, options.workers),
+        run_policy=replace_given(spec.run_policy, job_max_retry_count=options.retries),
+        training=_change_training(spec.training, options),
     )
 
 
-def notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...]:
-    """What is allowed, and may all the same not be what was meant.
+def check_program(spec: JobSpec, file: Path) -> None:
+    """Check that the script or module of a job's file, and its working directory, are on this machine.
+
+    Raises:
+        BadInput: one of them is not.
+    """
+    field = "workingDir"
+    try:
+        if spec.working_dir:
+            _check_directory(Path(spec.working_dir))
+        field = "script" if spec.script else "module"
+        if spec.script:
+            check_script(Path(spec.script))
+        elif spec.module:
+            find_module_file(spec.module, Path(spec.working_dir))
+    except BadInput as error:
+        if field == "module":
+            do = "correct module: in it, or workingDir:, where the job starts"
+        else:
+            do = f"correct {field}: in it; a relative path begins where the file is"
+        raise BadInput(f"{file}: {error.what}", means=error.means, do=do) from error
+
+
+def list_notes(spec: JobSpec, teams: Iterable[Team], now: datetime) -> tuple[str, ...]:
+    """Return warnings about a job that is allowed, and perhaps not what the user wants.
 
     Args:
-        spec: as it was taken.
-        teams: that are declared, as far as the token may see.
+        spec: as the controller has taken it.
+        teams: declared ones, as far as the token may see.
         now: with the terminal's time zone.
     """
-    return tuple(filter(None, (warn_undeclared_team(spec.team, teams), late(spec.deadline, now))))
+    return tuple(filter(None, (warn_undeclared_team(spec.team, teams), warn_late(spec.deadline, now))))
 
 
-def late(deadline: datetime | None, now: datetime) -> str:
-    """What it means that a deadline has passed; empty: it has not."""
+def warn_late(deadline: datetime | None, now: datetime) -> str:
+    """Return a warning about a deadline that has passed; empty: it has not."""
     if deadline is None or deadline > now:
         return ""
     local = deadline.astimezone(now.tzinfo)
     return f"its deadline, {local:%Y-%m-%d %H:%M}, has passed: it grows before others of its priority"
 
 
-def limits_text(low: int, high: int) -> str:
-    """``1 to 4 workers``."""
+def format_limits(low: int, high: int) -> str:
+    """Return fewest and most workers as text: ``1 to 4 workers``."""
     return f"{high} worker{'s' * (high > 1)}" if low == high else f"{low} to {high} workers"
 
 
-def environment_of(wishes: tuple[str, ...], own: Mapping[str, str]) -> dict[str, str]:
-    """Variables that were named: ``NAME=VALUE``, or ``NAME`` for the value that it has here.
+def read_environment(options: Iterable[str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of ``NAME=VALUE``, or ``NAME`` for the value it has in the terminal.
 
     Raises:
-        BadInput: it has none here.
+        BadInput: the terminal has no such variable.
     """
     found = {}
-    for wish in wishes:
-        name, equals, value = wish.partition("=")
+    for option in options:
+        name, equals, value = option.partition("=")
         if not equals and name not in own:
             raise BadInput(f"--env {name}: there is no such variable here", do=f"write --env {name}=VALUE")
         found[name] = value if equals else own[name]
     return found
 
 
-def _policy(policy: ElasticPolicy, workers: str | None) -> ElasticPolicy:
+def _read_file(file: Path, args: tuple[str, ...], *, team: str) -> JobSpec:
+    if args:
+        raise BadInput(
+            f"{file} and arguments for a script",
+            do=f"write args: into {file}, or submit the script itself",
+        )
+    return read_job(file, name=generate_name(file.stem), team=team)
+
+
+def _describe_script(
+    named: Path, args: tuple[str, ...], directory: Path, *, team: str, module: bool
+) -> JobSpec:
+    find_script(named, module=module)
+    if module:
+        name = generate_name(named.name.rpartition(".")[2])
+        return JobSpec(name=name, team=team, module=str(named), args=args, working_dir=str(directory))
+    return JobSpec(
+        name=generate_name(named.stem),
+        team=team,
+        script=str(named.absolute()),
+        args=args,
+        working_dir=str(directory),
+    )
+
+
+def _fails_alike(written: JobSpec, error: BadField) -> bool:
+    try:
+        check_job_spec(written)
+    except BadField as own:
+        return own.what == error.what
+    return False
+
+
+def _change_policy(policy: ElasticPolicy, workers: str | None) -> ElasticPolicy:
     if workers is None:
         return policy
-    low, high = parse_worker_range(workers, None, 1)
+    low, high = read_worker_range(workers)
     return msgspec.structs.replace(policy, min_replicas=low, max_replicas=high)
 
 
-def _training(training: JobTraining, wishes: Wishes) -> JobTraining:
-    copies = wishes.copies
-    if copies is not None and copies != "all" and not copies.isdecimal():
-        raise BadInput(f"--copies {copies!r} is neither 'all' nor a number", do="write all, or 2")
-    return _with(
+def _change_training(training: JobTraining, options: JobOptions) -> JobTraining:
+    return replace_given(
         training,
-        checkpoints=_checkpoints(training.checkpoints, wishes),
-        seed=wishes.seed,
-        threads=wishes.threads,
-        virtual_ranks=wishes.virtual_ranks,
-        convergence=wishes.convergence,
-        copies=int(copies) if copies is not None and copies.isdecimal() else copies,
+        checkpoints=change_checkpoints(training.checkpoints, options),
+        seed=options.seed,
+        threads=options.threads,
+        virtual_ranks=options.virtual_ranks,
+        convergence=options.convergence,
+        copies=_read_job_copies(options.copies),
     )
 
 
-def _checkpoints(keeping: JobCheckpoints, wishes: Wishes) -> JobCheckpoints:
-    return _with(
-        keeping,
-        every=wishes.checkpoint_every,
-        at=None if wishes.checkpoint_at is None else moments(wishes.checkpoint_at),
-        url=wishes.checkpoint_dir,
-        keep_last=wishes.keep_last,
-        keep_every=wishes.keep_every,
-        keep_best=wishes.keep_best,
-    )
+def _read_job_copies(text: str | None) -> int | Literal["all"] | None:
+    if text is None or text == "all":
+        return None if text is None else "all"
+    if not text.isdecimal():
+        raise BadInput(f"--copies {text!r} is neither 'all' nor a number", do="write all, or 2")
+    return int(text)
 
 
-def _with(value: S, **changes: object) -> S:
-    """A struct with those of the changes that are there."""
-    some = {name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)}
-    # The same value where nothing changes: what is its default is not written out.
-    return msgspec.structs.replace(value, **some) if some else value
+def _check_directory(directory: Path) -> None:
+    try:
+        found = stat.S_ISDIR(directory.stat().st_mode)
+    except FileNotFoundError as error:
+        raise BadInput(f"there is no directory {directory}") from error
+    except OSError as error:
+        raise BadInput(f"cannot enter {directory}: {error.strerror}") from error
+    if not found:
+        raise BadInput(f"{directory} is not a directory")

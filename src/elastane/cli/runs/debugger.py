@@ -35,7 +35,7 @@ def check_debug_options(*, workers: str | None, start: int | None, as_json: bool
         raise BadInput(
             "--debug and --json at once",
             means="the script and its debugger write to standard output, where the JSON would be",
-            do="leave --json out; elastane status RUN --json tells about the run from another terminal",
+            do="leave --json out; elastane ps RUN --json tells about the run from another terminal",
         )
 
 

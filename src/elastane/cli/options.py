@@ -1,0 +1,80 @@
+"""Options of a command as one frozen struct: its fields are the options, their annotations the help."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import typer
+
+WORKERS = "Workers"
+NAMES = "Name, team and priority"
+LIMITS = "Deadline, budget and retries"
+TRAINING = "Training (the trained bytes depend on these)"
+CHECKPOINTS = "Checkpoints"
+RESUME = "Resume a run"
+OUTPUT = "Output"
+AFTER = "After submission"
+PANELS = ("", NAMES, WORKERS, LIMITS, TRAINING, CHECKPOINTS, RESUME, OUTPUT, AFTER)
+"""The order of the groups in a command's help."""
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter ``options`` of a command, a struct, by a parameter for each field of the struct.
+
+    Args:
+        command: its parameter ``options`` is annotated with a frozen `msgspec.Struct` whose fields have a
+            default and an annotation that Typer reads.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    kind = hints.pop("options")
+    fields = get_type_hints(kind, include_extras=True)
+    options = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=fields[field.name],
+        )
+        for field in msgspec.structs.fields(kind)
+    ]
+    options.sort(key=lambda option: PANELS.index(_find_panel(option.annotation)))
+
+    @functools.wraps(command)
+    def expanded(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - of any command
+        values = {option.name: kwargs.pop(option.name) for option in options}
+        command(*args, options=kind(**values), **kwargs)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        parameters += options if name == "options" else [parameter.replace(annotation=hints[name])]
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
+
+
+def list_explicit_options(context: typer.Context, *, left_out: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the options that were typed for a command, in the order of its help, with their values.
+
+    Args:
+        context: of the command.
+        left_out: names of parameters that are shown otherwise.
+    """
+    words: list[str] = []
+    for parameter in context.command.params:
+        if parameter.param_type_name != "option" or parameter.name is None:
+            continue
+        source = context.get_parameter_source(parameter.name)
+        if source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[parameter.name]
+        long_form = max(parameter.opts, key=len)
+        if parameter.name not in left_out:
+            words += [long_form] if value is True else [long_form, f"{value}"]
+    return tuple(words)
+
+
+def _find_panel(annotation: object) -> str:
+    """Return the help panel of an option: ``Annotated[..., typer.Option(rich_help_panel=...)]``."""
+    return next(getattr(one, "rich_help_panel", None) or "" for one in get_args(annotation)[1:])

@@ -1,0 +1,43 @@
+"""Training scripts and modules, as users name them."""
+
+from pathlib import Path
+
+from elastane.api.errors import BadInput
+from elastane.attempts.script_modules import find_module_file
+
+
+def find_script(named: Path, *, module: bool, do: str = "check the path") -> Path:
+    """Return the absolute path of the file to run, so that a worker that starts later finds it.
+
+    Args:
+        named: a path; with ``-m`` the name of a module.
+        module: it is a module.
+        do: what to do if there is no such script.
+
+    Raises:
+        BadInput: there is no such script.
+    """
+    if module:
+        return find_module_file(str(named), Path.cwd())
+    check_script(named, do)
+    return named.resolve()
+
+
+def check_script(script: Path, do: str = "check the path") -> None:
+    """Check that a script is a file that can be read.
+
+    Args:
+        script: its path.
+        do: what to do if there is no such script.
+
+    Raises:
+        BadInput: it is not.
+    """
+    if not script.exists():
+        raise BadInput(f"there is no script {script}", do=do)
+    if not script.is_file():
+        raise BadInput(f"{script} is not a file", do="name the Python file that trains")
+    try:
+        script.open("rb").close()
+    except OSError as error:
+        raise BadInput(f"cannot read {script}: {error.strerror}") from error

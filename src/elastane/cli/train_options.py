@@ -1,0 +1,149 @@
+"""The options that ``elastane run`` and ``elastane submit`` share."""
+
+from typing import Annotated, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+import typer
+
+from elastane.api.errors import BadInput
+from elastane.api.jobs import JobCheckpoints
+from elastane.cli.options import CHECKPOINTS, TRAINING, WORKERS
+
+Milestones: TypeAlias = tuple[Literal["epoch", "evaluation"], ...]
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class TrainOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options as they were typed; None: not typed, so that the default or the job's file holds."""
+
+    module: Annotated[
+        bool,
+        typer.Option("--module", "-m", help="SCRIPT is the name of a module, as for python -m."),
+    ] = False
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN:MAX",
+            help="Fewest and most workers; one number is both. Default: 1 for a job, 1 to the "
+            "number of CPUs for a run.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
+    copies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|N",
+            help="Workers that keep each piece of the optimizer state; N-1 may die at once. Default: all.",
+            rich_help_panel=WORKERS,
+        ),
+    ] = None
+    virtual_ranks: Annotated[
+        int | None,
+        typer.Option(
+            metavar="V",
+            help="Fixed pieces of every global batch. Default: global batch / microbatch.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
+    convergence: Annotated[
+        Literal["exact", "fast"] | None,
+        typer.Option(
+            help="exact (default): the same bits for any number of workers. fast: sums in the cheapest "
+            "order.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Of the sample order, dropout and initial weights. Default: 0.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Threads of each worker. Default: 1.", rich_help_panel=TRAINING),
+    ] = None
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EVERY",
+            help='A duration (10min), a number of steps ("500 steps"), auto or never. Default: auto, from '
+            "the cost of a checkpoint and the rate of failures; at most 1 % of the time.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None
+    checkpoint_at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Also after each epoch, evaluation, or epoch,evaluation.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None
+    checkpoint_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A directory, or s3://bucket/path. Default: checkpoints/ in the run directory.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None
+    keep_last: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Keep the newest N checkpoints. Default: 2.", rich_help_panel=CHECKPOINTS
+        ),
+    ] = None
+    keep_every: Annotated[
+        int | None,
+        typer.Option(metavar="K", help="Also keep those of every K-th step.", rich_help_panel=CHECKPOINTS),
+    ] = None
+    keep_best: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC:DIR",
+            help="Also keep the best by a metric: eval_loss:min.",
+            rich_help_panel=CHECKPOINTS,
+        ),
+    ] = None
+
+
+def change_checkpoints(before: JobCheckpoints, options: TrainOptions) -> JobCheckpoints:
+    """Return the settings with the options that were typed in place of what they were.
+
+    Raises:
+        BadInput: ``--checkpoint-at`` names neither epochs nor evaluations.
+    """
+    at = options.checkpoint_at
+    return replace_given(
+        before,
+        every=options.checkpoint_every,
+        at=None if at is None else parse_milestones(at),
+        url=options.checkpoint_dir,
+        keep_last=options.keep_last,
+        keep_every=options.keep_every,
+        keep_best=options.keep_best,
+    )
+
+
+def parse_milestones(text: str) -> Milestones:
+    """Return the words of ``epoch,evaluation``.
+
+    Raises:
+        BadInput: the text names something else.
+    """
+    words = sorted({word.strip() for word in text.split(",") if word.strip()})
+    if not set(words) <= {"epoch", "evaluation"}:
+        raise BadInput(f"invalid --checkpoint-at: {text!r}", do="write epoch, evaluation or epoch,evaluation")
+    return cast(Milestones, tuple(words))
+
+
+def replace_given(value: S, **changes: object) -> S:
+    """Return a struct with those of the changes that are not None; the same one if none differs."""
+    given = {
+        name: one for name, one in changes.items() if one is not None and one is not getattr(value, name)
+    }
+    # The same struct where nothing changes: a field with its default is left out of a file.
+    return msgspec.structs.replace(value, **given) if given else value
