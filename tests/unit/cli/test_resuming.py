@@ -69,7 +69,7 @@ class Died:
     def write_events(self, events):
         self.run_dir.events.write_bytes(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
-    def prepare_resumption(self, **options):
+    def resume(self, **options):
         return prepare_resumption(self.run_dir, self.record.spec, self.said.append, **options)
 
     @property
