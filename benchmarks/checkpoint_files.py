@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
 from elastane.runtime.checkpoints.part_encoding import EncodedPart, view_bytes
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
@@ -71,13 +71,13 @@ def raw_read(path: Path, into: dict[str, torch.Tensor]) -> None:
 
 def our_write(catalog: Catalog, encoded: EncodedPart) -> Manifest:
     """What happens behind the training: the copy has been made under a step."""
-    name = checkpoint_name(1)
+    name = format_checkpoint_name(1)
     part = encoded.part(catalog.write(name, encoded.name, encoded))
     return publish_checkpoint(catalog, Manifest(name=name, step=1, created="", parts=(part,)))
 
 
 def our_read(catalog: Catalog, into: dict[str, torch.Tensor]) -> None:
-    manifest = catalog.load_manifest(checkpoint_name(1))
+    manifest = catalog.load_manifest(format_checkpoint_name(1))
     with CheckpointReader(catalog.storage, manifest) as reader:
         reader.restore(ReadRequest(f"model.{key}", 0, t.numel(), t.view(-1)) for key, t in into.items())
 
@@ -123,7 +123,7 @@ def one_round(
 ) -> dict[str, float]:
     """Seconds of each, in one pass."""
     catalog = Catalog(LocalStorage(where / "ours"))
-    copied = EncodedPart(part_name(0), entries(state))
+    copied = EncodedPart(format_part_name(0), entries(state))
     staging.stage(copied)
     writes: dict[str, Callable[[], object]] = {
         "raw write + fsync": lambda: raw_write(where / "raw", state),
@@ -134,7 +134,7 @@ def one_round(
         "raw read": lambda: raw_read(where / "raw", into),
         "restore": lambda: our_read(catalog, into),
         "dcp.load": lambda: dcp_read(where / "dcp", into),
-        "verify": lambda: catalog.verify(checkpoint_name(1)),
+        "verify": lambda: catalog.verify(format_checkpoint_name(1)),
     }
     took = {name: seconds(work) for name, work in turned(writes, turn).items()}
     for name, work in turned(reads, turn).items():

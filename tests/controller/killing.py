@@ -336,7 +336,7 @@ def look(asked: Asked, store: Store, places: EngineDirectories, devices: int) ->
     lost = asked.submitted.keys() - found.keys()
     expect(not lost, f"lost: {sorted(lost)}")
     expect(count == len(found), f"{count} jobs, {len(found)} of them submitted")
-    expect(not places.unsettled(), f"unsettled: {places.unsettled()}")
+    expect(not places.list_unsettled(), f"unsettled: {places.list_unsettled()}")
     for name, job in found.items():
         submitted = sum(one.kind == "job.submitted" and one.job == name for one in told)
         expect(submitted == 1, f"{name} was submitted {submitted} times")
@@ -512,7 +512,7 @@ def asked_step(places: EngineDirectories, name: str) -> int:
 
 def at_rest(store: Store, places: EngineDirectories) -> bool:
     with store.reading() as tx:
-        return not jobs.alive(tx) and not places.unsettled()
+        return not jobs.alive(tx) and not places.list_unsettled()
 
 
 def wait_for(done, what: str) -> None:
@@ -523,7 +523,7 @@ def wait_for(done, what: str) -> None:
 
 
 def end_what_is_left(places: EngineDirectories) -> None:
-    for name in places.unsettled():
+    for name in places.list_unsettled():
         for pid in set(list_present_processes(places.run_dir(name))) - {os.getpid()}:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -168,7 +168,7 @@ def test_no_job_is_lost_started_twice_or_left_running(stage, tmp_path):
         for pid in set.union(*left.values()):
             os.kill(pid, signal.SIGKILL)
     assert not any(left.values()), f"seed {seed}"
-    assert places.unsettled() == set()
+    assert places.list_unsettled() == set()
     assert killed > 20
     for job, course in store.read().courses.items():
         assert_undisturbed(job, course, read_run(places.run_dir(job)), f"seed {seed}, {killed} kills")

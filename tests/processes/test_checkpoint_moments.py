@@ -8,7 +8,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from elastane.api.checkpoints import checkpoint_name
+from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.control import AskCheckpoint, AskDrain, AskResize, AskStop
 from elastane.storage.catalog import Catalog
 from elastane.storage.urls import open_storage
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def names(*steps: int, resumed: int = 0) -> list[str]:
-    return [checkpoint_name(step, resumed) for step in steps]
+    return [format_checkpoint_name(step, resumed) for step in steps]
 
 
 # -- each kind makes what it promises ------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_checkpoints_are_made_when_they_were_asked_for(
     assert [event.detail["name"] for event in ended.events("checkpoint.saved")] == names(*steps)
     assert not any(attempts.catalog.verify(name) for name in attempts.complete())
     if args:
-        metrics = attempts.found()[checkpoint_name(13)].metrics
+        metrics = attempts.found()[format_checkpoint_name(13)].metrics
         assert metrics["asked_for"] == 1.5
         assert "unknown" not in metrics, "JSON has no number for one that is not finite"
 
@@ -82,8 +82,8 @@ def test_a_checkpoint_is_made_when_somebody_asks(attempts, assert_as_if_nothing_
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     first, last = attempts.complete()
-    assert last == checkpoint_name(30)
-    assert checkpoint_name(9) <= first < last
+    assert last == format_checkpoint_name(30)
+    assert format_checkpoint_name(9) <= first < last
 
 
 def test_a_joiner_knows_the_figures_that_checkpoints_are_told_apart_by(
@@ -101,7 +101,7 @@ def test_a_joiner_knows_the_figures_that_checkpoints_are_told_apart_by(
     assert_as_if_nothing_happened(ended)
     assert ended.shares(30).keys() == {1}
     evaluated = ended.events("evaluation")[0].detail
-    metrics = attempts.found()[checkpoint_name(30)].metrics
+    metrics = attempts.found()[format_checkpoint_name(30)].metrics
     assert {name: metrics[f"evaluation.{name}"] for name in ("right", "seen")} == evaluated
 
 
@@ -172,7 +172,7 @@ def test_a_worker_that_leaves_writes_its_part_before_it_goes(attempts, assert_as
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     first = ended.events("checkpoint.saved")[0]
-    assert (first.detail["name"], first.detail["writers"]) == (checkpoint_name(4), 2)
+    assert (first.detail["name"], first.detail["writers"]) == (format_checkpoint_name(4), 2)
 
 
 def test_a_writer_that_dies_is_named_and_another_checkpoint_is_made(attempts, assert_as_if_nothing_happened):
@@ -189,9 +189,9 @@ def test_a_writer_that_dies_is_named_and_another_checkpoint_is_made(attempts, as
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     (abandoned,) = ended.events("checkpoint.abandoned")
-    assert abandoned.why == f"{checkpoint_name(6)}: its writers died: worker 1"
+    assert abandoned.why == f"{format_checkpoint_name(6)}: its writers died: worker 1"
     instead, last = attempts.complete()
-    assert checkpoint_name(6) < instead < last == checkpoint_name(30)
+    assert format_checkpoint_name(6) < instead < last == format_checkpoint_name(30)
 
 
 # -- storage away for a while --------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def outlives(attempts, assert_as_if_nothing_happened, *, go, come, place, refusa
     assert "training goes on, and it is tried again" in failing.why
     assert refusal in failing.why
     catalog = Catalog(open_storage(place))
-    assert ended.events("checkpoint.saved")[-1].detail["name"] == checkpoint_name(30)
-    assert catalog.verify(checkpoint_name(30)) == ()
+    assert ended.events("checkpoint.saved")[-1].detail["name"] == format_checkpoint_name(30)
+    assert catalog.verify(format_checkpoint_name(30)) == ()
 
 
 PACED = ("--paced-from=10",)

@@ -91,7 +91,7 @@ class Loop:
 def engine(stage, tmp_path) -> Iterator[LocalEngine]:
     warm = stage.program("elastane.attempts.__main__")
     yield LocalEngine(tmp_path, agent=warm)
-    for run_dir in map(EngineDirectories(tmp_path).run_dir, EngineDirectories(tmp_path).unsettled()):
+    for run_dir in map(EngineDirectories(tmp_path).run_dir, EngineDirectories(tmp_path).list_unsettled()):
         for pid in set(list_present_processes(run_dir)) - {os.getpid()}:
             os.kill(pid, signal.SIGKILL)
 
@@ -113,7 +113,7 @@ def test_a_job_runs_to_its_end_and_is_settled(engine, tmp_path, quiet):
     loop = asyncio.run(story())
     assert loop.course.ended.how == "finished", loop.course
     assert (loop.course.over, loop.course.crashes, loop.course.uses) == (1, 0, 0)
-    assert EngineDirectories(tmp_path).unsettled() == set()
+    assert EngineDirectories(tmp_path).list_unsettled() == set()
     assert loop.run_dir.report.exists()
     assert loop.run_dir.card.exists()
     assert_proved(loop)

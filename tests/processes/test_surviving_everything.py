@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from elastane.api.checkpoints import MARKER, checkpoint_name
+from elastane.api.checkpoints import MARKER, format_checkpoint_name
 from elastane.api.control import AskResize
 
 from .attempts import processes_of
@@ -53,19 +53,21 @@ def test_everything_dies_while_a_checkpoint_is_being_made(
     (resumed,) = ended.events("run.resumed")
     # With its marker a checkpoint exists, whether or not anybody has heard of it.
     assert resumed.step == (12 if moment == "after-marker" else 8)
-    assert not attempts.found()[checkpoint_name(30, 1)].damages
+    assert not attempts.found()[format_checkpoint_name(30, 1)].damages
 
 
 def test_everything_dies_while_an_older_checkpoint_is_being_deleted(attempts, assert_as_if_nothing_happened):
     attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=14", "--hold=tidying-up:4"))
     attempts.until_file("held")
     attempts.kill_everything()
-    assert not (attempts.run_dir.checkpoints / checkpoint_name(4) / MARKER).exists()
+    assert not (attempts.run_dir.checkpoints / format_checkpoint_name(4) / MARKER).exists()
     attempts.open("gates")
     attempts.resume("--start=1")
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
-    assert checkpoint_name(4) not in attempts.found(), "what was left of it is deleted by the next attempt"
+    assert format_checkpoint_name(4) not in attempts.found(), (
+        "what was left of it is deleted by the next attempt"
+    )
 
 
 def test_what_an_attempt_began_with_stays_for_those_that_join_it_later(
@@ -73,12 +75,12 @@ def test_what_an_attempt_began_with_stays_for_those_that_join_it_later(
 ):
     """A worker that joins looks at it, long after two newer ones have pushed it out of the newest two."""
     attempts.begin("--start=1", "--checkpoint-every=2 steps", args=("--paced-from=10",))
-    attempts.until(lambda: checkpoint_name(8) in attempts.complete(), "the checkpoint of step 8")
+    attempts.until(lambda: format_checkpoint_name(8) in attempts.complete(), "the checkpoint of step 8")
     attempts.kill_everything()
     attempts.resume("--start=1")
     for step in range(10, 18):
         attempts.open(f"gate-{step}")
-    kept = [checkpoint_name(8), checkpoint_name(14, 1), checkpoint_name(16, 1)]
+    kept = [format_checkpoint_name(8), format_checkpoint_name(14, 1), format_checkpoint_name(16, 1)]
     attempts.until(lambda: attempts.complete() == kept, f"only {kept}")
     attempts.ask(AskResize(workers=2))
     attempts.open("gates")
@@ -313,26 +315,26 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
     attempts.until_event("checkpoint.saved", 2)
     attempts.kill_everything()
-    said = damage(attempts.run_dir.checkpoints / checkpoint_name(8))
+    said = damage(attempts.run_dir.checkpoints / format_checkpoint_name(8))
     attempts.open("gates")
     attempts.resume("--start=3", "--copies=2")
     ended = attempts.ended()
     assert_as_if_nothing_happened(ended)
     assert said in ended.over.why
-    assert ended.events("run.resumed")[0].detail["name"] == checkpoint_name(4)
+    assert ended.events("run.resumed")[0].detail["name"] == format_checkpoint_name(4)
 
 
 def test_with_every_checkpoint_damaged_nothing_is_started_and_nothing_changed(attempts):
     attempts.begin("--start=2", EVERY_FOUR, args=("--paced-from=10",))
     attempts.until_event("checkpoint.saved", 2)
     attempts.kill_everything()
-    flip_a_bit(attempts.run_dir.checkpoints / checkpoint_name(4))
-    cut_short(attempts.run_dir.checkpoints / checkpoint_name(8))
+    flip_a_bit(attempts.run_dir.checkpoints / format_checkpoint_name(4))
+    cut_short(attempts.run_dir.checkpoints / format_checkpoint_name(8))
     before = contents(attempts.run_dir.root)
     attempts.resume()
     assert attempts.finish() == 1
     assert "none of the 2 checkpoints" in attempts.said
-    assert checkpoint_name(8) in attempts.said
+    assert format_checkpoint_name(8) in attempts.said
     assert contents(attempts.run_dir.root) == before
 
 

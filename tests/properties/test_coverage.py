@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.checkpoints import Item, Manifest, PartFile, TensorFacts, part_name
+from elastane.api.checkpoints import Manifest, PartFile, PartItem, TensorFacts, format_part_name
 from elastane.checkpointing.coverage import find_gaps
 
 
@@ -13,11 +13,11 @@ def manifest(stretches, *, elements=12, **more):
     facts = TensorFacts("float32", 4, (elements,), (1,))
     parts = tuple(
         PartFile(
-            name=part_name(worker),
+            name=format_part_name(worker),
             bytes=0,
             checksum="",
             tensors={"model.w": facts},
-            items=(Item("model.w", start, stop, (start,), (stop - start,), 0, 0, 0, ""),),
+            items=(PartItem("model.w", start, stop, (start,), (stop - start,), 0, 0, 0, ""),),
         )
         for worker, (start, stop) in enumerate(stretches)
     )

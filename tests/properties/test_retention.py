@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elastane.api.checkpoints import CheckpointSummary, Retention, age_of, checkpoint_name
+from elastane.api.checkpoints import (
+    CheckpointSummary,
+    Retention,
+    format_checkpoint_name,
+    parse_checkpoint_age,
+)
 from elastane.checkpointing.retention import choose_deletions, find_best
 
 
 def summary(step, state="complete", resumed=0, **metrics):
     return CheckpointSummary(
-        name=checkpoint_name(step, resumed), state=state, step=step, resumed=resumed, metrics=metrics
+        name=format_checkpoint_name(step, resumed), state=state, step=step, resumed=resumed, metrics=metrics
     )
 
 
@@ -96,12 +101,12 @@ def test_a_rule_that_keeps_nothing_is_refused(wrong):
 
 @given(st.integers(0, 10**10), st.integers(0, 20))
 def test_a_name_tells_its_age(step, resumed):
-    assert age_of(checkpoint_name(step, resumed)) == (resumed, step)
+    assert parse_checkpoint_age(format_checkpoint_name(step, resumed)) == (resumed, step)
 
 
 @pytest.mark.parametrize("name", ["step-1", "step-00000001.r0", "step-00000001.tmp", "logs", ""])
 def test_what_is_no_checkpoint_has_no_age(name):
-    assert age_of(name) is None
+    assert parse_checkpoint_age(name) is None
 
 
 @given(some, rules, st.data())

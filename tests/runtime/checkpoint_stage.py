@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
 from elastane.checkpointing.rectangles import sort_dims
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
@@ -95,7 +95,7 @@ def save(
     metrics: dict[str, float] | None = None,
 ) -> Manifest:
     """Write and publish a checkpoint, each piece by another of the writers."""
-    name = checkpoint_name(step)
+    name = format_checkpoint_name(step)
     shares: list[list[TensorSlice]] = [[] for _ in range(writers)]
     plain, seen, aliases = {}, {}, {}
     turn = 0
@@ -113,7 +113,7 @@ def save(
             turn += 1
     parts = []
     for worker, entries in enumerate(shares):
-        encoded = EncodedPart(part_name(worker), entries)
+        encoded = EncodedPart(format_part_name(worker), entries)
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     manifest = Manifest(
         name=name,

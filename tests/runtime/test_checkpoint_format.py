@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import set_optimizer_state_dict
 
-from elastane.api.checkpoints import METADATA, PLAIN, checkpoint_name
+from elastane.api.checkpoints import METADATA, PLAIN, format_checkpoint_name
 from elastane.api.errors import BadInput, Damaged
 from elastane.checkpointing.rectangles import compute_dense_stride, sort_dims
 from elastane.runtime.checkpoints.part_encoding import EncodedPart, make_envelope
@@ -66,7 +66,7 @@ def test_plain_pytorch_resumes_from_it(kind, catalog, tmp_path):
 
     fresh, its_optimizer = trained(kind, seed=1)
     found = state(fresh, its_optimizer)
-    dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / checkpoint_name(7), no_dist=True)
+    dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / format_checkpoint_name(7), no_dist=True)
     fresh.load_state_dict(found["model"])
     set_optimizer_state_dict(fresh, its_optimizer, found["optimizer"])
 
@@ -86,7 +86,7 @@ def test_it_says_the_same_as_what_dcp_itself_writes(kind, catalog, tmp_path):
     nested = state(*trained(kind))
     save(catalog, 7, nested, writers=1, borders=())
     dcp.save(nested, checkpoint_id=tmp_path / "theirs", no_dist=True)
-    ours = dcp.FileSystemReader(tmp_path / "checkpoints" / checkpoint_name(7)).read_metadata()
+    ours = dcp.FileSystemReader(tmp_path / "checkpoints" / format_checkpoint_name(7)).read_metadata()
     theirs = dcp.FileSystemReader(tmp_path / "theirs").read_metadata()
     assert ours.state_dict_metadata == theirs.state_dict_metadata
     assert ours.planner_data == theirs.planner_data
@@ -98,7 +98,7 @@ def test_it_says_the_same_as_what_dcp_itself_writes(kind, catalog, tmp_path):
 def test_torchs_own_converter_makes_one_file_of_it(catalog, tmp_path):
     nested = state(*trained("adamw"))
     save(catalog, 7, nested)
-    dcp_to_torch_save(tmp_path / "checkpoints" / checkpoint_name(7), tmp_path / "one.pt")
+    dcp_to_torch_save(tmp_path / "checkpoints" / format_checkpoint_name(7), tmp_path / "one.pt")
     assert_same_state(torch.load(tmp_path / "one.pt", weights_only=True), nested)
 
 
@@ -159,7 +159,7 @@ def test_a_tensor_without_elements_survives(catalog, tmp_path):
     found = {"model": {"nothing": torch.empty(3, 0), "something": torch.zeros(2)}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / checkpoint_name(1), no_dist=True)
+        dcp.load(found, checkpoint_id=tmp_path / "checkpoints" / format_checkpoint_name(1), no_dist=True)
     assert torch.equal(found["model"]["something"], torch.ones(2))
 
 
@@ -192,11 +192,11 @@ def test_overhead_on_storage_is_below_one_percent_for_full_blocks(catalog):
 def test_a_missing_writer_prevents_the_checkpoint(catalog):
     entry = slice_whole("model.w", torch.arange(10.0))
     encoded = EncodedPart("part-0.distcp", [msgspec.structs.replace(entry, stop=6, data=entry.data[:6])])
-    part = encoded.part(catalog.write(checkpoint_name(1), encoded.name, encoded))
+    part = encoded.part(catalog.write(format_checkpoint_name(1), encoded.name, encoded))
     good = save(catalog, 2, {"model": {"w": torch.arange(10.0)}})
     with pytest.raises(BadInput, match=r"model\.w: elements 6 to 10 are missing"):
-        catalog.publish(msgspec.structs.replace(good, name=checkpoint_name(1), step=1, parts=(part,)))
-    assert catalog.inspect(checkpoint_name(1)).summary.state == "unfinished"
+        catalog.publish(msgspec.structs.replace(good, name=format_checkpoint_name(1), step=1, parts=(part,)))
+    assert catalog.inspect(format_checkpoint_name(1)).summary.state == "unfinished"
 
 
 def test_a_changed_byte_is_named_before_it_is_used(catalog):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastane.api.checkpoints import Retention, checkpoint_name, part_name
+from elastane.api.checkpoints import Retention, format_checkpoint_name, format_part_name
 from elastane.api.control import PublishCheckpoint
 from elastane.api.errors import StorageError
 from elastane.protocol.actions import TakeSnapshot
@@ -111,12 +111,16 @@ class Writers:
         return part
 
     def publish(self, step, *, by=0, writers=(0,)):
-        self.workers[by].publish(PublishCheckpoint(name=checkpoint_name(step), step=step, writers=writers))
+        self.workers[by].publish(
+            PublishCheckpoint(name=format_checkpoint_name(step), step=step, writers=writers)
+        )
         return self.kept.get(timeout=WAIT_S)
 
     def stored(self, step):
         into = torch.empty(6)
-        with CheckpointReader(self.storage, self.catalog.load_manifest(checkpoint_name(step))) as reader:
+        with CheckpointReader(
+            self.storage, self.catalog.load_manifest(format_checkpoint_name(step))
+        ) as reader:
             reader.restore([ReadRequest(KEY, 0, 6, into)])
         return into.unique().tolist()
 
@@ -138,10 +142,15 @@ def test_a_part_is_copied_then_written_then_published(writers):
     assert writers.catalog.list_names() == [], "the step may still be undone"
     writers.commit()
     part = writers.until(5, "written")
-    assert part.bytes == (writers.catalog.storage.list_files(checkpoint_name(5))[part_name(0)])
+    assert part.bytes == (writers.catalog.storage.list_files(format_checkpoint_name(5))[format_part_name(0)])
     kept = writers.publish(5)
-    assert (kept.name, kept.step, kept.error, kept.metrics) == (checkpoint_name(5), 5, "", {"loss": 2.5})
-    assert writers.catalog.verify(checkpoint_name(5)) == ()
+    assert (kept.name, kept.step, kept.error, kept.metrics) == (
+        format_checkpoint_name(5),
+        5,
+        "",
+        {"loss": 2.5},
+    )
+    assert writers.catalog.verify(format_checkpoint_name(5)) == ()
     assert writers.stored(5) == [1.0]
     assert writers.changes >= 3
 
@@ -236,13 +245,13 @@ def test_a_publisher_follows_one_that_died_after_its_work(writers):
     writers.commit()
     writers.until(5, "written")
     first = writers.publish(5)
-    manifest = writers.catalog.load_manifest(checkpoint_name(5))
-    folder = Path(writers.storage.url) / checkpoint_name(5)
+    manifest = writers.catalog.load_manifest(format_checkpoint_name(5))
+    folder = Path(writers.storage.url) / format_checkpoint_name(5)
     written = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     again = writers.publish(5, by=1)
     assert (again.worker, again.error) == (1, "")
     assert again.bytes == first.bytes
-    assert writers.catalog.load_manifest(checkpoint_name(5)) == manifest
+    assert writers.catalog.load_manifest(format_checkpoint_name(5)) == manifest
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == written
 
 
@@ -273,10 +282,10 @@ def test_what_retention_does_not_keep_goes_when_a_newer_one_is_there(writers):
         writers.publish(step)
     # The publisher tidies up after it has told that the newest exists.
     deadline = time.monotonic() + WAIT_S
-    while writers.catalog.list_names() != [checkpoint_name(6), checkpoint_name(7)]:
+    while writers.catalog.list_names() != [format_checkpoint_name(6), format_checkpoint_name(7)]:
         assert time.monotonic() < deadline, writers.catalog.list_names()
         time.sleep(0.005)
-    assert name_record(0) not in writers.storage.list_files(checkpoint_name(7))
+    assert name_record(0) not in writers.storage.list_files(format_checkpoint_name(7))
 
 
 def test_the_last_few_parts_are_told_of_oldest_first(writers):
@@ -336,4 +345,4 @@ def test_the_settled_state_is_written_without_a_commit_and_replaces_the_first_at
     part = writers.until(5, "written")
     assert (part.writers, part.attempt) == ((0,), 1)
     assert writers.publish(5).error == ""
-    assert writers.catalog.verify(checkpoint_name(5)) == ()
+    assert writers.catalog.verify(format_checkpoint_name(5)) == ()

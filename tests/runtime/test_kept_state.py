@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
 from elastane.api.errors import BadInput, Damaged
 from elastane.api.rundir import RunDir
 from elastane.runtime.checkpoints.checkpoint_export import read_trained_model
@@ -81,10 +81,10 @@ def learned(request):
 
 def keep(catalog, state, *, writers=3, step=3):
     """As the workers of a run write it, each some of the blocks."""
-    blocks, name = range(len(state.layout.blocks)), checkpoint_name(step)
+    blocks, name = range(len(state.layout.blocks)), format_checkpoint_name(step)
     parts = []
     for worker in range(writers):
-        encoded = EncodedPart(part_name(worker), list(list_slices(state, blocks[worker::writers])))
+        encoded = EncodedPart(format_part_name(worker), list(list_slices(state, blocks[worker::writers])))
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     plain = {
         "rest": json.dumps(state.rest.describe()[0]),

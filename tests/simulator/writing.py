@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from elastane.api.checkpoints import checkpoint_name
+from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint, WriteAgain
 from elastane.protocol import actions, events
 from tests.simulator.vault import Record
@@ -107,7 +107,7 @@ def _part(
     snapshot: actions.TakeSnapshot, state: Literal["writing", "abandoned"], attempt: int
 ) -> CheckpointPart:
     return CheckpointPart(
-        name=checkpoint_name(snapshot.step),
+        name=format_checkpoint_name(snapshot.step),
         step=snapshot.step,
         writers=snapshot.writers,
         state=state,

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from elastane.api.checkpoints import Manifest, checkpoint_name, part_name
+from elastane.api.checkpoints import Manifest, format_checkpoint_name, format_part_name
 from elastane.runtime.checkpoints.part_encoding import EncodedPart
 from elastane.runtime.checkpoints.publisher import publish_checkpoint
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice
@@ -22,7 +22,7 @@ def save(
     metrics: dict[str, float] | None = None,
 ) -> Manifest:
     """Write and publish a checkpoint of 1-D tensors and one plain value."""
-    name = checkpoint_name(step)
+    name = format_checkpoint_name(step)
     entries = []
     for key, tensor in model.items():
         cuts = sorted({0, tensor.numel(), *(border for border in borders if border < tensor.numel())})
@@ -32,7 +32,7 @@ def save(
         ]
     parts = []
     for worker in range(writers):
-        encoded = EncodedPart(part_name(worker), entries[worker::writers])
+        encoded = EncodedPart(format_part_name(worker), entries[worker::writers])
         parts.append(encoded.part(catalog.write(name, encoded.name, encoded)))
     manifest = Manifest(
         name=name, step=step, created="2026-01-01T00:00:00Z", parts=tuple(parts), metrics=metrics or {}

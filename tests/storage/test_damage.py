@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import torch
 
-from elastane.api.checkpoints import MANIFEST, MARKER, CheckpointMarker, Retention, checkpoint_name
+from elastane.api.checkpoints import MANIFEST, MARKER, CheckpointMarker, Retention, format_checkpoint_name
 from elastane.api.errors import Damaged, NoSuchFile
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.storage.catalog import Catalog
@@ -31,7 +31,7 @@ def three(catalog):
 
 
 def directory(catalog, step):
-    return Path(catalog.storage.url) / checkpoint_name(step)
+    return Path(catalog.storage.url) / format_checkpoint_name(step)
 
 
 def restore(catalog):
@@ -55,14 +55,14 @@ def flip(path, bit):
 
 
 def test_a_flipped_bit_in_any_file_is_noticed_and_named(three):
-    assert three.verify(checkpoint_name(3)) == ()
+    assert three.verify(format_checkpoint_name(3)) == ()
     seeded = random.Random(7)  # noqa: S311 - the same bits every time
     for path in files(three, 3):
         whole = path.read_bytes()
         every_bit = range(8 * len(whole))
         for bit in seeded.sample(every_bit, min(60, len(every_bit))):
             flip(path, bit)
-            damages = three.verify(checkpoint_name(3))
+            damages = three.verify(format_checkpoint_name(3))
             # A damaged marker is told from a damaged manifest only where it is no marker any more.
             blamed = {MANIFEST, MARKER} if path.name == MARKER else {path.name}
             assert {damage.file for damage in damages} <= blamed, (path, bit)
@@ -75,7 +75,7 @@ def test_every_single_bit_of_the_marker_counts(three):
     whole = marker.read_bytes()
     for bit in range(8 * len(whole)):
         flip(marker, bit)
-        assert three.inspect(checkpoint_name(3)).summary.state == "damaged", bit
+        assert three.inspect(format_checkpoint_name(3)).summary.state == "damaged", bit
         marker.write_bytes(whole)
 
 
@@ -84,23 +84,23 @@ def test_a_truncated_or_missing_file_is_noticed_without_reading_data(three):
         whole = path.read_bytes()
         for length in (0, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
-            assert three.inspect(checkpoint_name(3)).summary.state == "damaged", (path, length)
-            assert three.verify(checkpoint_name(3))
+            assert three.inspect(format_checkpoint_name(3)).summary.state == "damaged", (path, length)
+            assert three.verify(format_checkpoint_name(3))
         path.unlink()
         wanted = "unfinished" if path.name == MARKER else "damaged"
-        assert three.inspect(checkpoint_name(3)).summary.state == wanted
+        assert three.inspect(format_checkpoint_name(3)).summary.state == wanted
         path.write_bytes(whole)
-    assert three.inspect(checkpoint_name(3)).summary.state == "complete"
+    assert three.inspect(format_checkpoint_name(3)).summary.state == "complete"
 
 
 def test_the_newest_good_one_is_used_and_the_others_are_named(three):
-    part = next(part for part in three.load_manifest(checkpoint_name(3)).parts if part.items)
+    part = next(part for part in three.load_manifest(format_checkpoint_name(3)).parts if part.items)
     flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset + 11)
     (directory(three, 2) / MANIFEST).write_bytes(b"{")
     values, manifest, passed = restore(three)
     assert manifest.step == 1
     assert torch.equal(values, torch.arange(200.0))
-    assert [error.checkpoint for error in passed] == [checkpoint_name(3), checkpoint_name(2)]
+    assert [error.checkpoint for error in passed] == [format_checkpoint_name(3), format_checkpoint_name(2)]
     assert part.name in str(passed[0])
     assert MANIFEST in str(passed[1])
 
@@ -110,7 +110,7 @@ def test_if_none_is_good_it_says_so(three):
         (directory(three, step) / MANIFEST).write_bytes(b"{}")
     with pytest.raises(Damaged, match="none of the 3 checkpoints") as caught:
         restore(three)
-    assert caught.value.checkpoint == checkpoint_name(3)
+    assert caught.value.checkpoint == format_checkpoint_name(3)
 
 
 def test_if_there_is_none_at_all_it_says_so(catalog):
@@ -124,29 +124,32 @@ def test_if_there_is_none_at_all_it_says_so(catalog):
 def test_a_checkpoint_of_a_later_schema_is_passed_over_and_never_deleted(three):
     path = directory(three, 2)
     manifest = msgspec.json.decode((path / MANIFEST).read_bytes())
-    three.storage.delete(f"{checkpoint_name(2)}/{MARKER}")
+    three.storage.delete(f"{format_checkpoint_name(2)}/{MARKER}")
     text = msgspec.json.encode(manifest | {"schema": 99})
     marker = CheckpointMarker(len(text), hashlib.sha256(text).hexdigest())
-    three.write(checkpoint_name(2), MANIFEST, [text])
-    three.write(checkpoint_name(2), MARKER, [msgspec.json.encode(marker)])
-    assert three.inspect(checkpoint_name(2)).summary.state == "foreign"
-    assert [deletion.name for deletion in three.prune(Retention(last=1))] == [checkpoint_name(1)]
-    assert three.list_names() == [checkpoint_name(2), checkpoint_name(3)]
+    three.write(format_checkpoint_name(2), MANIFEST, [text])
+    three.write(format_checkpoint_name(2), MARKER, [msgspec.json.encode(marker)])
+    assert three.inspect(format_checkpoint_name(2)).summary.state == "foreign"
+    assert [deletion.name for deletion in three.prune(Retention(last=1))] == [format_checkpoint_name(1)]
+    assert three.list_names() == [format_checkpoint_name(2), format_checkpoint_name(3)]
 
 
 def test_pruning_deletes_what_the_rules_do_not_keep(three):
     save(three, 4, {"w": torch.arange(200.0) * 4}, metrics={"loss": 9.0})
     rules = Retention(last=1, best=("loss", "min"))
-    assert [d.name for d in three.plan_pruning(rules)] == [checkpoint_name(1), checkpoint_name(3)]
+    assert [d.name for d in three.plan_pruning(rules)] == [
+        format_checkpoint_name(1),
+        format_checkpoint_name(3),
+    ]
     three.prune(rules)
-    assert three.list_names() == [checkpoint_name(2), checkpoint_name(4)]
+    assert three.list_names() == [format_checkpoint_name(2), format_checkpoint_name(4)]
 
 
 def test_pruning_reads_the_newest_first_and_spares_what_would_be_needed(three):
-    part = next(part for part in three.load_manifest(checkpoint_name(3)).parts if part.items)
+    part = next(part for part in three.load_manifest(format_checkpoint_name(3)).parts if part.items)
     flip(directory(three, 3) / part.name, 8 * part.items[0].raw_offset)
-    assert three.inspect(checkpoint_name(3)).summary.state == "complete"
-    assert [d.name for d in three.prune(Retention(last=1))] == [checkpoint_name(1)]
+    assert three.inspect(format_checkpoint_name(3)).summary.state == "complete"
+    assert [d.name for d in three.prune(Retention(last=1))] == [format_checkpoint_name(1)]
     assert restore(three)[1].step == 2
 
 
@@ -158,12 +161,12 @@ def test_a_deletion_cut_short_leaves_an_unfinished_one_that_goes_next_time(three
         patch.setattr(shutil, "rmtree", died)
         with pytest.raises(KeyboardInterrupt):
             three.prune(Retention(last=2))
-    assert three.inspect(checkpoint_name(1)).summary.state == "unfinished"
-    assert [d.name for d in three.prune(Retention(last=2))] == [checkpoint_name(1)]
-    assert three.list_names() == [checkpoint_name(2), checkpoint_name(3)]
+    assert three.inspect(format_checkpoint_name(1)).summary.state == "unfinished"
+    assert [d.name for d in three.prune(Retention(last=2))] == [format_checkpoint_name(1)]
+    assert three.list_names() == [format_checkpoint_name(2), format_checkpoint_name(3)]
 
 
 def test_one_in_the_making_is_spared(three):
-    three.write(checkpoint_name(4), "part-0.distcp", [b"half"])
+    three.write(format_checkpoint_name(4), "part-0.distcp", [b"half"])
     three.prune(Retention(last=1))
-    assert three.list_names() == [checkpoint_name(3), checkpoint_name(4)]
+    assert three.list_names() == [format_checkpoint_name(3), format_checkpoint_name(4)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from elastane.api import atomic_file
-from elastane.api.checkpoints import checkpoint_name
+from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.errors import StorageError, StorageFull
 from elastane.runtime.checkpoints.reader import CheckpointReader
 from elastane.storage import hashing, local
@@ -90,15 +90,15 @@ def test_a_restore_gives_the_newest_complete_one(storage, kind, tmp_path, monkey
             end = saving(storage(root, fault, patch), 2)
             assert fault.fired
         ends.add(end)
-        state = healthy.inspect(checkpoint_name(2)).summary.state
+        state = healthy.inspect(format_checkpoint_name(2)).summary.state
         assert_newest_is(healthy, 2 if state == "complete" else 1)
         if end == "saved":
             assert state == "complete"
-            assert healthy.verify(checkpoint_name(2)) == ()
+            assert healthy.verify(format_checkpoint_name(2)) == ()
         # Whatever was left behind, the same checkpoint can be written again, and others after it.
         save(healthy, 2, weights(2), writers=2)
         assert_newest_is(healthy, 2)
-        assert healthy.verify(checkpoint_name(2)) == ()
+        assert healthy.verify(format_checkpoint_name(2)) == ()
     if kind in ("crash", "power"):
         assert ends == {"crashed"}
     else:
@@ -132,5 +132,5 @@ def test_what_was_saved_survives_a_power_cut(tmp_path, monkeypatch):
     fault.on_power_cut()
     monkeypatch.undo()
     healthy = Catalog(LocalStorage(tmp_path / "deep" / "run"))
-    assert healthy.verify(checkpoint_name(2)) == ()
+    assert healthy.verify(format_checkpoint_name(2)) == ()
     assert_newest_is(healthy, 2)

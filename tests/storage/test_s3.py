@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from moto.server import ThreadedMotoServer
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
-from elastane.api.checkpoints import MARKER, Retention, checkpoint_name
+from elastane.api.checkpoints import MARKER, Retention, format_checkpoint_name
 from elastane.api.errors import NoSuchFile, StorageError
 from elastane.runtime.checkpoints.reader import CheckpointReader, ReadRequest
 from elastane.storage import hashing, remote
@@ -80,22 +80,25 @@ def test_published_found_verified_restored_and_pruned(catalog):
     for step in (1, 2, 3):
         save(catalog, step, weights(step))
     assert [summary.state for summary in catalog.list_summaries()] == ["complete"] * 3
-    assert catalog.verify(checkpoint_name(3)) == ()
+    assert catalog.verify(format_checkpoint_name(3)) == ()
     values, manifest, passed = restore(catalog)
     assert (manifest.step, passed) == (3, ())
     assert torch.equal(values, weights(3)["w"])
-    assert [d.name for d in catalog.prune(Retention(last=1))] == [checkpoint_name(1), checkpoint_name(2)]
-    assert catalog.list_names() == [checkpoint_name(3)]
+    assert [d.name for d in catalog.prune(Retention(last=1))] == [
+        format_checkpoint_name(1),
+        format_checkpoint_name(2),
+    ]
+    assert catalog.list_names() == [format_checkpoint_name(3)]
 
 
 def test_what_another_worker_has_just_written_is_seen(catalog, bucket):
     save(catalog, 1, weights(1))
-    assert catalog.list_names() == [checkpoint_name(1)]
+    assert catalog.list_names() == [format_checkpoint_name(1)]
     other = Catalog(open_storage(catalog.storage.url))
     save(other, 2, weights(2))
-    assert catalog.list_names() == [checkpoint_name(1), checkpoint_name(2)]
+    assert catalog.list_names() == [format_checkpoint_name(1), format_checkpoint_name(2)]
     assert restore(catalog)[1].step == 2
-    other.delete(checkpoint_name(2))
+    other.delete(format_checkpoint_name(2))
     assert restore(catalog)[1].step == 1
 
 
@@ -120,7 +123,7 @@ def test_an_upload_given_up_leaves_no_object(catalog, bucket, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        catalog.write(checkpoint_name(1), "part-0.distcp", breaking())
+        catalog.write(format_checkpoint_name(1), "part-0.distcp", breaking())
     client, name = bucket
     assert client.list_objects_v2(Bucket=name)["KeyCount"] == 0
     assert "Uploads" not in client.list_multipart_uploads(Bucket=name)
@@ -146,7 +149,7 @@ def test_a_torn_marker_is_no_marker(catalog, bucket):
     save(catalog, 2, weights(2))
     client, name = bucket
     client.put_object(
-        Bucket=name, Key=f"runs/a/checkpoints/{checkpoint_name(2)}/{MARKER}", Body=b'{"bytes":12'
+        Bucket=name, Key=f"runs/a/checkpoints/{format_checkpoint_name(2)}/{MARKER}", Body=b'{"bytes":12'
     )
     assert restore(catalog)[1].step == 1
 

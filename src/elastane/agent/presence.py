@@ -30,7 +30,7 @@ def hold_presence(run_dir: RunDir) -> int:
     Raises:
         OSError: the file cannot be opened, or another process keeps the lock for itself.
     """
-    descriptor = _opened(run_dir.presence, os.O_CREAT)
+    descriptor = _open_presence_file(run_dir.presence, os.O_CREAT)
     give_up = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -53,7 +53,7 @@ def is_any_process_present(run_dir: RunDir) -> bool:
         OSError: nobody can tell.
     """
     try:
-        descriptor = _opened(run_dir.presence)
+        descriptor = _open_presence_file(run_dir.presence)
     except OSError as error:
         if error.errno not in NO_DIRECTORY:
             raise
@@ -68,7 +68,7 @@ def is_any_process_present(run_dir: RunDir) -> bool:
         os.close(descriptor)
 
 
-def _opened(presence: Path, flags: int = 0) -> int:
+def _open_presence_file(presence: Path, flags: int = 0) -> int:
     """Open the file, if it is one. A job may have put a link to another run's file there, or a pipe.
 
     Raises:

@@ -16,12 +16,12 @@ PLAIN = "plain.distcp"
 NAME = re.compile(r"step-(\d{8,})(?:\.r([1-9]\d*))?")
 
 
-def checkpoint_name(step: int, resumed: int = 0) -> str:
+def format_checkpoint_name(step: int, resumed: int = 0) -> str:
     """``step-00001500``; of a run resumed for the ``resumed``-th time ``step-00001500.r2``."""
     return f"step-{step:08d}" + (f".r{resumed}" if resumed else "")
 
 
-def age_of(name: str) -> tuple[int, int] | None:
+def parse_checkpoint_age(name: str) -> tuple[int, int] | None:
     """``(resumed, step)``: sorts the checkpoints of a run by when they were made; None: not a checkpoint.
 
     The resume counts first: a run that went back to step 1000 writes a newer step 1200 than the step 1500 it
@@ -31,7 +31,7 @@ def age_of(name: str) -> tuple[int, int] | None:
     return (int(found[2] or 0), int(found[1])) if found else None
 
 
-def part_name(worker: int) -> str:
+def format_part_name(worker: int) -> str:
     return f"part-{worker}.distcp"
 
 
@@ -55,7 +55,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
         return math.prod(self.shape)
 
 
-class Item(msgspec.Struct, frozen=True):
+class PartItem(msgspec.Struct, frozen=True):
     """One rectangle of a tensor, as one item of a part file.
 
     Args:
@@ -81,7 +81,7 @@ class Item(msgspec.Struct, frozen=True):
     checksum: str
 
 
-class PlainItem(msgspec.Struct, frozen=True):
+class PlainPartItem(msgspec.Struct, frozen=True):
     """A value that is no tensor: one pickled item of the file `PLAIN`, for foreign readers only."""
 
     path: tuple[str | int, ...]
@@ -115,7 +115,7 @@ class PartFile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     checksum: str
     tensors: dict[str, TensorFacts] = {}
-    items: tuple[Item, ...] = ()
+    items: tuple[PartItem, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,18 +15,18 @@ def build_lean_document(document: msgspec.Struct) -> dict[str, Any]:
         value = getattr(document, field.name)
         default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         if field.required or value != default:
-            found[field.encode_name] = _lean(value)
+            found[field.encode_name] = _build_lean_value(value)
     tag = document.__struct_config__.tag
     if isinstance(tag, str):
         return {str(document.__struct_config__.tag_field): tag} | found
     return found
 
 
-def _lean(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
+def _build_lean_value(value: object) -> Any:  # noqa: ANN401 - whatever JSON has
     if isinstance(value, msgspec.Struct):
         return build_lean_document(value)
     if isinstance(value, tuple):
-        return [_lean(one) for one in value]
+        return [_build_lean_value(one) for one in value]
     return msgspec.to_builtins(value)
 
 

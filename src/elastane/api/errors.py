@@ -98,7 +98,7 @@ class StorageFull(StorageError):
     pass
 
 
-class Unreadable(StorageError):
+class UnreadableData(StorageError):
     pass
 
 

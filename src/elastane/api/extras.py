@@ -57,7 +57,7 @@ def require(extra: Extra, what: str) -> None:
 
 
 @contextmanager
-def needing(extra: Extra, what: str) -> Iterator[None]:
+def require_for_import(extra: Extra, what: str) -> Iterator[None]:
     """Name the extra to install if something that is imported in this context is missing.
 
     Args:
@@ -75,10 +75,10 @@ def needing(extra: Extra, what: str) -> Iterator[None]:
         module = (error.name or "").partition(".")[0]
         if module == "elastane":
             raise
-        raise MissingExtra(extra_of(module) or extra, what, str(error)) from error
+        raise MissingExtra(find_extra(module) or extra, what, str(error)) from error
 
 
-def extra_of(module: str) -> Extra | None:
+def find_extra(module: str) -> Extra | None:
     """Return the extra that brings a module; None: it is in no extra."""
     return next((extra for extra, modules in MODULES.items() if module in modules), None)
 

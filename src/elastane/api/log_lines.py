@@ -21,7 +21,7 @@ class EntryFormatter(logging.Formatter):
         return format_entry(super().format(record), LONGEST)
 
 
-class Repeats(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Passes a message a few times a minute, then says how often it was left out.
 
     Anybody who can connect can cause some messages, as often as they like.
@@ -55,8 +55,8 @@ class Repeats(logging.Filter):
         return count <= self._most
 
 
-def log_to(handler: logging.Handler) -> logging.Handler:
+def configure_handler(handler: logging.Handler) -> logging.Handler:
     """Give a handler the format of all logs of Elastane."""
     handler.setFormatter(EntryFormatter())
-    handler.addFilter(Repeats())
+    handler.addFilter(RepeatFilter())
     return handler

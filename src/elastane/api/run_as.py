@@ -32,7 +32,7 @@ class RunAs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         """Every user once, sorted."""
         return tuple(sorted({*self.teams.values(), *filter(None, (self.default,))}))
 
-    def user_of(self, team: str) -> str:
+    def find_user(self, team: str) -> str:
         """Return the system user that runs the jobs of a team; empty: the controller's own.
 
         Raises:

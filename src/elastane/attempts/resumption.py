@@ -48,7 +48,7 @@ def prepare_resumption(
         Damaged: there are some, and none is good. Nothing was changed.
         StorageError: the storage of the checkpoints does not answer. Nothing was changed.
     """
-    record, events = read_record(run_dir), _events(run_dir)
+    record, events = read_record(run_dir), _read_events(run_dir)
     if any(event.kind == "run.finished" for event in events):
         raise BadInput(
             f"the run in {run_dir.root} has finished",
@@ -59,10 +59,10 @@ def prepare_resumption(
         _check_unchanged(record, spec)
     lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
     manifest = find_newest_valid(run_dir, spec, say, within=lines)
-    beginning = Resumed(manifest.name, manifest.step, *_numbers(record, events))
-    pinned = None if adapted else _pinned(record, spec)
+    beginning = Resumed(manifest.name, manifest.step, *_compute_next_numbers(record, events))
+    pinned = None if adapted else _adapt_pinned(record, spec)
     record = msgspec.structs.replace(record, spec=spec, pinned=pinned, resumed=beginning)
-    lost = _begin(run_dir, record, f"{why}: from {manifest.name}", lines)
+    lost = _record_begin(run_dir, record, f"{why}: from {manifest.name}", lines)
     say(f"resumes from {manifest.name}; {lost} steps after it are made again")
     return record
 
@@ -82,31 +82,31 @@ def prepare_restart(run_dir: RunDir, spec: RunSpec, say: Say, *, why: str) -> Ru
     Raises:
         BadInput: a file is damaged. Nothing was changed.
     """
-    record, events = read_record(run_dir), _events(run_dir)
+    record, events = read_record(run_dir), _read_events(run_dir)
     lines = len(read_lines(run_dir.ledger, decode_ledger_line, torn_tail=True))
-    beginning = Resumed("", 0, *_numbers(record, events))
-    record = msgspec.structs.replace(record, spec=spec, pinned=_pinned(record, spec), resumed=beginning)
-    lost = _begin(run_dir, record, f"{why}: from the beginning, for no checkpoint was finished", lines)
+    beginning = Resumed("", 0, *_compute_next_numbers(record, events))
+    record = msgspec.structs.replace(record, spec=spec, pinned=_adapt_pinned(record, spec), resumed=beginning)
+    lost = _record_begin(run_dir, record, f"{why}: from the beginning, for no checkpoint was finished", lines)
     say(f"begins again; {lost} steps are made again")
     return record
 
 
-def _events(run_dir: RunDir) -> tuple[EventLine, ...]:
+def _read_events(run_dir: RunDir) -> tuple[EventLine, ...]:
     return read_lines(run_dir.events, decode_event_line, torn_tail=True)
 
 
-def _numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
+def _compute_next_numbers(record: RunRecord, events: Sequence[EventLine]) -> tuple[int, int, int]:
     """How often the run has been resumed, and the numbers of its next worker and coordinator."""
     times = record.resumed.times + 1 if record.resumed is not None else 1
     first_worker = 1 + max((worker for event in events for worker in event.workers), default=-1)
     return times, first_worker, 1 + sum(event.kind == "coordinator.started" for event in events)
 
 
-def _begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
+def _record_begin(run_dir: RunDir, record: RunRecord, why: str, lines: int) -> int:
     """Write down that an attempt begins; how many steps of a ledger of so many lines are made again."""
     resumed = record.resumed
     assert resumed is not None, "the caller has said what it begins with"  # noqa: S101
-    now, last_word = time.time(), _last_word(run_dir)
+    now, last_word = time.time(), _find_last_timestamp(run_dir)
     lost = _cut_ledger(run_dir, resumed.step, lines)
     # No two attempts may have the same number, not even after a power cut.
     replace_file(
@@ -185,14 +185,14 @@ def _check_unchanged(record: RunRecord, spec: RunSpec) -> None:
         )
 
 
-def _last_word(run_dir: RunDir) -> float:
+def _find_last_timestamp(run_dir: RunDir) -> float:
     """When the attempt before wrote something down for the last time."""
     newest = read_last_line(run_dir.ledger, decode_ledger_line)
-    said = [event.time for event in _events(run_dir)] + ([newest.time] if newest is not None else [])
+    said = [event.time for event in _read_events(run_dir)] + ([newest.time] if newest is not None else [])
     return max(said, default=time.time())
 
 
-def _pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
+def _adapt_pinned(record: RunRecord, spec: RunSpec) -> Pinned | None:
     # Copies of the optimizer state decide who keeps it, not what it is.
     return None if record.pinned is None else msgspec.structs.replace(record.pinned, copies=spec.copies)
 

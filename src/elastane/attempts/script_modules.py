@@ -21,7 +21,7 @@ def find_module_file(module: str, folder: Path | None) -> Path:
     """
     outermost, *inner = module.split(".")
     if outermost != MAIN and all(name.isidentifier() for name in (outermost, *inner)):
-        for place in _places(outermost, folder):
+        for place in _find_packages(outermost, folder):
             path = place.joinpath(*inner)
             source, package = path.with_name(path.name + ".py"), path / "__init__.py"
             if source.is_file() and not package.is_file():
@@ -46,7 +46,7 @@ def find_package_root(module: str, file: Path) -> Path:
     return file.parents[module.removesuffix(f".{MAIN}").count(".") + (file.stem == MAIN)]
 
 
-def _places(outermost: str, folder: Path | None) -> Iterator[Path]:
+def _find_packages(outermost: str, folder: Path | None) -> Iterator[Path]:
     """Where the outermost package may be, or the module, without its suffix; the first first.
 
     A folder without ``__init__.py`` is a package too, but hides none that is installed (PEP 420).

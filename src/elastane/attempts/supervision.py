@@ -30,7 +30,7 @@ def run_to_end(run_dir: RunDir, record: RunRecord, audience: Display) -> RunOver
         except RunDirectoryLost as lost:
             # Nothing is written in its old place. What is there now may be another run's.
             if lost.moved_to is not None:
-                _end_elsewhere(RunDir(lost.moved_to), lost, audience)
+                _record_end_elsewhere(RunDir(lost.moved_to), lost, audience)
             raise
         try:
             write_final_event(run_dir, over)
@@ -50,7 +50,7 @@ def run_to_end(run_dir: RunDir, record: RunRecord, audience: Display) -> RunOver
         in_vain = in_vain + 1 if record.resumed is not None and record.resumed.step <= before else 0
 
 
-def _end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Display) -> None:
+def _record_end_elsewhere(run_dir: RunDir, lost: RunDirectoryLost, audience: Display) -> None:
     """Record in a directory that was moved why its run ended."""
     try:
         write_final_event(run_dir, RunOver(code=1, why=lost.what))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from elastane.api.checkpoints import FileDamage, Item, Manifest, TensorFacts
+from elastane.api.checkpoints import FileDamage, Manifest, PartItem, TensorFacts
 
 MANY = 5
 """Holes named per tensor; the rest is counted."""
@@ -18,7 +18,7 @@ def find_gaps(manifest: Manifest) -> tuple[FileDamage, ...]:
 
 def _found(manifest: Manifest) -> Iterator[FileDamage]:
     tensors = manifest.tensors
-    items: dict[str, list[Item]] = {key: [] for key in tensors}
+    items: dict[str, list[PartItem]] = {key: [] for key in tensors}
     for part in manifest.parts:
         for key, facts in part.tensors.items():
             if facts != tensors[key]:
@@ -35,7 +35,7 @@ def _found(manifest: Manifest) -> Iterator[FileDamage]:
             yield FileDamage(alias, f"is another name of {key}, which is not stored")
 
 
-def _holes(key: str, elements: int, items: list[Item]) -> Iterator[FileDamage]:
+def _holes(key: str, elements: int, items: list[PartItem]) -> Iterator[FileDamage]:
     wrong, position = [], 0
     for item in sorted(items, key=lambda item: (item.start, item.stop)):
         if item.start > position:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from elastane.api.errors import BadInput
-from elastane.api.extras import needing
+from elastane.api.extras import require_for_import
 from elastane.api.untrusted_data import DEEPEST
 
 LARGEST_BYTES = 8 << 20
@@ -135,7 +135,7 @@ class _Classes(msgspec.Struct, frozen=True):
 
 @lru_cache
 def _classes() -> _Classes:
-    with needing("client", "YAML needs ruamel.yaml"):
+    with require_for_import("client", "YAML needs ruamel.yaml"):
         from ruamel.yaml import YAML  # noqa: PLC0415 - few commands need it
         from ruamel.yaml.composer import Composer  # noqa: PLC0415
         from ruamel.yaml.constructor import SafeConstructor  # noqa: PLC0415

@@ -24,7 +24,7 @@ import msgspec
 from elastane.api.config import Change, Config, Trigger
 from elastane.api.errors import BadInput, ElastaneError
 from elastane.api.exit_codes import ExitCode
-from elastane.api.extras import needing
+from elastane.api.extras import require_for_import
 from elastane.api.field_checks import check_name
 from elastane.api.health import Health
 from elastane.api.history import AuditLine, Event
@@ -57,7 +57,7 @@ from elastane.api.tokens import Token
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.api.usage import Occupancy, Usage
 
-with needing("client", "to talk to a cluster"):
+with require_for_import("client", "to talk to a cluster"):
     import httpx
 
 T = TypeVar("T")

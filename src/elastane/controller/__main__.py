@@ -17,7 +17,7 @@ import msgspec
 from elastane.api.controller_start import ControllerReady, ControllerSettings, ControllerStartFailure
 from elastane.api.errors import ElastaneError
 from elastane.api.extras import require
-from elastane.api.log_lines import log_to
+from elastane.api.log_lines import configure_handler
 from elastane.client.permissions import narrow_umask
 
 COMPANION_S = 0.5
@@ -35,7 +35,7 @@ def main() -> None:
     narrow_umask()
     if options.companion is not None:
         end_with(options.companion)
-    logging.basicConfig(level=logging.INFO, handlers=[log_to(logging.StreamHandler())])
+    logging.basicConfig(level=logging.INFO, handlers=[configure_handler(logging.StreamHandler())])
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
     told = False

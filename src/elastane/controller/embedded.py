@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Self
 
 from elastane.api.config import Config
 from elastane.api.errors import ElastaneError
-from elastane.api.extras import needing
+from elastane.api.extras import require_for_import
 from elastane.api.jobs import ElasticPolicy, JobSpec, JobTraining, WorkerResources
-from elastane.api.log_lines import log_to
+from elastane.api.log_lines import configure_handler
 from elastane.api.pools import Pool
 from elastane.api.rest import JobExplanation
 from elastane.api.rundir import RunDir
@@ -124,7 +124,7 @@ class Embedded:
 @contextmanager
 def _logging_to(log: Path) -> Iterator[None]:
     """What the controller logs goes there, and not before the user of the terminal."""
-    handler = log_to(logging.FileHandler(log, delay=True))
+    handler = configure_handler(logging.FileHandler(log, delay=True))
     # On a full disk nothing can be logged, the full disk least of all.
     handler.handleError = lambda record: None  # type: ignore[method-assign]  # noqa: ARG005
     logger = logging.getLogger("elastane")
@@ -146,7 +146,7 @@ def explained(run_dir: RunDir) -> JobExplanation | None:
     """
     if not run_dir.controller.exists():
         return None
-    with needing("controller", "to read why a run has its size"):
+    with require_for_import("controller", "to read why a run has its size"):
         from elastane.controller.store import deciding, jobs  # noqa: PLC0415 - as above
         from elastane.controller.store.database import Store  # noqa: PLC0415
 

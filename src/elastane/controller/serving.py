@@ -43,7 +43,7 @@ from elastane.controller.store.lease import Lease
 from elastane.controller.store.monitor import Monitor
 from elastane.engines.local.accounts import find_team_account
 from elastane.engines.local.engine import LocalEngine
-from elastane.engines.local.isolation import PRIVATE_UMASK, open_home
+from elastane.engines.local.user_isolation import PRIVATE_UMASK, prepare_home
 from elastane.scheduler.explain import explain_decision
 from elastane.scheduler.plan import plan
 
@@ -77,7 +77,7 @@ def serve(
     """
     _many_files()
     if wish.run_as.isolates:
-        open_home(wish.run_as, Path(wish.home))
+        prepare_home(wish.run_as, Path(wish.home))
         # With them the controller could read, for a job, what a group of root's may read.
         os.setgroups([])
         os.umask(PRIVATE_UMASK)

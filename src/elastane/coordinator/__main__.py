@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-from elastane.api.log_lines import log_to
+from elastane.api.log_lines import configure_handler
 from elastane.api.patient_listener import make_patient_listener
 from elastane.api.rundir import RunDir
 from elastane.coordinator.server import Coordinator
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--lifeline", type=int, help="read end of the agent's pipe")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, handlers=[log_to(logging.StreamHandler())])
+    logging.basicConfig(level=logging.WARNING, handlers=[configure_handler(logging.StreamHandler())])
     # Ctrl-C reaches the whole foreground process group; the agent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     term = sys.stdin.readline()

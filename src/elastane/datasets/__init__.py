@@ -1,8 +1,8 @@
 """Token data as people have it, as map-style datasets of NumPy arrays; nothing here needs torch."""
 
-from elastane.api.extras import needing
+from elastane.api.extras import require_for_import
 
-with needing("torch", "a dataset of tokens needs numpy"):
+with require_for_import("torch", "a dataset of tokens needs numpy"):
     from elastane.datasets.text import TextFiles as TextFiles
     from elastane.datasets.tokens import TokenFile as TokenFile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from elastane.api.errors import BadInput
-from elastane.api.extras import needing
+from elastane.api.extras import require_for_import
 
 PIECE_CHARACTERS = 1 << 20
 LINES = (".jsonl", ".ndjson")
@@ -65,7 +65,7 @@ def _lines(path: Path, field: str) -> Iterator[Iterator[str]]:
 
 
 def _rows(path: Path, field: str) -> Iterator[Iterator[str]]:
-    with needing("text", f"{path} needs pyarrow, which reads parquet files"):
+    with require_for_import("text", f"{path} needs pyarrow, which reads parquet files"):
         from pyarrow import parquet  # noqa: PLC0415 - only who has parquet files needs it
     with _readable(path), parquet.ParquetFile(path) as file:
         if field not in file.schema_arrow.names:

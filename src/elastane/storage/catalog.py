@@ -19,9 +19,9 @@ from elastane.api.checkpoints import (
     PartFile,
     Retention,
     WrittenFile,
-    age_of,
+    parse_checkpoint_age,
 )
-from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, Unreadable
+from elastane.api.errors import BadInput, Damaged, NoSuchFile, StorageError, UnreadableData
 from elastane.api.untrusted_data import Decoder, Malformed
 from elastane.checkpointing.coverage import find_gaps
 from elastane.checkpointing.retention import choose_deletions
@@ -116,7 +116,11 @@ class Catalog:
 
     def list_names(self) -> list[str]:
         """Of all checkpoints, unfinished ones too, in the order they were made."""
-        aged = {name: age for name in self.storage.list_directories() if (age := age_of(name)) is not None}
+        aged = {
+            name: age
+            for name in self.storage.list_directories()
+            if (age := parse_checkpoint_age(name)) is not None
+        }
         return sorted(aged, key=lambda name: aged[name])
 
     def inspect(self, name: str) -> Inspection:
@@ -125,7 +129,7 @@ class Catalog:
         Raises:
             StorageError: the storage does not answer.
         """
-        age = age_of(name)
+        age = parse_checkpoint_age(name)
         if age is None:
             raise BadInput(f"{name} is no name of a checkpoint", do="they look like step-00001500")
         resumed, step = age
@@ -165,7 +169,7 @@ class Catalog:
         """
         try:
             marker_text = self.storage.read(f"{name}/{MARKER}")
-        except Unreadable as error:
+        except UnreadableData as error:
             raise Damaged(name, (FileDamage(MARKER, error.what),)) from error
         try:
             marker = _marker_in(marker_text)
@@ -202,7 +206,7 @@ class Catalog:
             return self.storage.read(f"{name}/{MANIFEST}")
         except NoSuchFile as error:
             raise Damaged(name, (FileDamage(MANIFEST, "is missing"),)) from error
-        except Unreadable as error:
+        except UnreadableData as error:
             raise Damaged(name, (FileDamage(MANIFEST, error.what),)) from error
 
     def _misfits(self, manifest: Manifest) -> Iterator[FileDamage]:
@@ -237,7 +241,7 @@ class Catalog:
                 now = hash_file(file, self.storage.readers)
         except NoSuchFile:
             return FileDamage(part.name, "is missing")
-        except Unreadable as error:
+        except UnreadableData as error:
             return FileDamage(part.name, error.what)
         if now.bytes != part.bytes:
             return FileDamage(part.name, f"has {now.bytes} bytes instead of {part.bytes}")

@@ -14,7 +14,7 @@ from typing import Self
 
 from elastane.api.atomic_file import sync_directory
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.errors import StorageError, Unreadable
+from elastane.api.errors import StorageError, UnreadableData
 from elastane.api.untrusted_data import Malformed, open_regular, read_bytes
 from elastane.storage.error_translation import translate_errors
 from elastane.storage.hashing import hash_while_writing
@@ -28,8 +28,8 @@ LARGEST_BYTES = 1 << 30
 """Of a file that is read at once."""
 
 
-def _unreadable_error(path: Path, error: Malformed) -> Unreadable:
-    return Unreadable(f"cannot read {path}: {error}", means="it is not what was written there")
+def _unreadable_error(path: Path, error: Malformed) -> UnreadableData:
+    return UnreadableData(f"cannot read {path}: {error}", means="it is not what was written there")
 
 
 class LocalStorage:
@@ -143,7 +143,7 @@ class LocalFile:
             while view:
                 count = os.preadv(self._fd, [view], offset)
                 if not count:
-                    raise Unreadable(
+                    raise UnreadableData(
                         f"cannot read {self._path}: it ends at byte {offset}, {len(view)} bytes too early"
                     )
                 view, offset = view[count:], offset + count

@@ -8,7 +8,7 @@ from fsspec import AbstractFileSystem, url_to_fs
 from fsspec.spec import AbstractBufferedFile
 
 from elastane.api.checkpoints import WrittenFile
-from elastane.api.errors import StorageError, Unreadable
+from elastane.api.errors import StorageError, UnreadableData
 from elastane.storage.error_translation import missing_file_system_error, translate_errors
 from elastane.storage.hashing import hash_while_writing
 from elastane.storage.interface import Bytes
@@ -126,7 +126,7 @@ class RemoteFile:
         with translate_errors("read", self._url):
             found = self._fs.cat_file(self._path, start=offset, end=offset + len(view))
             if len(found) != len(view):
-                raise Unreadable(
+                raise UnreadableData(
                     f"cannot read {self._url}: {len(found)} of {len(view)} bytes at byte {offset}"
                 )
             view[:] = found

@@ -18,7 +18,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from elastane.api.checkpoints import age_of
+from elastane.api.checkpoints import parse_checkpoint_age
 from elastane.protocol import actions, events, messages
 from elastane.runtime import worker, worker_settings
 from elastane.runtime.checkpoints.copier import StateCopier
@@ -400,7 +400,7 @@ def _file(pattern: str, where: str, step: int) -> None:
 
     def is_it(name: str) -> bool:
         directory, _, file = name.partition("/")
-        age = age_of(directory)
+        age = parse_checkpoint_age(directory)
         return age is not None and age[1] >= step and fnmatch(file, pattern)
 
     def before(_place: LocalStorage, name: str, _buffers: object) -> None:
@@ -430,7 +430,7 @@ def _while_tidying_up(step: int) -> None:
     """The marker of an older checkpoint is deleted, and the rest of it not."""
 
     def deleting(_place: LocalStorage, directory: str) -> None:
-        age = age_of(directory)
+        age = parse_checkpoint_age(directory)
         if age is not None and age[1] >= step:
             _held()
 

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from elastane.api.log_lines import EntryFormatter, Repeats, log_to
+from elastane.api.log_lines import EntryFormatter, RepeatFilter, configure_handler
 
 EVIL = "x\n2026-11-22 00:00:00,000 elastane.controller INFO forged\x1b[2J\x9b\u202e\r\0"
 
@@ -15,7 +15,7 @@ def logger():
     found = logging.getLogger("elastane.test")
     found.propagate = False
     found.written = io.StringIO()
-    handler = log_to(logging.StreamHandler(found.written))
+    handler = configure_handler(logging.StreamHandler(found.written))
     found.addHandler(handler)
     yield found
     found.removeHandler(handler)
@@ -52,7 +52,7 @@ def record(message):
 
 def test_a_message_that_is_repeated_is_counted_and_its_count_is_told():
     now_s = 0.0
-    repeats = Repeats(most=3, clock=lambda: now_s)
+    repeats = RepeatFilter(most=3, clock=lambda: now_s)
     assert [repeats.filter(record("no request")) for _ in range(100)] == [True] * 3 + [False] * 97
     assert repeats.filter(record("another"))
     now_s = 61.0
@@ -62,7 +62,7 @@ def test_a_message_that_is_repeated_is_counted_and_its_count_is_told():
 
 
 def test_what_is_counted_has_a_bound():
-    repeats = Repeats()
+    repeats = RepeatFilter()
     for number in range(5000):
         repeats.filter(record(f"message {number}"))
-    assert len(repeats._counts) <= Repeats.MOST_MESSAGES + 1
+    assert len(repeats._counts) <= RepeatFilter.MOST_MESSAGES + 1

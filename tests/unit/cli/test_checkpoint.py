@@ -6,7 +6,7 @@ import json
 import msgspec
 import pytest
 
-from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.api.checkpoints import Manifest, PartFile, format_checkpoint_name
 from elastane.api.rundir import RunDir
 from elastane.api.spec import Resumed
 from elastane.observability.run_files import read_record
@@ -19,7 +19,7 @@ def catalog(finished_run):
     run_dir = finished_run()
     found = Catalog(LocalStorage(run_dir.checkpoints))
     for step, loss in ((100, 2.0), (200, 1.0), (300, 3.0)):
-        name = checkpoint_name(step)
+        name = format_checkpoint_name(step)
         written = found.write(name, "part-0.distcp", [b"x" * step])
         part = PartFile(name="part-0.distcp", bytes=written.bytes, checksum=written.checksum)
         found.publish(
@@ -36,7 +36,7 @@ def catalog(finished_run):
 
 
 def damage(catalog, step):
-    path = f"{catalog.storage.url}/{checkpoint_name(step)}/part-0.distcp"
+    path = f"{catalog.storage.url}/{format_checkpoint_name(step)}/part-0.distcp"
     with open(path, "r+b") as file:  # noqa: PTH123
         file.write(b"y")
 
@@ -60,7 +60,7 @@ def test_they_are_listed_by_name_directory_or_where_they_lie(elastane, catalog):
 
 def test_the_newest_is_shown_or_the_one_that_is_named(elastane, catalog):
     assert "step 300" in elastane("checkpoint", "show", "done").stdout
-    for wanted in ("200", checkpoint_name(200)):
+    for wanted in ("200", format_checkpoint_name(200)):
         shown = elastane("checkpoint", "show", "done", wanted).stdout
         assert "step 200" in shown
         assert '"last_epoch":200' in shown
@@ -82,7 +82,7 @@ def test_a_good_one_is_proved_and_a_damaged_file_is_named(elastane, catalog):
 
 
 def test_one_that_was_never_finished_is_not_good(elastane, catalog):
-    catalog.storage.delete(f"{checkpoint_name(300)}/COMPLETE")
+    catalog.storage.delete(f"{format_checkpoint_name(300)}/COMPLETE")
     assert "unfinished" in elastane("checkpoint", "list", "done").stdout
     result = elastane("checkpoint", "verify", "done", "300")
     assert result.exit_code == 1
@@ -97,22 +97,22 @@ def test_pruning_says_what_goes_and_why_and_asked_to_only_says_it(elastane, cata
     assert said == "would delete step-00000100: not among the last 1, nor the best by eval_loss\n"
     assert len(catalog.list_names()) == 3
     gone = json.loads(elastane("checkpoint", "prune", "done", *rules, "--json").stdout)
-    assert [d["name"] for d in gone["deleted"]] == [checkpoint_name(100)]
-    assert catalog.list_names() == [checkpoint_name(200), checkpoint_name(300)]
+    assert [d["name"] for d in gone["deleted"]] == [format_checkpoint_name(100)]
+    assert catalog.list_names() == [format_checkpoint_name(200), format_checkpoint_name(300)]
     assert elastane("checkpoint", "prune", "done", *rules).stdout == "nothing to delete\n"
 
 
 def test_what_a_run_began_with_stays_while_it_lives(elastane, catalog, home):
     run_dir = RunDir(home / "runs" / "done")
     record = read_record(run_dir)
-    resumed = Resumed(checkpoint=checkpoint_name(100), step=100, times=1, first_worker=1, first_term=2)
+    resumed = Resumed(checkpoint=format_checkpoint_name(100), step=100, times=1, first_worker=1, first_term=2)
     run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, resumed=resumed)))
     with run_dir.lock.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         elastane("checkpoint", "prune", "done", "--last", "1")
-        assert catalog.list_names() == [checkpoint_name(100), checkpoint_name(300)]
+        assert catalog.list_names() == [format_checkpoint_name(100), format_checkpoint_name(300)]
     elastane("checkpoint", "prune", "done", "--last", "1")
-    assert catalog.list_names() == [checkpoint_name(300)]
+    assert catalog.list_names() == [format_checkpoint_name(300)]
 
 
 def test_without_rules_nothing_good_goes(elastane, catalog):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import elastane
-from elastane.api.extras import MODULES, MissingExtra, extra_of, needing, require
+from elastane.api.extras import MODULES, MissingExtra, find_extra, require, require_for_import
 
 SOURCES = Path(elastane.__file__).parents[1]
 PROJECT = SOURCES.parent / "pyproject.toml"
@@ -125,7 +125,7 @@ def test_every_extra_of_the_project_is_known_with_all_that_it_brings() -> None:
         named = (re.split("[<>=]", one)[0] for one in extras[extra])
         brought = {IMPORTED_AS.get(name, name) for name in named}
         # What two extras bring is known under the one that is smaller.
-        elsewhere = {one for one in brought if extra_of(one) != extra}
+        elsewhere = {one for one in brought if find_extra(one) != extra}
         assert brought - elsewhere == set(modules), extra
 
 
@@ -148,7 +148,7 @@ def test_the_constraints_are_plain_versions_that_the_project_admits() -> None:
 
 
 def test_a_failure_inside_elastane_is_not_taken_for_a_missing_extra() -> None:
-    with pytest.raises(ModuleNotFoundError) as failed, needing("torch", "training"):
+    with pytest.raises(ModuleNotFoundError) as failed, require_for_import("torch", "training"):
         import elastane.no_such_module  # noqa: F401, PLC0415
     assert not isinstance(failed.value, MissingExtra)
 

@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.api.checkpoints import Manifest, PartFile, format_checkpoint_name
 from elastane.api.records import Digest
 from elastane.api.rehearsal import RestoreRehearsal
 from elastane.api.spec import CheckpointPolicy
@@ -27,7 +27,7 @@ def kept(finished_run):
     run_dir.run.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, spec=spec)))
     catalog = Catalog(LocalStorage(run_dir.checkpoints))
     for step in (2, 4, 6):
-        name = checkpoint_name(step)
+        name = format_checkpoint_name(step)
         written = catalog.write(name, "part-0.distcp", [b"x" * 1000])
         part = PartFile(name="part-0.distcp", bytes=written.bytes, checksum=written.checksum)
         catalog.publish(Manifest(name=name, step=step, created="", parts=(part,)))
@@ -86,13 +86,13 @@ def test_a_step_of_which_the_ledger_has_no_digest_is_restored_all_the_same(elast
 
 def test_a_damaged_one_is_named_and_not_restored(elastane, kept, rehearsing):
     notes = rehearsing()
-    with (kept.checkpoints / checkpoint_name(6) / "part-0.distcp").open("r+b") as file:
+    with (kept.checkpoints / format_checkpoint_name(6) / "part-0.distcp").open("r+b") as file:
         file.write(b"y")
     result = elastane("verify", "--restore", "done")
     assert result.exit_code == 1
     assert "step-00000006/part-0.distcp: its checksum is" in result.stdout
     assert not notes.exists()
-    (kept.checkpoints / checkpoint_name(4) / "COMPLETE").unlink()
+    (kept.checkpoints / format_checkpoint_name(4) / "COMPLETE").unlink()
     assert "never finished" in elastane("verify", "--restore", "done", "4").stdout
 
 

@@ -6,7 +6,7 @@ import os
 import msgspec
 import pytest
 
-from elastane.api.checkpoints import Manifest, PartFile, checkpoint_name
+from elastane.api.checkpoints import Manifest, PartFile, format_checkpoint_name
 from elastane.api.errors import BadInput, Damaged, NoSuchFile
 from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy
@@ -26,7 +26,7 @@ EVENTS = (
 
 
 def publish(catalog, step, resumed=0):
-    name = checkpoint_name(step, resumed)
+    name = format_checkpoint_name(step, resumed)
     written = catalog.write(name, "part-0.distcp", [b"x" * 100])
     part = PartFile(name="part-0.distcp", bytes=written.bytes, checksum=written.checksum)
     catalog.publish(
@@ -35,7 +35,7 @@ def publish(catalog, step, resumed=0):
 
 
 def damage(catalog, step):
-    with open(f"{catalog.storage.url}/{checkpoint_name(step)}/part-0.distcp", "r+b") as file:  # noqa: PTH123
+    with open(f"{catalog.storage.url}/{format_checkpoint_name(step)}/part-0.distcp", "r+b") as file:  # noqa: PTH123
         file.write(b"y")
 
 
@@ -96,11 +96,11 @@ def test_the_ledger_goes_back_to_the_checkpoint_and_what_it_loses_is_kept(died):
     assert died.run_dir.lost_ledger.read_bytes().splitlines() == before[3:]
     assert record == died.record
     assert (record.resumed.checkpoint, record.resumed.step, record.resumed.times) == (
-        checkpoint_name(3),
+        format_checkpoint_name(3),
         3,
         1,
     )
-    assert died.said[-1] == f"resumes from {checkpoint_name(3)}; 1 steps after it are made again"
+    assert died.said[-1] == f"resumes from {format_checkpoint_name(3)}; 1 steps after it are made again"
 
 
 def test_no_number_of_a_worker_or_term_is_used_twice(died):
@@ -112,7 +112,7 @@ def test_it_is_on_record(died):
     died.resume(why="every copy of the state died")
     event = died.events[-1]
     assert (event.kind, event.step) == ("run.resumed", 3)
-    assert event.why.startswith(f"every copy of the state died: from {checkpoint_name(3)}")
+    assert event.why.startswith(f"every copy of the state died: from {format_checkpoint_name(3)}")
     assert (event.detail["lost_steps"], event.detail["times"]) == (1, 1)
 
 
@@ -146,19 +146,21 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(died):
     damage(died.catalog, 3)
     assert died.resume().resumed.step == 2
     (named,) = [line for line in died.said if "passed over" in line]
-    assert f"checkpoint {checkpoint_name(3)} is passed over: part-0.distcp: its checksum is" in named
+    assert f"checkpoint {format_checkpoint_name(3)} is passed over: part-0.distcp: its checksum is" in named
 
 
 def test_of_two_attempts_the_later_one_has_the_newer_checkpoint(died):
     publish(died.catalog, 1, resumed=1)
-    assert died.resume().resumed.checkpoint == checkpoint_name(1, 1)
+    assert died.resume().resumed.checkpoint == format_checkpoint_name(1, 1)
 
 
 def test_one_past_the_end_of_the_ledger_is_passed_over(died):
     """It was left behind when an earlier attempt went back to an older one."""
     publish(died.catalog, 9)
     assert died.resume().resumed.step == 3
-    assert f"checkpoint {checkpoint_name(9)} is passed over: ledger.jsonl: ends at step 4" in died.said[0]
+    assert (
+        f"checkpoint {format_checkpoint_name(9)} is passed over: ledger.jsonl: ends at step 4" in died.said[0]
+    )
 
 
 def test_any_checkpoint_will_do_for_whoever_does_not_resume(died):
@@ -188,14 +190,14 @@ def test_a_run_without_checkpoints_has_nothing_to_go_back_to(died):
 
 def test_one_that_was_never_finished_is_none(died):
     for step in (2, 3):
-        died.catalog.storage.delete(f"{checkpoint_name(step)}/COMPLETE")
+        died.catalog.storage.delete(f"{format_checkpoint_name(step)}/COMPLETE")
     refused(died, NoSuchFile, "holds no finished checkpoint")
 
 
 def test_with_none_good_the_newest_is_named(died):
     for step in (2, 3):
         damage(died.catalog, step)
-    refused(died, Damaged, f"checkpoint {checkpoint_name(3)} is damaged: part-0.distcp")
+    refused(died, Damaged, f"checkpoint {format_checkpoint_name(3)} is damaged: part-0.distcp")
 
 
 def test_without_its_ledger_a_run_would_prove_nothing(died):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from elastane.api.checkpoints import checkpoint_name
+from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.control import (
     AskCheckpoint,
     AskStop,
@@ -35,7 +35,7 @@ EVERY_STEPS = CheckpointPolicy(every_steps=5)
 
 
 def part(step: int, state: str = "written", *, writers: tuple[int, ...] = (0, 1), **more) -> CheckpointPart:
-    return CheckpointPart(name=checkpoint_name(step), step=step, writers=writers, state=state, **more)
+    return CheckpointPart(name=format_checkpoint_name(step), step=step, writers=writers, state=state, **more)
 
 
 # -- pure ----------------------------------------------------------------------------------------------------
@@ -111,12 +111,12 @@ def say(stage, worker: int, *parts: CheckpointPart, **more) -> None:
 
 
 def kept(stage, step: int, *, worker: int = 0, error: str = "", **metrics: float) -> None:
-    name = checkpoint_name(step)
+    name = format_checkpoint_name(step)
     stage.hear(CheckpointKept(worker=worker, name=name, step=step, bytes=1000, error=error, metrics=metrics))
 
 
 def publish(step: int, writers: tuple[int, ...] = (0, 1)) -> PublishCheckpoint:
-    return PublishCheckpoint(name=checkpoint_name(step), step=step, writers=writers)
+    return PublishCheckpoint(name=format_checkpoint_name(step), step=step, writers=writers)
 
 
 def test_when_it_is_due_every_member_is_asked_and_asked_again_until_one_has_begun(training):
@@ -192,7 +192,7 @@ def test_it_is_published_once_by_one_worker_when_all_have_written(training):
     stage.wait(PUBLISH_AGAIN_S)
     assert stage.told(PublishCheckpoint) == [publish(5)]
     (saved,) = [event for event in stage.events if event.kind == "checkpoint.saved"]
-    assert saved.detail["name"] == checkpoint_name(5)
+    assert saved.detail["name"] == format_checkpoint_name(5)
     assert (saved.detail["seconds"], saved.detail["writers"]) == (2.0, 2)
 
 
@@ -233,7 +233,7 @@ def test_a_publisher_that_does_not_answer_or_cannot_is_followed_by_the_next(trai
         say(stage, worker, part(5))
     kept(stage, 5, error="no room")
     (failing,) = [event for event in stage.events if event.kind == "checkpoint.failing"]
-    assert failing.why == f"{checkpoint_name(5)}: no room; it is tried again"
+    assert failing.why == f"{format_checkpoint_name(5)}: no room; it is tried again"
     stage.wait(PUBLISH_AGAIN_S)
     assert stage.told(PublishCheckpoint, 1) == [publish(5)]
     stage.wait(PUBLISH_AGAIN_S)
@@ -286,7 +286,7 @@ def test_one_whose_writer_died_is_given_up_and_another_one_asked_for(training):
     stage.exit(1)
     (given_up,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
     # Whether worker 2 would have written we need not know.
-    assert given_up.why == f"{checkpoint_name(5)}: its writers died: worker 1"
+    assert given_up.why == f"{format_checkpoint_name(5)}: its writers died: worker 1"
     assert {a.after for a in stage.told(TakeCheckpoint)} == {5}
     assert stage.told(PublishCheckpoint) == []
 
@@ -330,7 +330,7 @@ def test_the_end_does_not_wait_for_ever_for_storage(training):
     stage.wait(1)
     assert len(stage.told(WriteModel)) == 1
     (given_up,) = [event for event in stage.events if event.kind == "checkpoint.abandoned"]
-    assert given_up.why == f"{checkpoint_name(100)}: no room"
+    assert given_up.why == f"{format_checkpoint_name(100)}: no room"
 
 
 def test_the_last_checkpoint_of_an_attempt_that_had_nothing_left_to_train_is_waited_for(training):
@@ -451,7 +451,7 @@ def test_in_mid_run_a_part_that_made_way_for_the_next_says_nothing_against_its_w
     say(stage, 1, part(10, **NO_ROOM))
     stage.wait(10 * PATIENCE_S)
     abandoned = [event.detail["name"] for event in stage.events if event.kind == "checkpoint.abandoned"]
-    assert abandoned == [checkpoint_name(5)]
+    assert abandoned == [format_checkpoint_name(5)]
     for worker in (0, 1):
         say(stage, worker, part(10))
     assert stage.told(PublishCheckpoint)[-1] == publish(10)

@@ -172,7 +172,7 @@ def test_processes_of_a_job_that_has_removed_its_presence_are_killed_all_the_sam
 @pytest.mark.parametrize("place", [".room", "presence", "logs", "logs/agent.log"])
 def test_starting_an_attempt_writes_into_no_file_that_the_job_has_linked(tmp_path, place) -> None:
     run_dir = written(EngineDirectories(tmp_path / "home").run_dir("bad"))
-    EngineDirectories(tmp_path / "home").note("bad")
+    EngineDirectories(tmp_path / "home").mark_unsettled("bad")
     folder = tmp_path / "somebody's"
     folder.mkdir()
     victim = folder / "agent.log"

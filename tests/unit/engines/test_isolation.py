@@ -22,7 +22,7 @@ from elastane.api.run_as import RunAs, parse_run_as
 from elastane.api.rundir import RunDir
 from elastane.attempts.attempt_file import write_attempt
 from elastane.client.owner_rights import use_owner_rights
-from elastane.engines.local import accounts, isolation, user_launcher
+from elastane.engines.local import accounts, user_isolation, user_launcher
 from elastane.engines.local.accounts import Account, find_account, find_team_account
 from elastane.engines.local.engine import LocalEngine
 from elastane.engines.local.engine_directories import EngineDirectories
@@ -49,18 +49,18 @@ def place() -> Iterator[Path]:
 
 def test_a_team_has_its_own_user_and_all_others_the_default() -> None:
     run_as = parse_run_as(["red=el-red", "el-jobs"])
-    assert [run_as.user_of(team) for team in ("red", "blue")] == ["el-red", "el-jobs"]
+    assert [run_as.find_user(team) for team in ("red", "blue")] == ["el-red", "el-jobs"]
     assert run_as.users == ("el-jobs", "el-red")
 
 
 def test_without_users_jobs_run_as_the_controller() -> None:
-    assert parse_run_as([]).user_of("red") == ""
+    assert parse_run_as([]).find_user("red") == ""
     assert find_team_account(RunAs(), "red") is None
 
 
 def test_a_team_without_a_user_is_refused_once_others_have_one() -> None:
     with pytest.raises(BadInput, match="team blue has no system user"):
-        parse_run_as(["red=el-red"]).user_of("blue")
+        parse_run_as(["red=el-red"]).find_user("blue")
 
 
 @pytest.mark.parametrize("words", [["=x"], ["red="], [""], ["red=a", "red=b"], ["a", "b"]])
@@ -92,7 +92,7 @@ def test_a_controller_that_is_not_root_starts_nobody_elses_processes(monkeypatch
     with pytest.raises(BadInput, match="not root"):
         find_team_account(parse_run_as(["red=el-red"]), "red")
     with pytest.raises(BadInput, match="needs root"):
-        isolation.check_users(parse_run_as(["el-red"]))
+        user_isolation.check_users(parse_run_as(["el-red"]))
 
 
 # -- what it finds -----------------------------------------------------------------------------------------
@@ -126,10 +126,10 @@ def test_a_run_directory_of_another_user_is_not_used(tmp_path) -> None:
     (tmp_path / "j").mkdir()
     (tmp_path / "j" / "run.json").touch()
     with pytest.raises(ElastaneError, match="belongs to user"):
-        isolation.make_run_directory(tmp_path / "j", ACCOUNT)
+        user_isolation.ensure_run_directory(tmp_path / "j", ACCOUNT)
     (tmp_path / "link").symlink_to(tmp_path / "j")
     with pytest.raises(ElastaneError, match="belongs to user"):
-        isolation.make_run_directory(tmp_path / "link", ACCOUNT)
+        user_isolation.ensure_run_directory(tmp_path / "link", ACCOUNT)
 
 
 @as_root

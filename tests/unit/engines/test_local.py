@@ -141,7 +141,7 @@ def test_a_job_nobody_has_heard_of_is_not_there(tmp_path) -> None:
 
 def test_what_an_earlier_engine_has_left_is_found_without_asking_for_it(tmp_path) -> None:
     places = EngineDirectories(tmp_path)
-    places.note("old")
+    places.mark_unsettled("old")
     places.run_dir("old").logs.mkdir(parents=True)
     places.run_dir("old").presence.touch()
     write_attempt(places.run_dir("old"), OVER)

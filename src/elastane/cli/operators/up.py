@@ -37,7 +37,7 @@ from elastane.client.context import (
 )
 from elastane.client.controller_lock import find_lock_holder
 from elastane.client.permissions import OF_STRANGERS, restrict_permissions
-from elastane.engines.local.isolation import PASSAGE
+from elastane.engines.local.user_isolation import PASSAGE
 
 PORT = 7425
 LAST_PORT = 65535

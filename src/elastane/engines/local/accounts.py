@@ -59,7 +59,7 @@ def find_team_account(run_as: RunAs, team: str) -> Account | None:
     Raises:
         BadInput: the team has none, or the machine has no such user.
     """
-    name = run_as.user_of(team)
+    name = run_as.find_user(team)
     if not name:
         return None
     if os.geteuid() != 0:

@@ -16,7 +16,7 @@ from elastane.api.orders import StartAttempt
 from elastane.api.rundir import RunDir
 from elastane.api.untrusted_data import Malformed, open_regular
 from elastane.client.owner_rights import use_owner_rights
-from elastane.engines.local.preflight import check_room
+from elastane.engines.local.preflight import check_disk_space
 
 AGENT = "agent"
 LAST_WORDS_BYTES = 2000
@@ -31,11 +31,11 @@ class AgentProcess:
         self._log = log
 
     @property
-    def under_way(self) -> bool:
+    def is_running(self) -> bool:
         """It has not ended. Asking also lets the kernel forget one that has."""
         return self._process.poll() is None
 
-    def unlived(self, newest: int) -> bool:
+    def is_newer_than(self, newest: int) -> bool:
         """Whether it is an attempt after the newest one."""
         return newest < self.attempt
 
@@ -63,13 +63,13 @@ class AgentProcess:
 class FailedStart:
     """An attempt that this engine cannot begin."""
 
-    under_way = False
+    is_running = False
 
     def __init__(self, attempt: int, failure: AttemptOutcome) -> None:
         self.attempt = attempt
         self.failure = failure
 
-    def unlived(self, newest: int) -> bool:  # noqa: ARG002 - those that are there may be another job's
+    def is_newer_than(self, newest: int) -> bool:  # noqa: ARG002 - those that are there may be another job's
         return True
 
 
@@ -86,7 +86,7 @@ def start_agent(
         OSError: it cannot be started.
     """
     log = run_dir.log(AGENT)
-    check_room(run_dir)
+    check_disk_space(run_dir)
     # The process is present from its first moment on, whoever dies between here and its first line.
     presence = hold_presence(run_dir)
     try:

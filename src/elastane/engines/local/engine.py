@@ -33,10 +33,10 @@ from elastane.client.owner_rights import use_owner_rights
 from elastane.engines.local.accounts import Account, find_team_account
 from elastane.engines.local.agent_process import AgentProcess, FailedStart, start_agent
 from elastane.engines.local.engine_directories import EngineDirectories
-from elastane.engines.local.isolation import CannotBegin, claims_of, start_agent_as_user
 from elastane.engines.local.job_environment import build_job_environment
 from elastane.engines.local.job_watcher import JobWatcher
-from elastane.engines.local.preflight import explain_environment_too_large, prepare_run
+from elastane.engines.local.preflight import check_job_files, explain_environment_too_large
+from elastane.engines.local.user_isolation import JobCannotStart, get_gpu_claims_folder, start_agent_as_user
 from elastane.engines.local.worker_counts import count_workers
 
 ANSWER_S = 1.0
@@ -78,7 +78,7 @@ class LocalEngine:
 
     async def observe(self, jobs: Collection[str]) -> Mapping[str, Observation]:
         """What is there; a coordinator that does not answer within a second holds up nobody else."""
-        names = {*jobs, *self._places.unsettled()}
+        names = {*jobs, *self._places.list_unsettled()}
         await self._forget(self._watched.keys() - names)
         for name in names:
             self._look(name)
@@ -109,7 +109,7 @@ class LocalEngine:
         attempt = watched.attempt if watched is not None else None
         number = 0 if attempt is None else attempt.number
         present = watched is not None and watched.present
-        if started is not None and not started.under_way and not present and started.unlived(number):
+        if started is not None and not started.is_running and not present and started.is_newer_than(number):
             failure = started.failure
             if failure is not None:
                 return Observation(job=job, attempt=started.attempt, outcome=failure)
@@ -141,10 +141,10 @@ class LocalEngine:
 
     async def carry_out(self, orders: Sequence[Order]) -> Mapping[str, str]:
         """Do what is ordered; see `elastane.engines.engine.Engine.carry_out`."""
-        refusals = await asyncio.gather(*map(self._tried, orders))
+        refusals = await asyncio.gather(*map(self._try_carry_out, orders))
         return {order.job: why for order, why in zip(orders, refusals, strict=True) if why}
 
-    async def _tried(self, order: Order) -> str:
+    async def _try_carry_out(self, order: Order) -> str:
         try:
             return await self._carry_out(order)
         except (OSError, ValueError) as error:
@@ -174,64 +174,64 @@ class LocalEngine:
 
     async def _start(self, order: StartAttempt) -> str:
         job, before = order.job, self._started.get(order.job)
-        if before is not None and before.attempt >= order.attempt and before.under_way:
+        if before is not None and before.attempt >= order.attempt and before.is_running:
             return ""
-        watched = self._seen(job)
+        watched = self._watch_job(job)
         if watched is not None and watched.present:
             return "processes of the job exist: another attempt would find its directory locked"
         run_dir = self._places.run_dir(job)
-        noted = self._places.noted(job)
+        noted = self._places.is_unsettled(job)
         with use_owner_rights(run_dir.root):
             anothers = not noted and _is_anothers(run_dir, watched, order)
         if anothers:
             # Its end would be taken for the job's, and its checkpoints for the job's state.
             why = f"{run_dir.root} holds a run that was not this job's; submit it under another name"
-            return self._impossible(order, why)
+            return self._refuse_start(order, why)
         if watched is not None and watched.attempt is not None and watched.attempt.number >= order.attempt:
             return ""
         try:
             account = find_team_account(self._run_as, order.spec.team)
             if account is None:
-                self._started[job] = self._start_as_ourselves(order, run_dir)
+                self._started[job] = self._start_as_own_user(order, run_dir)
             else:
-                self._started[job] = await self._start_as(account, order, run_dir)
-        except CannotBegin as error:
-            return self._impossible(order, str(error))
+                self._started[job] = await self._start_as_account(account, order, run_dir)
+        except JobCannotStart as error:
+            return self._refuse_start(order, str(error))
         except ElastaneError as error:
             return str(error)
         except OSError as error:
             if error.errno == errno.E2BIG:
-                return self._impossible(order, str(explain_environment_too_large(job)))
+                return self._refuse_start(order, str(explain_environment_too_large(job)))
             raise
         return ""
 
-    def _start_as_ourselves(self, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
-        self._places.check_ours(order.job)
+    def _start_as_own_user(self, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
+        self._places.check_ownership(order.job)
         try:
-            run, working_dir = prepare_run(order.job, order.spec)
+            run, working_dir = check_job_files(order.job, order.spec)
         except BadInput as error:
-            raise CannotBegin(error.what, means=error.means, do=error.do) from error
-        self._places.note(order.job)
+            raise JobCannotStart(error.what, means=error.means, do=error.do) from error
+        self._places.mark_unsettled(order.job)
         if not run_dir.run.exists():
             with claim_run_directory(run, run_dir.root):
                 pass
         environment = build_job_environment(order.spec.env, self._own)
         return start_agent(run_dir, order, self._agent, environment, working_dir)
 
-    async def _start_as(self, account: Account, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
-        self._places.note(order.job)
+    async def _start_as_account(self, account: Account, order: StartAttempt, run_dir: RunDir) -> AgentProcess:
+        self._places.mark_unsettled(order.job)
         environment = build_job_environment(order.spec.env, self._own, account)
-        environment.setdefault(GPU_CLAIMS, str(claims_of(self._places.home)))
+        environment.setdefault(GPU_CLAIMS, str(get_gpu_claims_folder(self._places.home)))
         return await asyncio.to_thread(start_agent_as_user, account, run_dir, order, self._agent, environment)
 
-    def _impossible(self, order: StartAttempt, why: str) -> str:
+    def _refuse_start(self, order: StartAttempt, why: str) -> str:
         self._started[order.job] = FailedStart(
             order.attempt, AttemptOutcome(code=NOT_FOR_THIS_ENGINE, why=why)
         )
         return why
 
     async def _tell(self, order: ResizeJob | DrainWorker | EvictWorkers | StopAttempt, question: Ask) -> str:
-        watched = self._seen(order.job)
+        watched = self._watch_job(order.job)
         if (
             watched is None
             or not watched.agent
@@ -245,7 +245,7 @@ class LocalEngine:
         return answer.why
 
     def _kill(self, order: KillAttempt) -> str:
-        watched = self._seen(order.job)
+        watched = self._watch_job(order.job)
         number = 0 if watched is None or watched.attempt is None else watched.attempt.number
         if watched is None or number != order.attempt:
             return f"attempt {order.attempt} is not there"
@@ -256,7 +256,7 @@ class LocalEngine:
             _kill_present(watched.run_dir, watched.user)
         return ""
 
-    def _seen(self, job: str) -> JobWatcher | None:
+    def _watch_job(self, job: str) -> JobWatcher | None:
         self._look(job)
         return self._watched.get(job)
 

@@ -22,21 +22,21 @@ class EngineDirectories(msgspec.Struct, frozen=True):
     def run_dir(self, job: str) -> RunDir:
         return RunDir(self.home / "runs" / job)
 
-    def unsettled(self) -> Collection[str]:
+    def list_unsettled(self) -> Collection[str]:
         try:
             return {entry.name for entry in (self.home / "unsettled").iterdir()}
         except FileNotFoundError:
             return ()
 
-    def noted(self, job: str) -> bool:
+    def is_unsettled(self, job: str) -> bool:
         return (self.home / "unsettled" / job).exists()
 
-    def note(self, job: str) -> None:
+    def mark_unsettled(self, job: str) -> None:
         note = self.home / "unsettled" / job
         note.parent.mkdir(parents=True, exist_ok=True)
         note.touch()
 
-    def check_ours(self, job: str) -> None:
+    def check_ownership(self, job: str) -> None:
         """Check that the run directory, if it is there, belongs to the user of this engine.
 
         Raises:

@@ -29,9 +29,9 @@ def build_job_environment(
     if account is None:
         return passed | dict(wishes)
     others = {name: value for name, value in passed.items() if name not in PERSONAL}
-    return others | _variables_of(account) | dict(wishes)
+    return others | _make_login_variables(account) | dict(wishes)
 
 
-def _variables_of(account: Account) -> dict[str, str]:
+def _make_login_variables(account: Account) -> dict[str, str]:
     """Return what a login would set for this user."""
     return {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}

@@ -68,7 +68,7 @@ def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
     """
     script, module, args = spec.script, spec.module, spec.args
     if spec.command:
-        script, module, args = _of_command(job, spec.command, python)
+        script, module, args = _parse_command(job, spec.command, python)
     if module:
         folder = Path(spec.working_dir) if spec.working_dir else None
         return Program(str(find_module_file(module, folder)), module, args)
@@ -82,7 +82,7 @@ def resolve_program(job: str, spec: JobSpec, python: str) -> Program:
     return Program(path, "", args)
 
 
-def _of_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, str, tuple[str, ...]]:
+def _parse_command(job: str, command: tuple[str, ...], python: str) -> tuple[str, str, tuple[str, ...]]:
     """Script, module and arguments; of the first two one is empty."""
     program, *words = command
     if program != python and not PYTHON.fullmatch(program):

@@ -19,7 +19,7 @@ ROOM_BYTES = 1 << 16
 """More than an attempt writes about itself when it begins."""
 
 
-def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
+def check_job_files(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]:
     """Return the run of a job and the directory that its workers begin in, with the rights of this process.
 
     Args:
@@ -35,8 +35,8 @@ def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]
     script = Path(run.script)
     working_dir = Path(spec.working_dir or script.parent)
     who = f"user {user}" if user else "the user of its engine"
-    wrong = _wrong(script, "script", stat.S_ISREG, "a file", os.R_OK, f"be read by {who}")
-    wrong = wrong or _wrong(
+    wrong = _describe_problem(script, "script", stat.S_ISREG, "a file", os.R_OK, f"be read by {who}")
+    wrong = wrong or _describe_problem(
         working_dir, "working directory", stat.S_ISDIR, "a directory", os.X_OK, f"be entered by {who}"
     )
     if wrong:
@@ -48,7 +48,7 @@ def prepare_run(job: str, spec: JobSpec, user: str = "") -> tuple[RunSpec, Path]
     return run, working_dir
 
 
-def check_room(run_dir: RunDir) -> None:
+def check_disk_space(run_dir: RunDir) -> None:
     """Check that an attempt could write down that it has begun; else it would end, and count as a crash.
 
     Raises:
@@ -75,7 +75,7 @@ def explain_environment_too_large(job: str) -> BadInput:
     )
 
 
-def _wrong(  # noqa: PLR0917 - one row of a table
+def _describe_problem(  # noqa: PLR0917 - one row of a table
     path: Path, what: str, is_one: Callable[[int], bool], noun: str, right: int, use: str
 ) -> str:
     """Say what is wrong with a path of the job's; empty: nothing.

@@ -21,10 +21,10 @@ from elastane.api.untrusted_data import Decoder
 from elastane.attempts.run_directory import claim_run_directory
 from elastane.engines.local.agent_process import AGENT, open_log
 from elastane.engines.local.preflight import (
-    check_room,
+    check_disk_space,
+    check_job_files,
     explain_environment_too_large,
     find_blocking_directory,
-    prepare_run,
 )
 
 
@@ -69,12 +69,12 @@ def main() -> None:
     if options.reach is not None:
         sys.exit(0 if os.access(options.reach, os.X_OK) else find_blocking_directory(options.reach / "."))
     os.set_inheritable(options.report, False)
-    obstacle = _obstacle(decode_launch_task(sys.stdin.buffer.read()))
+    obstacle = _try_become_agent(decode_launch_task(sys.stdin.buffer.read()))
     os.write(options.report, msgspec.json.encode(obstacle) + b"\n")
     sys.exit(1)
 
 
-def _obstacle(task: LaunchTask) -> LaunchFailure:
+def _try_become_agent(task: LaunchTask) -> LaunchFailure:
     """Become the agent, or return why not: the one place where that failure becomes a value."""
     job = task.order.job
     try:
@@ -101,14 +101,14 @@ def become_agent(task: LaunchTask) -> NoReturn:
     if task.uid == 0 or os.getresuid() != (task.uid, task.uid, task.uid) or 0 in os.getresgid():
         raise PermissionError(f"this process was to be user {task.uid} and is {os.getresuid()}")
     run_dir = RunDir(Path(task.root))
-    run, working_dir = prepare_run(task.order.job, task.order.spec, task.user)
+    run, working_dir = check_job_files(task.order.job, task.order.spec, task.user)
     if not run_dir.run.exists():
         try:
             with claim_run_directory(run, run_dir.root, linked=False):
                 pass
         except BadInput as error:
             raise ElastaneError(error.what, means=error.means, do=error.do) from error
-    check_room(run_dir)
+    check_disk_space(run_dir)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.chdir(working_dir)
     with open_log(run_dir, run_dir.log(AGENT).name) as log:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from elastane.api.checkpoints import PartFile, checkpoint_name, part_name
+from elastane.api.checkpoints import PartFile, format_checkpoint_name, format_part_name
 from elastane.api.control import CheckpointPart
 from elastane.protocol.actions import TakeSnapshot
 from elastane.runtime.checkpoints.contents import collect_scalars, list_slices
@@ -141,7 +141,7 @@ class StateCopier:
 
     def _copy_blocks(self, task: _CopyTask, report: CheckpointPart) -> CopiedPart:
         begun, blocks = time.perf_counter(), task.snapshot.blocks
-        file = EncodedPart(part_name(self._worker), list(list_slices(self._state, blocks)))
+        file = EncodedPart(format_part_name(self._worker), list(list_slices(self._state, blocks)))
         self._staging.stage(file)
         record = PartRecord(
             PartFile(name=file.name, bytes=0, checksum=""),
@@ -155,7 +155,7 @@ class StateCopier:
 
     def _start_report(self, snapshot: TakeSnapshot, *, attempt: int) -> CheckpointPart:
         return CheckpointPart(
-            name=checkpoint_name(snapshot.step, self._resumed),
+            name=format_checkpoint_name(snapshot.step, self._resumed),
             step=snapshot.step,
             writers=snapshot.writers,
             state="copied",

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from elastane.api.checkpoints import PLAIN, Item, PartFile, PlainItem, TensorFacts
+from elastane.api.checkpoints import PLAIN, PartFile, PartItem, PlainPartItem, TensorFacts
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -36,7 +36,7 @@ def split_key(key: str) -> Path:
     return (first, rest) if rest else (first,)
 
 
-def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainItem, ...]]:
+def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainPartItem, ...]]:
     """Values that are no tensors, as the content of the file `PLAIN`.
 
     Args:
@@ -51,14 +51,14 @@ def encode_values(values: Mapping[Path, Any]) -> tuple[list[bytes], tuple[PlainI
         file = io.BytesIO()
         torch.save(value, file)
         buffers.append(file.getvalue())
-        items.append(PlainItem(path, offset, len(buffers[-1])))
+        items.append(PlainPartItem(path, offset, len(buffers[-1])))
         offset += len(buffers[-1])
     return buffers, tuple(items)
 
 
 def encode_metadata(
     parts: Sequence[PartFile],
-    plain: Sequence[PlainItem] = (),
+    plain: Sequence[PlainPartItem] = (),
     aliases: Mapping[str, str] | None = None,
 ) -> bytes:
     """The content of `METADATA`.
@@ -70,7 +70,7 @@ def encode_metadata(
             and told twice.
     """
     facts: dict[str, TensorFacts] = {}
-    items: dict[str, list[tuple[str, Item]]] = {}
+    items: dict[str, list[tuple[str, PartItem]]] = {}
     for part in parts:
         facts |= part.tensors
         for item in part.items:
@@ -100,7 +100,7 @@ def encode_metadata(
     )
 
 
-def _describe_tensor(facts: TensorFacts, items: Sequence[Item]) -> TensorStorageMetadata:
+def _describe_tensor(facts: TensorFacts, items: Sequence[PartItem]) -> TensorStorageMetadata:
     return TensorStorageMetadata(
         properties=TensorProperties(dtype=getattr(torch, facts.dtype)),
         size=torch.Size(facts.shape),

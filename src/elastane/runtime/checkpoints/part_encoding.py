@@ -11,7 +11,7 @@ import torch
 import xxhash
 from torch.utils.serialization import config
 
-from elastane.api.checkpoints import Item, PartFile, TensorFacts, WrittenFile
+from elastane.api.checkpoints import PartFile, PartItem, TensorFacts, WrittenFile
 from elastane.checkpointing.rectangles import Rectangle, compute_dense_stride, cut_rectangles, sort_dims
 from elastane.runtime.checkpoints.tensor_slice import TensorSlice
 
@@ -170,9 +170,9 @@ class EncodedPart:
             items=tuple(self._items()),
         )
 
-    def _items(self) -> Iterator[Item]:
+    def _items(self) -> Iterator[PartItem]:
         for piece, checksum in zip(self._pieces, self._checksums, strict=True):
-            yield Item(
+            yield PartItem(
                 key=piece.key,
                 start=piece.rectangle.start,
                 stop=piece.rectangle.stop,

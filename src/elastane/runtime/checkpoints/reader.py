@@ -9,8 +9,8 @@ import msgspec
 import torch
 import xxhash
 
-from elastane.api.checkpoints import FileDamage, Item, Manifest
-from elastane.api.errors import Damaged, NoSuchFile, Unreadable
+from elastane.api.checkpoints import FileDamage, Manifest, PartItem
+from elastane.api.errors import Damaged, NoSuchFile, UnreadableData
 from elastane.runtime.checkpoints.part_encoding import view_bytes
 from elastane.storage.interface import Storage, StoredFile
 
@@ -47,7 +47,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self._storage, self._manifest = storage, manifest
         self._tensors = manifest.tensors
-        self._items: dict[str, list[tuple[str, Item]]] = {}
+        self._items: dict[str, list[tuple[str, PartItem]]] = {}
         for part in manifest.parts:
             for item in part.items:
                 self._items.setdefault(item.key, []).append((part.name, item))
@@ -136,7 +136,7 @@ class CheckpointReader(AbstractContextManager["CheckpointReader"]):
                 piece = view[offset : offset + IN_CACHE_BYTES]
                 file.read_into(job.item.raw_offset + offset, piece)
                 checksum.update(piece)
-        except (NoSuchFile, Unreadable) as error:
+        except (NoSuchFile, UnreadableData) as error:
             raise Damaged(self._manifest.name, (FileDamage(job.file, error.what),)) from error
         if checksum.hexdigest() != job.item.checksum:
             where = f"elements {job.item.start} to {job.item.stop} of {job.item.key}"
@@ -151,5 +151,5 @@ class _Job:
 
     __slots__ = ("file", "item", "nbytes", "skip", "view")
 
-    def __init__(self, file: str, item: Item, view: memoryview, skip: int, nbytes: int) -> None:
+    def __init__(self, file: str, item: PartItem, view: memoryview, skip: int, nbytes: int) -> None:
         self.file, self.item, self.view, self.skip, self.nbytes = file, item, view, skip, nbytes

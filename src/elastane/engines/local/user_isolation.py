@@ -31,7 +31,7 @@ from elastane.engines.local.agent_process import AGENT, AgentProcess, build_agen
 from elastane.engines.local.job_environment import build_job_environment
 from elastane.engines.local.user_launcher import LaunchFailure, LaunchTask
 
-BEGINNING = (sys.executable, "-P", "-m", "elastane.engines.local.user_launcher")
+USER_LAUNCHER = (sys.executable, "-P", "-m", "elastane.engines.local.user_launcher")
 PRIVATE_UMASK = 0o077
 PASSAGE = 0o711
 """Mode of directories that users pass through and cannot list."""
@@ -41,10 +41,10 @@ ENDING_S = 5.0
 PATIENCE_S = 60.0
 """Longer than a process takes to start on a busy machine."""
 REPORT_BYTES = 1 << 16
-decode_obstacle = Decoder[LaunchFailure](LaunchFailure, at_most_bytes=REPORT_BYTES)
+decode_launch_failure = Decoder[LaunchFailure](LaunchFailure, at_most_bytes=REPORT_BYTES)
 
 
-class CannotBegin(BadInput):
+class JobCannotStart(BadInput):
     """A job that its user cannot run, now or later."""
 
 
@@ -69,7 +69,7 @@ def check_users(run_as: RunAs) -> None:
         find_account(name)
 
 
-def open_home(run_as: RunAs, home: Path) -> None:
+def prepare_home(run_as: RunAs, home: Path) -> None:
     """Let the users pass through the controller's home to their run directories, and nowhere else.
 
     Raises:
@@ -84,7 +84,7 @@ def open_home(run_as: RunAs, home: Path) -> None:
         # What ran as root before is not for the users that run jobs now.
         if private.is_dir() and private.stat().st_uid == os.geteuid():
             restrict_permissions(private, OF_OTHERS)
-    claims = claims_of(home)
+    claims = get_gpu_claims_folder(home)
     claims.mkdir(exist_ok=True)
     claims.chmod(CLAIMS_MODE)
     for passage in (home, runs):
@@ -93,7 +93,7 @@ def open_home(run_as: RunAs, home: Path) -> None:
         _check_reach(find_account(name), runs)
 
 
-def claims_of(home: Path) -> Path:
+def get_gpu_claims_folder(home: Path) -> Path:
     """Return the folder in which the workers of all users claim GPUs."""
     return home / "gpus"
 
@@ -124,7 +124,7 @@ def _check_reach(account: Account, runs: Path) -> None:
     Raises:
         BadInput: it cannot.
     """
-    command = [*BEGINNING, "--reach", str(runs)]
+    command = [*USER_LAUNCHER, "--reach", str(runs)]
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             command,
@@ -174,7 +174,7 @@ def start_agent_as_user(
         ElastaneError: it cannot begin now.
         OSError: likewise.
     """
-    make_run_directory(run_dir.root, account)
+    ensure_run_directory(run_dir.root, account)
     whole = (*command, *build_agent_options(run_dir, order))
     task = LaunchTask(order, str(run_dir.root), whole, account.uid, account.name)
     with use_owner_rights(run_dir.root):
@@ -186,7 +186,7 @@ def start_agent_as_user(
             asked.write(msgspec.json.encode(task))
             asked.seek(0)
             process = subprocess.Popen(  # noqa: S603 - our own module
-                [*BEGINNING, f"--report={telling}"],
+                [*USER_LAUNCHER, f"--report={telling}"],
                 stdin=asked,
                 stdout=telling,
                 stderr=telling,
@@ -213,12 +213,12 @@ def start_agent_as_user(
         process.kill()
         process.wait()
         raise ElastaneError(f"the first process of {order.job} was not ready within {PATIENCE_S:g} s")
-    if words.strip() and _ends(process):
-        raise _refusal(words, account)
+    if words.strip() and _has_failed(process):
+        raise _make_launch_error(words, account)
     return AgentProcess(order.attempt, process, run_dir.log(AGENT))
 
 
-def _ends(process: "subprocess.Popen[bytes]") -> bool:
+def _has_failed(process: "subprocess.Popen[bytes]") -> bool:
     """Whether a process that has closed its pipe ends; else it printed a warning, and is the agent now."""
     try:
         return process.wait(ENDING_S) != 0
@@ -226,7 +226,7 @@ def _ends(process: "subprocess.Popen[bytes]") -> bool:
         return False
 
 
-def make_run_directory(root: Path, account: Account) -> None:
+def ensure_run_directory(root: Path, account: Account) -> None:
     """Make a run directory that belongs to a user, or check that it does.
 
     Raises:
@@ -249,17 +249,17 @@ def make_run_directory(root: Path, account: Account) -> None:
         )
 
 
-def _refusal(words: bytes, account: Account) -> ElastaneError:
+def _make_launch_error(words: bytes, account: Account) -> ElastaneError:
     last = words.strip().rpartition(b"\n")[2]
     try:
-        obstacle = decode_obstacle(last)
+        obstacle = decode_launch_failure(last)
     except Malformed:
         return ElastaneError(
             f"no process of the job could start as {account.name}: "
             f"{escape_line(last.decode(errors='replace'))}",
             do=f"check that user {account.name} can run {sys.executable} and import elastane",
         )
-    return CannotBegin(obstacle.why) if obstacle.permanent else ElastaneError(obstacle.why)
+    return JobCannotStart(obstacle.why) if obstacle.permanent else ElastaneError(obstacle.why)
 
 
 def _read_report(pipe: int) -> bytes | None:
