@@ -318,8 +318,9 @@ class History:
         )
 
     def _judge_what_was_kept(self) -> None:
-        """The last state is kept if anybody who was there at the end had all of it and could write."""
-        if not self.shape.layout.checkpoints or self.shape.layout.copies is not None:
+        """The last state is kept if those who were there at the end had all of it and could write."""
+        layout = self.shape.layout
+        if not layout.checkpoints or layout.copies == 1:
             return
         able = [
             worker.worker
@@ -327,9 +328,11 @@ class History:
             if worker.state == "finished" and worker.member.complete and worker.writing.refused_until_s == 0.0
             if worker.worker in self.checker.finished
         ]
+        held = set().union(*(self.workers[worker].member.held for worker in able))
         kept = self.vault.newest()
         expect(
-            not able or (kept is not None and kept.step == self.checker.steps),
+            not held >= layout.everything - {layout.rest}
+            or (kept is not None and kept.step == self.checker.steps),
             f"the last state is not kept, though workers {able} could write it",
         )
 

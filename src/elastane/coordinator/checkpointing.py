@@ -196,6 +196,8 @@ def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
         return False
     if not checkpoint.unable <= known.refusing:
         return bool(checkpoint.hopeless)  # a refusal may still pass
+    if not _agree_on_holders(roster, able):
+        return True  # ask once they do
     if asked is not None and asked[0] > checkpoint.attempt and asked[1] == able:
         # Nobody has begun yet.
         if turn.now - asked[2] >= ASK_AGAIN_S:
@@ -209,11 +211,27 @@ def _is_written_again(turn: Turn, checkpoint: CheckpointInProgress) -> bool:
     return True
 
 
+def _agree_on_holders(roster: Roster, workers: Iterable[WorkerId]) -> bool:
+    """Return whether these workers divide the blocks among writers alike.
+
+    Where each block has few holders, a worker takes them from the generation it works in.
+    """
+    if roster.spec.copies is None:
+        return True
+    reports = [roster.reports.get(worker) for worker in workers]
+    generations = {
+        report.generation if report is not None and report.complete else None for report in reports
+    }
+    return len(generations) == 1 and None not in generations
+
+
 def _have_the_last_one_begun(turn: Turn) -> None:
     """Have the last state written if all who were to write it died before they could say so."""
     roster, asked, able = turn.roster, turn.roster.checkpoints.rewrite, _able(turn)
     newest = find_newest_checkpoint(roster)
     if (newest is not None and newest.step >= roster.progress.step) or not able or roster.spec.copies == 1:
+        return
+    if not _agree_on_holders(roster, able):
         return
     if asked is None or asked[1] != able:
         _tell_to_write(turn, able, 1 + (0 if asked is None else asked[0]), able)

@@ -415,6 +415,21 @@ def test_at_the_end_others_write_what_one_that_died_had_not(training):
     assert stage.kinds("checkpoint.abandoned") == []
 
 
+def test_at_the_end_members_of_different_generations_are_not_asked_to_divide_the_blocks(training):
+    stage = training(3, step=100, checkpoints=EVERY_STEPS, copies=2)
+    everybody = (0, 1, 2)
+    for worker in everybody:
+        stage.worker(worker, state="finished", step=100, checkpoints=(part(100, writers=everybody),))
+    say(stage, 1, part(100, "writing", writers=everybody))
+    stage.roster = replace(stage.roster, keeping=replace(stage.roster.keeping, publishing=None))
+    stage.worker(0, generation=2)
+    stage.exit(1)
+    assert written_again(stage, *everybody) == []
+    stage.worker(2, generation=2)
+    assert written_again(stage, *everybody) == [WriteAgain(writers=(0, 2), attempt=1)] * 2
+    assert stage.kinds("checkpoint.abandoned") == []
+
+
 def test_what_was_asked_is_asked_again_until_it_is_begun_and_a_late_success_does_not_count(training):
     stage = ending(training, checkpoints=(part(100, "writing"),))
     say(stage, 0, part(100))

@@ -58,7 +58,8 @@ def choose_writers(me: MemberState) -> tuple[int, ...]:
 def _among(me: MemberState, able: tuple[int, ...]) -> tuple[int | None, ...]:
     """Per block, who of some members writes it; None: none of them holds it."""
     if me.layout.copies is None:
-        whole = [worker for worker in find_complete_members(me) if worker in able]
+        complete = find_complete_members(me)
+        whole = [worker for worker in able if worker in complete]
         return tuple(spread_blocks(me.layout.blocks, whole)) if whole else ()
     return tuple(next((holder for holder in some if holder in able), None) for some in me.holders)
 
