@@ -17,7 +17,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup pins lowest demo pilot test test-fast test-long check format bench chaos survive crash clean
+.PHONY: help setup pins lowest docs picture demo pilot test test-fast test-long check format bench chaos survive crash clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -51,6 +51,13 @@ lowest: ## install the oldest versions that pyproject.toml admits in build/lowes
 	  --editable '.[torch,s3,text,streams,client,controller,postgres,examples]' \
 	  cryptography hypothesis pytest pytest-timeout pytest-xdist
 	build/lowest/bin/python -m pytest tests/unit tests/house -m "not processes" --numprocesses auto
+
+docs: setup ## the documentation site, into build/site; a warning is an error
+	rm -rf build/site
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs build/site
+
+picture: setup ## the picture of README.md, from a real run with kills (five minutes)
+	$(BIN)/python tools/draw_picture.py
 
 demo: setup ## train while workers join, die and leave; the same bytes come out (three minutes)
 	$(BIN)/python examples/demo.py

@@ -59,7 +59,7 @@ def death(run: ElastaneRun, setting: Setting) -> dict[str, float]:
 def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
     """From the start of a process that is no part of the run and imports what a coordinator does."""
     begin_s = time.monotonic()
-    with Processes(setting.work / f"onlooker-{begin_s:.0f}") as processes:
+    with Processes(setting.work / f"bystander-{begin_s:.0f}") as processes:
         processes.start([sys.executable, "-P", "-c", IMPORTS])
         processes.finish(timeout_s=120)
     run.wait_for_steps(AFTERWARDS_STEPS)

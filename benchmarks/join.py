@@ -1,4 +1,4 @@
-"""What a join does to those already there: their slowest step during it, beside an onlooker's start."""
+"""What a join does to those already there: their slowest step during it, beside a bystander's start."""
 
 import sys
 import time
@@ -82,12 +82,12 @@ def join(run: ElastaneRun, setting: Setting, workers: int) -> dict[str, float]:
 
 
 def control(run: ElastaneRun, setting: Setting) -> dict[str, float]:
-    """From the start of an onlooker until it has ended, and some steps."""
+    """From the start of a bystander until it has ended, and some steps."""
     pids = list(run.worker_pids().values())
     run.wait_for_steps(setting.calm_steps)
     begin_s = time.monotonic()
-    with Processes(setting.work / f"onlooker-{begin_s:.0f}") as processes:
-        processes.start([sys.executable, str(HERE / "onlooker.py"), setting.size])
+    with Processes(setting.work / f"bystander-{begin_s:.0f}") as processes:
+        processes.start([sys.executable, str(HERE / "bystander.py"), setting.size])
         processes.finish(timeout_s=120)
     took_s = time.monotonic() - begin_s
     run.wait_for_steps(AFTERWARDS_STEPS)

@@ -95,7 +95,7 @@ def join(found: Results) -> list[str]:
         controls = [each["took_s"] for each in at["control"]]
         rows += [
             [case, "a worker joins", said(at["join_slowest_over_usual"]), said(at["join_s"], "s")],
-            ["", "an onlooker starts", said(at["control_slowest_over_usual"]), said(controls, "s")],
+            ["", "a bystander starts", said(at["control_slowest_over_usual"]), said(controls, "s")],
         ]
     return [
         prose(
@@ -218,7 +218,7 @@ def coordinator_death(found: Results) -> list[str]:
                     said(found["successor_s"], "s"),
                     said(found["resize_after_s"], "s"),
                 ],
-                ["an onlooker starts", said(found["control_slowest_over_usual"]), "", ""],
+                ["a bystander starts", said(found["control_slowest_over_usual"]), "", ""],
             ],
         ),
     ]
@@ -233,7 +233,7 @@ def checkpoint_cost(found: Results) -> list[str]:
             ("elastane", "Elastane"),
             ("dcp.save", "`dcp.save`"),
             ("dcp.async_save", "`dcp.async_save`"),
-            ("onlooker", "an onlooker writes as much"),
+            ("bystander", "a bystander writes as much"),
         ):
             rows.append(
                 [
@@ -254,7 +254,7 @@ def checkpoint_cost(found: Results) -> list[str]:
             Seconds that a checkpoint of {gigabytes:.2f} GB takes from the training: of the step
             it falls into, and of all steps it touches, those under which it is written too, beyond
             as many usual steps. Elastane copies under the step and writes behind the following
-            ones. The onlooker is no part of the training and writes the same bytes beside it, by
+            ones. The bystander is no part of the training and writes the same bytes beside it, by
             way of the page cache, at the same priority. `async_save` keeps the memory it copies
             to, as Elastane does.
             """

@@ -1,7 +1,9 @@
 """Measure Elastane beside plain PyTorch, DDP and torchrun, all in one go on this machine.
 
-Writes ``benchmarks/results/<machine>.json`` and draws ``docs/benchmarks.md`` from it. ``--quick`` writes both
-into ``build/benchmarks`` instead: its numbers are only good for trying the harness.
+Writes ``benchmarks/results/<machine>.json`` and draws ``docs/benchmarks.md`` from it. Appends each
+measurement to ``benchmarks/results/<machine>.jsonl``, with its date and commit, so that the next one does not
+overwrite it.
+``--quick`` writes into ``build/benchmarks`` instead: its numbers are only good for trying the harness.
 """
 
 import argparse
@@ -83,9 +85,22 @@ def main() -> None:
             "command": " ".join(["python benchmarks/run.py", *flags]),
             "elastane": commit(),
         }
+        append_to_history(results.with_suffix(".jsonl"), name, whole)
         results.write_text(json.dumps(whole, indent=1) + "\n")
         drawn.write_text(page(whole, str(results.relative_to(root))))
     print(f"wrote {results} and {drawn}")
+
+
+def append_to_history(history: Path, name: str, whole: dict[str, Any]) -> None:
+    """Append a measurement, with where and when it was made, as one line."""
+    line = {
+        "name": name,
+        **whole["taken"][name],
+        "machine": whole["machine"],
+        "measurement": whole["measurements"][name],
+    }
+    with history.open("a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def commit() -> str:

@@ -25,7 +25,7 @@ import ticks
 import workload
 import writer
 
-KINDS = ("dcp.save", "dcp.async_save", "onlooker")
+KINDS = ("dcp.save", "dcp.async_save", "bystander")
 
 
 def main() -> None:
@@ -79,7 +79,7 @@ class Saving:
         warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")
 
     def now(self, kind: str, step: int) -> None:
-        if kind == "onlooker":
+        if kind == "bystander":
             writer.ask(self.out, step)
             return
         self.settle()

@@ -11,7 +11,7 @@ Results = dict[str, Any]
 
 BUSY = (
     "with every core busy, whoever copies, checks and writes takes that time from the training; "
-    "see the onlooker's row"
+    "see the bystander's row"
 )
 
 
@@ -79,7 +79,7 @@ def join(found: Results) -> Iterator[Verdict]:
     for case, at in found["cases"].items():
         limit = 1.1 * max(1.0, median(at["control_slowest_over_usual"]))
         yield at_most(
-            f"slowest step during a join / usual, {case}; 1.1 x what an onlooker does",
+            f"slowest step during a join / usual, {case}; 1.1 x what a bystander does",
             limit,
             median(at["join_slowest_over_usual"]),
         )
@@ -97,7 +97,7 @@ def death(found: Results) -> Iterator[Verdict]:
 def coordinator_death(found: Results) -> Iterator[Verdict]:
     control = median(found["control_slowest_over_usual"])
     yield at_most(
-        "slowest step around the coordinator's death / usual; 1.1 x what an onlooker does",
+        "slowest step around the coordinator's death / usual; 1.1 x what a bystander does",
         1.1 * max(1.0, control),
         median(found["slowest_over_usual"]),
     )

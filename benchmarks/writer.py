@@ -26,7 +26,7 @@ def main(folder: Path, nbytes: int, me: int) -> None:
     while True:
         for asked in {path.name for path in folder.glob("write-*")} - done:
             done.add(asked)
-            write(folder / f"onlooker-{me}", state)
+            write(folder / f"bystander-{me}", state)
         time.sleep(POLL_S)
 
 

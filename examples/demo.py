@@ -1,7 +1,7 @@
-"""Train while workers join, die and leave; train again in peace; compare the bytes.
+"""Train while workers join, die and leave; train again undisturbed; compare the bytes.
 
-Everything is done with the command line, as you would do it, and each command is shown. The kills are real
-signals to real processes, at moments drawn from a seed that is printed: `--seed` draws the same ones again.
+The demo uses the command line and shows each command. The kills are real signals to real processes, at times
+drawn from a seed that is printed: `--seed` draws the same ones again.
 """
 
 import argparse
@@ -32,41 +32,41 @@ def main() -> int:
     seed = parser.parse_args().seed
     home = Path(tempfile.mkdtemp(prefix="elastane-demo-"))
     os.environ["ELASTANE_HOME"] = str(home)
-    say(f"A small GPT learns the source of Python's standard library. Seed of all that happens: {seed}")
-    code = stormy(random.Random(seed), home / "runs" / "stormy")
+    say(f"A small GPT learns the source of Python's standard library. Seed: {seed}")
+    code = train_in_a_storm(random.Random(seed), home / "runs" / "stormy")
     if code != 0:
         return code
-    say("The same training in peace, on one worker:")
-    elastane("run", "--name=quiet", "--workers=1:1", *TRAINING)
+    say("The same training, undisturbed, on one worker:")
+    elastane("run", "--name=reference", "--workers=1:1", *TRAINING)
     say("Was every sample trained on exactly once, and are the two runs the same?")
     sound = elastane("verify", "stormy")
-    same = elastane("verify", "stormy", "quiet")
-    say("What the healthy workers felt:")
-    console.print(felt(home / "runs" / "stormy"))
+    same = elastane("verify", "stormy", "reference")
+    say("How long the other workers paused:")
+    console.print(tabulate_pauses(home / "runs" / "stormy"))
     console.print(f"\nThe report, for a browser: {home / 'runs' / 'stormy' / 'report.html'}")
     console.print(f"Remove it all with: rm -r {home}")
     return sound or same
 
 
-def stormy(rng: random.Random, run_dir: Path) -> int:
-    """A run that is not left in peace; its exit code."""
+def train_in_a_storm(rng: random.Random, run_dir: Path) -> int:
+    """Run the training, disturb it, and return its exit code."""
     run = start("run", "--name=stormy", "--workers=1:3", "--start=1", *TRAINING)
-    talk = threading.Thread(target=pass_on, args=(run,))
+    talk = threading.Thread(target=print_output, args=(run,))
     talk.start()
     try:
-        after_step(rng.randint(8, 14), run, run_dir)
+        wait_for_step(rng.randint(8, 14), run, run_dir)
         say("Two workers join:")
         elastane("resize", "stormy", "3", "--wait")
-        after_step(committed(run_dir) + rng.randint(12, 20), run, run_dir)
-        time.sleep(rng.random() * usual_step_s(run_dir))
+        wait_for_step(count_steps(run_dir) + rng.randint(12, 20), run, run_dir)
+        time.sleep(rng.random() * measure_usual_step(run_dir))
         say("A worker is killed in the middle of a step; a new one will take its place:")
         kill("worker", rng)
-        after_step(committed(run_dir) + rng.randint(12, 20), run, run_dir)
-        time.sleep(rng.random() * usual_step_s(run_dir))
+        wait_for_step(count_steps(run_dir) + rng.randint(12, 20), run, run_dir)
+        time.sleep(rng.random() * measure_usual_step(run_dir))
         say("The coordinator is killed:")
         kill("coordinator", rng)
-        after_step(committed(run_dir) + rng.randint(8, 12), run, run_dir)
-        leaver = rng.choice([row for row in processes() if row["role"] == "worker"])["worker"]
+        wait_for_step(count_steps(run_dir) + rng.randint(8, 12), run, run_dir)
+        leaver = rng.choice([row for row in list_processes() if row["role"] == "worker"])["worker"]
         say(f"Worker {leaver} is drained:")
         elastane("drain", "stormy", str(leaver), "--wait")
         return run.wait()
@@ -77,17 +77,19 @@ def stormy(rng: random.Random, run_dir: Path) -> int:
         talk.join()
 
 
-def felt(run_dir: Path) -> Table:
-    """Per event, what it cost the workers that had nothing to do with it."""
-    events = lines(run_dir / "events.jsonl")
-    steps = {line["step"]: line["seconds"]["step"] for line in lines(run_dir / "ledger.jsonl")}
+def tabulate_pauses(run_dir: Path) -> Table:
+    """Tabulate what each event cost the workers that it did not concern."""
+    events = read_lines(run_dir / "events.jsonl")
+    steps = {line["step"]: line["seconds"]["step"] for line in read_lines(run_dir / "ledger.jsonl")}
     table = Table("event", "at step", "longest pause of a healthy worker", "in usual steps")
     for event in events:
         if event["kind"] == "generation.started" and event.get("pause_ms"):
             pause_ms, usual = max(event["pause_ms"].values()), max(event["pause_steps"].values())
             table.add_row(event["why"], str(event["step"]), f"{pause_ms:.0f} ms", f"{usual:.2f}")
         elif event["kind"] == "coordinator.died":
-            near = [line["step"] for line in lines(run_dir / "ledger.jsonl") if line["time"] >= event["time"]]
+            near = [
+                line["step"] for line in read_lines(run_dir / "ledger.jsonl") if line["time"] >= event["time"]
+            ]
             first = min(near, default=len(steps))
             usual_s = statistics.median(steps[step] for step in range(max(2, first - 8), first))
             longest_s = max(steps.get(step, 0.0) for step in range(first, first + 3))
@@ -108,19 +110,19 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def pass_on(run: "subprocess.Popen[str]") -> None:
+def print_output(run: "subprocess.Popen[str]") -> None:
     for line in run.stdout or ():
         console.print(line.rstrip(), markup=False)
 
 
 def elastane(*arguments: str) -> int:
     run = start(*arguments)
-    pass_on(run)
+    print_output(run)
     return run.wait()
 
 
-def processes() -> list[dict[str, Any]]:
-    """The rows of ``elastane ps``."""
+def list_processes() -> list[dict[str, Any]]:
+    """Return the rows of ``elastane ps``."""
     command = [sys.executable, "-m", "elastane.cli.main", "ps", "stormy", "--json"]
     rows: list[dict[str, Any]] = json.loads(
         subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
@@ -129,30 +131,33 @@ def processes() -> list[dict[str, Any]]:
 
 
 def kill(role: str, rng: random.Random) -> None:
-    """``kill -9`` of one of the processes with this role."""
-    pid = rng.choice([row for row in processes() if row["role"] == role])["pid"]
+    """Kill one of the processes with this role by ``kill -9``."""
+    rows = [row for row in list_processes() if row["role"] == role and row["state"] != "standby"]
+    pid = rng.choice(rows)["pid"]
     console.print(f"[cyan]$ kill -9 {pid}")
     os.kill(pid, signal.SIGKILL)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file that may still be written to."""
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a file that is perhaps still written to."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
-def committed(run_dir: Path) -> int:
-    return len(lines(run_dir / "ledger.jsonl"))
+def count_steps(run_dir: Path) -> int:
+    return len(read_lines(run_dir / "ledger.jsonl"))
 
 
-def usual_step_s(run_dir: Path) -> float:
-    return statistics.median(float(line["seconds"]["step"]) for line in lines(run_dir / "ledger.jsonl")[-8:])
+def measure_usual_step(run_dir: Path) -> float:
+    return statistics.median(
+        float(line["seconds"]["step"]) for line in read_lines(run_dir / "ledger.jsonl")[-8:]
+    )
 
 
-def after_step(step: int, run: "subprocess.Popen[str]", run_dir: Path) -> None:
+def wait_for_step(step: int, run: "subprocess.Popen[str]", run_dir: Path) -> None:
     """Wait until a step is in the ledger; an end of the run ends the demo."""
-    while committed(run_dir) < step:
+    while count_steps(run_dir) < step:
         if run.poll() is not None:
             sys.exit(f"the run ended before step {step}, with exit code {run.returncode}")
         time.sleep(0.05)
