@@ -227,7 +227,7 @@ def test_a_job_hears_which_node_it_loses_and_why(olga, cluster, make_spec):
     cluster.until(lambda: cluster.workers("digits") == 2)
     olga("node", "drain", "n1", "--why", "new disk")
     cluster.until(lambda: cluster.workers("digits") == 1)
-    words = "h100 has 1 device fewer than jobs were granted there: node n1 is drained (new disk)."
+    words = "There is 1 fewer device in h100 than jobs were granted: node n1 is drained (new disk)."
     assert words in olga.said("events", "digits", "--job")
     olga("node", "fail", "n2")
     cluster.until(lambda: cluster.workers("digits") == 0)

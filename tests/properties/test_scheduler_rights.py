@@ -223,3 +223,12 @@ def test_nobody_waits_for_what_a_team_has_lent_and_will_not_get_back():
     roomy = lender(devices=22, borrowed=2)
     roomy.tick(400.0)
     assert actions(roomy.tick(400.0))[3] == "start"
+
+
+def test_a_job_is_told_of_all_devices_that_another_job_gets_from_it():
+    """Each device of growth is a grant of its own; the reason adds them up."""
+    made = plan(cluster(running(job(1, low=2, high=8), a=8), job(2, low=2, high=4)))
+    assert made.decisions[0].why == (
+        GivesWay(job="job-2", pool="a", devices=2, because="minimum"),
+        GivesWay(job="job-2", pool="a", devices=2, because="goodput"),
+    )

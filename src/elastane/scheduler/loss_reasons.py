@@ -165,21 +165,24 @@ class LossReasons:
     def _find_gainers(self, loser: PlannedJob, pool: int, devices: int, node: int) -> list[Why]:
         """Return the jobs below ``node`` that get the devices, first those not yet named for another loss."""
         gains, name = self._gains.get(pool, ()), tuple(self._cluster.pools)[pool]
-        found: list[Why] = []
+        named: dict[tuple[str, Because], int] = {}
         for gain in gains:
             if gain.devices <= 0:
                 continue
             because = self._compare_rights(gain, loser, node)
             if because is not None:
-                named = min(gain.devices, devices)
-                gain.devices -= named
-                devices -= named
+                taken = min(gain.devices, devices)
+                gain.devices -= taken
+                devices -= taken
                 winner = gain.grant.job.state.name
-                found.append(GivesWay(job=winner, pool=name, devices=named, because=because))
+                named[winner, because] = named.get((winner, because), 0) + taken
                 if devices <= 0:
                     break
-        if found:
-            return found
+        if named:
+            return [
+                GivesWay(job=winner, pool=name, devices=taken, because=because)
+                for (winner, because), taken in named.items()
+            ]
         for gain in gains:
             because = self._compare_rights(gain, loser, node)
             if because is not None:

@@ -55,12 +55,12 @@ CallJob: TypeAlias = Callable[[str], str]
 """Returns what a job is called before the readers of a text."""
 
 WINNERS: dict[Because, str] = {
-    "owner": "which takes them back: its team or cohort owns them",
+    "owner": "which takes back what its team or cohort owns",
     "minimum": "which waits for its minimum",
     "priority": "which has the higher priority",
     "deadline": "which would otherwise miss its deadline",
     "fairness": "because its team has borrowed less",
-    "goodput": "because they speed it up more",
+    "goodput": "which gains more speed",
 }
 ENDS: dict[Cause, str] = {
     "cancelled": "it was cancelled",
@@ -96,7 +96,8 @@ def _describe_gain(why: GainReason) -> str:
         case MinimumFits(node=node):
             return f"its minimum fits on {_describe_quota(node)}"
         case WorthMore(node=node, speedup=speedup):
-            return f"devices on {_describe_quota(node)} are idle and make it {speedup:.2f} times as fast"
+            where = f"on the quota of {node}" if node else "that the cluster lends"
+            return f"idle devices {where} make it {speedup:.2f} times as fast"
         case _:
             assert_never(why)
 
@@ -115,7 +116,7 @@ def _describe_loss(why: LossReason, call_job: CallJob) -> str:
         case CapacityGone(pool=pool, devices=devices, nodes=nodes, restriction=restriction):
             causes = [_describe_departures(nodes)] if nodes else []
             causes += [] if restriction is None else [_describe_restriction(restriction)]
-            fewer = f"there {choose_is_or_are(devices)} {format_count(devices, 'device')} fewer"
+            fewer = f"there {choose_is_or_are(devices)} {format_count(devices, 'fewer device')}"
             return f"{fewer} in {pool} than jobs were granted" + (
                 f": {', and '.join(causes)}" if causes else ""
             )
@@ -168,7 +169,7 @@ def _describe_wait(why: WaitReason, call_job: CallJob) -> str:
     match why:
         case NoRoom(pool=pool, need=need, room=room, node=node, held_for=held_for):
             left = f"{room} {choose_is_or_are(room)}" if room else "none is"
-            bound = "" if node is None else f" ({_describe_quota(node)} is the limit)"
+            bound = "" if node is None else f" (limited by {_describe_quota(node)})"
             holder = f"; {call_job(held_for)} has waited for long and holds its place" if held_for else ""
             return f"it needs {format_count(need, 'device')} of {pool}, and {left} left for it{bound}{holder}"
         case Restricted(restriction=restriction):
@@ -243,4 +244,4 @@ def _describe_departures(nodes: Sequence[Departure]) -> str:
 
 
 def _describe_quota(node: str) -> str:
-    return f"the quota of {node}" if node else "what the cluster lends"
+    return f"the quota of {node}" if node else "devices that the cluster lends"
