@@ -29,7 +29,7 @@ def mistaken(stage, mistake, **wishes):
         ("never joins", "it never called elastane.join()"),
         ("joins twice", "elastane.join() was called twice"),
         ("never trains", "it never entered the loop over run.steps(...)"),
-        ("process group", "leave out init_process_group"),
+        ("process group", "remove init_process_group"),
         ("batch", "not a multiple of the microbatch of 5"),
         ("few virtual ranks", "a step has 2 virtual ranks, too few for 3 workers"),
     ],

@@ -93,11 +93,11 @@ def test_a_loss_that_is_not_finite_is_not_committed(learned, value):
     ("wishes", "words"),
     [
         ({"global_batch": 8, "microbatch": 3}, "not a multiple of the microbatch"),
-        ({"global_batch": 0}, "global_batch is a whole number, 1 or more"),
-        ({"microbatch": -2}, "microbatch is a whole number, 1 or more"),
-        ({"until": "3 weeks"}, "is not understood"),
-        ({"until": 0}, "is not understood"),
-        ({"until": "0 epochs"}, "is not understood"),
+        ({"global_batch": 0}, "global_batch must be a whole number, 1 or more"),
+        ({"microbatch": -2}, "microbatch must be a whole number, 1 or more"),
+        ({"until": "3 weeks"}, "until is the number of steps or epochs"),
+        ({"until": 0}, "until is the number of steps or epochs"),
+        ({"until": "0 epochs"}, "until is the number of steps or epochs"),
     ],
 )
 def test_numbers_that_do_not_fit_are_named(learned, wishes, words):
@@ -106,7 +106,7 @@ def test_numbers_that_do_not_fit_are_named(learned, wishes, words):
 
 
 def test_virtual_ranks_that_do_not_divide_the_batch_are_refused():
-    with pytest.raises(BadInput, match="cannot be cut into 3"):
+    with pytest.raises(BadInput, match="does not divide into 3"):
         next(steps_of(prepared(Lesson(linear), virtual_ranks=3)))
 
 

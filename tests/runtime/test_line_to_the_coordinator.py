@@ -68,7 +68,7 @@ def line(coordinators):
         coordinators.files,
         0,
         report=lambda: control.WorkerReport(worker=0, pid=1, host="", port=0, state="member"),
-        hear=lambda _message: None,
+        receive=lambda _message: None,
     )
 
 

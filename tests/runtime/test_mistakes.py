@@ -240,7 +240,7 @@ def test_plain_backward_passes_are_answered():
 
     script = Script()
     script.backward = both
-    assert "leave loss.backward() out" in refusal_of(script).do
+    assert "remove loss.backward()" in refusal_of(script).do
 
 
 # -- what is prepared ----------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ PREPARED = {
     "a function as a schedule": ({"scheduler": lambda epoch: epoch}, "LambdaLR"),
     "another optimizer's schedule": (
         {"scheduler": torch.optim.lr_scheduler.StepLR(torch.optim.SGD(linear().parameters()), 1)},
-        "the optimizer that goes to run.prepare",
+        "the optimizer that you pass to run.prepare",
     ),
     "no scaler": ({"scaler": True}, "GradScaler"),
     "a negative norm": ({"clip_grad_norm": -1.0}, "clip_grad_norm=1.0"),
@@ -320,15 +320,15 @@ DATA = {
     "loader": (DataLoader(samples(), batch_size=8), "loader.dataset"),
     "loader of samples": (DataLoader(samples(), batch_size=None), "loader.dataset"),
     "iterator of a loader": (iter(DataLoader(samples())), "the dataset itself"),
-    "generator": (numbers(), "list(...)"),
-    "zip": (zip(X, Y, strict=True), "list(...)"),
+    "generator": (numbers(), "a list of its samples"),
+    "zip": (zip(X, Y, strict=True), "a list of its samples"),
     "generator function": (numbers, "(shard, shards)"),
     "splits": ({"train": samples(), "test": samples()}, "dataset['train']"),
     "path": ("/data/train.csv", "load_dataset"),
     "path object": (Path("/data/train.csv"), "load_dataset"),
     "columns": ((X, Y), "TensorDataset"),
     "class": (TensorDataset, "TensorDataset(...)"),
-    "sampler": (RandomSampler(samples()), "the dataset that it samples from"),
+    "sampler": (RandomSampler(samples()), "the dataset that the sampler samples from"),
     "set": ({1, 2, 3}, "sorted"),
     "number": (48, "__getitem__"),
 }
@@ -424,7 +424,7 @@ def test_a_step_is_iterated_once():
 
 EVALUATIONS = {
     "loader": (lambda run: run.evaluate(DataLoader(samples()), microbatch=4), "loader.dataset"),
-    "generator": (lambda run: run.evaluate(numbers(), microbatch=4), "list(...)"),
+    "generator": (lambda run: run.evaluate(numbers(), microbatch=4), "a list of its samples"),
     "path": (lambda run: run.evaluate("test.csv", microbatch=4), "load_dataset"),
     "no microbatch": (lambda run: run.evaluate(samples(), microbatch=0), "microbatch="),
     "added outside": (lambda run: run.evaluate(samples(), microbatch=4).add(right=1), "in the loop"),
@@ -499,8 +499,8 @@ def test_totals_of_an_evaluation_are_apart_from_the_loss_of_the_step():
 @pytest.mark.parametrize(
     ("text", "instead"),
     [
-        ("Default process group has not been initialized, please make sure to", "leave out"),
-        ("Error initializing torch.distributed using env:// rendezvous: RANK expected", "leave out"),
+        ("Default process group has not been initialized, please make sure to", "remove init"),
+        ("Error initializing torch.distributed using env:// rendezvous: RANK expected", "remove init"),
         ("No inf checks were recorded for this optimizer.", "scaler=scaler"),
         ("CUDA out of memory. Tried to allocate 2 GiB", "microbatch="),
     ],

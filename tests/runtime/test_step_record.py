@@ -220,7 +220,7 @@ def test_an_artifact_is_one_file(script, made, tmp_path):
                 path.symlink_to("/etc/passwd")
 
     script.between = between
-    assert "write one file to path" in refusal_of(script).do
+    assert "write one file" in refusal_of(script).do
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -81,7 +81,7 @@ def test_leaving_the_loop_between_steps_settles_what_was_trained_and_inside_one_
             step.backward(mean_loss(learned.model, batch)[0])
         if step.number == 3:
             break
-    assert learned.run._loop_left()
+    assert learned.run._leave_loop()
     assert learned.run.digest == elastic(Lesson(linear, steps=3)).run.digest
 
     other = prepared(Lesson(linear))
@@ -93,7 +93,7 @@ def test_leaving_the_loop_between_steps_settles_what_was_trained_and_inside_one_
         else:
             continue
         break
-    assert not other.run._loop_left()
+    assert not other.run._leave_loop()
 
 
 # -- patience ------------------------------------------------------------------------------------------------

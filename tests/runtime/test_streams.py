@@ -237,12 +237,12 @@ def test_the_last_steps_loss_is_the_mean_over_the_samples_really_there():
     [
         (Stateless, {}, "cannot be resumed: it has no state_dict"),
         (iter([1]), {}, "can be read only once"),
-        (Numbers(0, 1), {}, "does not ask which shard it is"),
-        (Numbers, {"loaders": 2}, "loaders=2 for a stream"),
+        (Numbers(0, 1), {}, "does not ask for the number of its shard"),
+        (Numbers, {"loaders": 2}, r"loaders=2\) with a stream"),
         (lambda shard, shards: Numbers(shard, shards, length=0), {}, "the stream is empty"),
     ],
 )
-def test_what_cannot_work_is_said_at_the_start(dataset, options, words):
+def test_an_unusable_stream_is_refused_at_the_start(dataset, options, words):
     with pytest.raises(BadInput, match=words):
         trained(dataset, "1 epoch", **options)
 
@@ -259,7 +259,7 @@ def test_a_state_that_is_no_json_is_refused():
         def state_dict(self):
             return {1: self.at}
 
-    with pytest.raises(BadInput, match="does not survive being written as JSON"):
+    with pytest.raises(BadInput, match="changes when it is written as JSON"):
         trained(Keyed, "1 epoch")
 
 

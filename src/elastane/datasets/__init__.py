@@ -1,4 +1,4 @@
-"""Token data as people have it, as map-style datasets of NumPy arrays; nothing here needs torch."""
+"""Map-style datasets of tokens, from text files or token files; they need NumPy but not torch."""
 
 from elastane.api.extras import require_for_import
 

@@ -16,14 +16,14 @@ LINES = (".jsonl", ".ndjson")
 
 
 def read_documents(path: Path, field: str) -> Iterator[Iterator[str]]:
-    """Each document as an iterator over its pieces.
+    """Yield each document of a file as an iterator over its pieces.
 
     ``.jsonl`` (and ``.ndjson``) has a document in each line, ``.parquet`` in each row, both under ``field``;
     any other file is one document of plain text, in pieces of about a million characters that end with a
     line. ``.gz`` after the suffix is understood, but for parquet.
 
     Raises:
-        BadInput: a file that cannot be read this way.
+        BadInput: the file cannot be read this way.
     """
     kind = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if kind == ".parquet":
@@ -66,7 +66,7 @@ def _lines(path: Path, field: str) -> Iterator[Iterator[str]]:
 
 def _rows(path: Path, field: str) -> Iterator[Iterator[str]]:
     with require_for_import("text", f"{path} needs pyarrow, which reads parquet files"):
-        from pyarrow import parquet  # noqa: PLC0415 - only who has parquet files needs it
+        from pyarrow import parquet  # noqa: PLC0415 - only parquet files need it
     with _readable(path), parquet.ParquetFile(path) as file:
         if field not in file.schema_arrow.names:
             raise _no_text(path, field, f"its columns are {', '.join(file.schema_arrow.names)}")
@@ -86,6 +86,6 @@ def _pieces(path: Path) -> Iterator[str]:
 def _no_text(path: Path, field: str, why: str) -> BadInput:
     return BadInput(
         f"{path} has no text under {field!r}: {why}",
-        means="the document would be missing from the training",
-        do="name the field with field=..., or mend the file",
+        means="the training would miss the document",
+        do="name the field of the text with field=..., or correct the file",
     )

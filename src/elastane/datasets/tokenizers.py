@@ -1,4 +1,4 @@
-"""What a tokenizer is: anything that encodes text; how it is asked, and how two are told apart."""
+"""Tokenizers: any object that encodes text; its vocabulary size and a digest that identifies it."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ PROBE = "The quick brown fox, 3.14 — żółw\n\tjumps. 😀"
 
 
 class Encoder(Protocol):
-    """A ``tokenizers.Tokenizer``, a tokenizer of ``transformers``, or one's own."""
+    """A ``tokenizers.Tokenizer``, a tokenizer of ``transformers``, or the user's own class."""
 
     def encode(self, text: str, /) -> Any: ...  # noqa: ANN401 - token numbers, or something with .ids
 
@@ -18,7 +18,7 @@ Tokenizer: TypeAlias = Encoder | Literal["bytes"]
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> Iterable[int]:
-    """Token numbers of a text, without the special tokens of whole sequences."""
+    """Return the tokens of a text, without the special tokens of whole sequences."""
     if tokenizer == "bytes":
         return text.encode()
     encode: Any = tokenizer.encode
@@ -31,7 +31,7 @@ def encode_text(tokenizer: Tokenizer, text: str) -> Iterable[int]:
 
 
 def find_vocabulary_size(tokenizer: Tokenizer) -> int | None:
-    """Token numbers are below it; None: nobody knows."""
+    """Return the number of tokens, which all tokens are below; None: unknown."""
     if tokenizer == "bytes":
         return 256
     asked: Any = getattr(tokenizer, "get_vocab_size", None)
@@ -41,7 +41,7 @@ def find_vocabulary_size(tokenizer: Tokenizer) -> int | None:
 
 
 def digest_tokenizer(tokenizer: Tokenizer) -> str:
-    """SHA-256 that differs when the tokens would: over all a tokenizer is made of, or what is known of it."""
+    """Return a SHA-256 over the tokenizer, as far as it can be read, and over the tokens of a probe text."""
     whole: Any = tokenizer
     if tokenizer != "bytes":
         whole = getattr(tokenizer, "backend_tokenizer", tokenizer)

@@ -1,4 +1,4 @@
-"""Files of tokens, cut into windows of a fixed length without reading what is not asked for."""
+"""Token files: windows of a fixed length from a memory-mapped file."""
 
 import hashlib
 import os
@@ -24,11 +24,11 @@ class TokenFile:
     Args:
         path: ``.npy`` with one dimension, or raw tokens in native byte order.
         length: tokens per window.
-        dtype: of raw tokens; uint16 unless given. A ``.npy`` says it itself.
-        separator: the token at the end of each document; None: documents do not matter.
+        dtype: of raw tokens; None: uint16. A ``.npy`` file has its own.
+        separator: the token at the end of each document; None: samples have no document numbers.
 
     Raises:
-        BadInput: the file does not fit.
+        BadInput: the file cannot be read as tokens, or is shorter than a window.
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class TokenFile:
     ) -> None:
         if length < 1:
             raise BadInput(
-                f"length={length}", means="a window has at least one token", do="pass a positive number"
+                f"TokenFile(length={length})",
+                means="a window has one token or more",
+                do="pass length of 1 or more",
             )
         self.path, self.length, self.separator = Path(path), length, separator
         self._dtype = np.dtype(dtype or np.uint16)
@@ -51,7 +53,7 @@ class TokenFile:
             raise BadInput(
                 f"{self.path} has {self.tokens} tokens",
                 means=f"a window takes {length}, and its last target one more",
-                do="choose a smaller length or more text",
+                do="choose a smaller length, or a file with more tokens",
             )
 
     def __len__(self) -> int:
@@ -70,7 +72,7 @@ class TokenFile:
         return inputs, targets, np.cumsum(ends) - ends
 
     def fingerprint(self) -> str:
-        """SHA-256 over how windows are cut and pieces of the file spread evenly over it."""
+        """Return a SHA-256 over the settings of windows and over pieces spread evenly over the file."""
         size = self.path.stat().st_size
         sha = hashlib.sha256(f"{self._tokens.dtype} {self.length} {self.separator} {size}".encode())
         with self.path.open("rb") as file:
@@ -97,13 +99,13 @@ class TokenFile:
         except (OSError, ValueError) as error:
             raise BadInput(
                 f"{self.path} cannot be read as tokens: {error}",
-                means="there is nothing to train on",
+                means="it has no tokens to train on",
                 do=f"check the path, and that it is .npy or raw tokens of dtype {self._dtype}",
             ) from error
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise BadInput(
                 f"{self.path} holds {tokens.dtype} of shape {tokens.shape}",
-                means="tokens are whole numbers in one row",
-                do="save them as a one-dimensional array of integers",
+                means="a token file is a one-dimensional array of integers",
+                do="save the tokens as such an array",
             )
         return tokens

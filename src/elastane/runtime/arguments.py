@@ -1,4 +1,4 @@
-"""Check what a script gives to ``run.prepare``, before anything is laid out or moved."""
+"""Checks of the arguments of ``run.prepare``, before the run lays out or moves any state."""
 
 import math
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from elastane.runtime.values import describe_value, to_number
 FRAMEWORKS = frozenset(
     {"accelerate", "deepspeed", "fairscale", "horovod", "lightning", "lightning_fabric", "pytorch_lightning"}
 )
-"""Packages that wrap models and optimizers to share the work among processes of their own."""
+"""Packages that wrap models and optimizers to divide the work among their own processes."""
 WRAPPERS = frozenset(
     {
         "DataParallel",
@@ -28,16 +28,16 @@ WRAPPERS = frozenset(
         "_FabricModule",
     }
 )
-"""Classes of modules that do, by name: most of them are not installed, or slow to import."""
+"""Classes of such wrappers, by name: most of them are not installed, or slow to import."""
 
 
 def check_arguments(
     model: object, optimizer: object, *, scheduler: object, scaler: object, clip_grad_norm: object
 ) -> None:
-    """Refuse what cannot be prepared.
+    """Refuse arguments that the run cannot train.
 
     Raises:
-        BadInput: an argument is of another kind, wrapped for other workers, or does not fit the others.
+        BadInput: an argument has the wrong type, is wrapped by another framework, or does not fit the others.
     """
     _check_model(model)
     _check_optimizer(optimizer)
@@ -45,7 +45,7 @@ def check_arguments(
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise BadInput(
             f"run.prepare(scaler={describe_value(scaler)})",
-            means="the run scales losses with a scaler of PyTorch's",
+            means="the run scales losses with a torch.amp.GradScaler",
             do="pass scaler=torch.amp.GradScaler(), or leave it out",
         )
     if clip_grad_norm is not None:
@@ -53,7 +53,7 @@ def check_arguments(
         if norm is None or math.isnan(norm) or norm <= 0:
             raise BadInput(
                 f"run.prepare(clip_grad_norm={describe_value(clip_grad_norm)})",
-                means="it is the largest norm that the gradient of a step may have",
+                means="clip_grad_norm is the largest norm that the gradient of a step may have",
                 do="pass a number above 0, such as clip_grad_norm=1.0, or leave it out",
             )
 
@@ -64,9 +64,9 @@ def _check_model(model: object) -> None:
         raise BadInput(
             f"run.prepare was given {describe_value(model)} as its model",
             means="a run trains one torch.nn.Module",
-            do="put all of them into one nn.ModuleDict or nn.ModuleList"
+            do="put all models into one nn.ModuleDict or nn.ModuleList"
             if several
-            else "pass the module first",
+            else "pass the module as the first argument: run.prepare(model, optimizer)",
         )
     wrapper = find_wrapper(model.modules())
     if wrapper is not None:
@@ -77,11 +77,11 @@ def _check_model(model: object) -> None:
 def _check_optimizer(optimizer: object) -> None:
     if not isinstance(optimizer, Optimizer):
         if isinstance(optimizer, type):
-            do = f"pass an object of it: {optimizer.__name__}(model.parameters(), lr=...)"
+            do = f"pass an instance: {optimizer.__name__}(model.parameters(), lr=...)"
         elif isinstance(optimizer, list | tuple | dict):
-            do = "build one optimizer with a group of parameters for each"
+            do = "build one optimizer, with a parameter group for each of them"
         else:
-            do = "pass such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
+            do = "pass an optimizer, such as torch.optim.AdamW(model.parameters(), lr=1e-3)"
         raise BadInput(
             f"run.prepare was given {describe_value(optimizer)} as its optimizer",
             means="a run trains with one torch.optim.Optimizer",
@@ -90,15 +90,15 @@ def _check_optimizer(optimizer: object) -> None:
     if not isinstance(getattr(optimizer, "param_groups", None), list) or not hasattr(optimizer, "state"):
         raise BadInput(
             f"the optimizer ({type(optimizer).__name__}) has no param_groups",
-            means="it was not built to its end",
+            means="its __init__ did not run to its end",
             do="have its __init__ call super().__init__(params, defaults)",
         )
     package = type(optimizer).__module__.partition(".")[0]
     if package in FRAMEWORKS:
         raise BadInput(
             f"the optimizer is wrapped by {package} ({type(optimizer).__name__})",
-            means=f"{package} shares the work among processes of its own, and Elastane does that here",
-            do=f"leave {package} out: pass the optimizer that it wraps, and the model likewise",
+            means=f"{package} divides the work among its own processes, and in a run Elastane divides it",
+            do=f"remove {package}: pass the optimizer that it wraps, and the model that it wraps",
         )
 
 
@@ -108,37 +108,37 @@ def _check_scheduler(scheduler: object, optimizer: object) -> None:
     if isinstance(scheduler, type) or not hasattr(scheduler, "step") or not isinstance(scheduler, Stateful):
         raise BadInput(
             f"run.prepare(scheduler={describe_value(scheduler)})",
-            means="a schedule has step, state_dict and load_state_dict",
-            do="pass such as torch.optim.lr_scheduler.LambdaLR(optimizer, function)",
+            means="a learning-rate schedule has the methods step, state_dict and load_state_dict",
+            do="pass a schedule, such as torch.optim.lr_scheduler.LambdaLR(optimizer, function)",
         )
     other = getattr(scheduler, "optimizer", None)
     if isinstance(other, Optimizer) and other is not optimizer:
         raise BadInput(
-            f"the schedule ({type(scheduler).__name__}) is of another optimizer",
-            means="it would never change the learning rate of the one that trains",
-            do="build it with the optimizer that goes to run.prepare",
+            f"the schedule ({type(scheduler).__name__}) belongs to another optimizer",
+            means="it would not change the learning rate of the optimizer that trains",
+            do="build the schedule with the optimizer that you pass to run.prepare",
         )
 
 
 def find_wrapper(modules: Iterable[nn.Module]) -> nn.Module | None:
-    """Return the first module that shares its work among devices or processes; None: there is none."""
+    """Return the first module that divides its work among devices or processes; None: there is none."""
     return next((m for m in modules if any(kind.__name__ in WRAPPERS for kind in type(m).__mro__)), None)
 
 
 def build_wrapper_error(wrapper: nn.Module) -> BadInput:
-    """The error for a model that is wrapped for other workers."""
-    # A module under fully_shard has a class made of its own and of FSDPModule.
+    """Return the error for a model that another framework has wrapped."""
+    # fully_shard gives a module a class that is derived from its own class and FSDPModule.
     name = next(kind.__name__ for kind in type(wrapper).__mro__ if kind.__name__ in WRAPPERS)
     return BadInput(
         f"the model is wrapped in {name}",
-        means=f"Elastane's workers share each step themselves; {name} would share it once more",
-        do=f"leave {name} out: pass the model itself (model.module of a wrapper) to run.prepare, and start "
+        means=f"Elastane divides each step among its workers; {name} would divide it a second time",
+        do=f"remove {name}: pass the model itself (model.module of a wrapper) to run.prepare, and start "
         "several workers with elastane run --workers N",
     )
 
 
 def check_not_wrapped(model: nn.Module) -> None:
-    """Find a wrapper that the script has put around the model after ``run.prepare``.
+    """Refuse a wrapper that the script has put around the model after ``run.prepare``.
 
     Raises:
         BadInput: there is one.
@@ -158,24 +158,24 @@ def check_process_group() -> None:
     there = torch.distributed.is_available() and torch.distributed.is_initialized()
     if there and torch.distributed.get_world_size() > 1:
         raise BadInput(
-            f"the script has made a process group of {torch.distributed.get_world_size()} processes, as by "
+            f"the script has made a process group of {torch.distributed.get_world_size()} processes with "
             "torch.distributed.init_process_group",
-            means="workers of a run come and go, which a process group cannot follow",
-            do="leave init_process_group out; the run sums gradients, and run.evaluate sums anything else",
+            means="workers of a run join and leave, but the members of a process group are fixed",
+            do="remove init_process_group: the run sums gradients, and run.evaluate sums all other values",
         )
 
 
 def list_used_scalers() -> list[GradScaler]:
-    """Return the scalers that have scaled something."""
-    # Its scale is made at its first use.
+    """Return the scalers that have scaled a loss."""
+    # A scaler makes its scale at its first use.
     return [s for s in find_live_objects(GradScaler) if s.is_enabled() and s._scale is not None]  # noqa: SLF001
 
 
 def check_scalers(before: list[GradScaler]) -> None:
-    """Find a scaler that the script uses by itself in its inner loop.
+    """Refuse a scaler that the script itself uses in its inner loop.
 
     Args:
-        before: `list_used_scalers` before the first microbatch; that of ``run.prepare`` is among them.
+        before: `list_used_scalers` before the first microbatch, with the scaler of ``run.prepare``.
 
     Raises:
         BadInput: there is one.
@@ -184,7 +184,7 @@ def check_scalers(before: list[GradScaler]) -> None:
         if all(scaler is not other for other in before):
             raise BadInput(
                 "the script scales losses with a GradScaler that the run does not know",
-                means="the scale would stay in the gradients, and a worker that joins would have another one",
-                do="pass it: run.prepare(model, optimizer, scaler=scaler); then write step.backward(loss), "
+                means="the gradients would keep the scale, and a worker that joins would use another scale",
+                do="pass it to run.prepare(model, optimizer, scaler=scaler) and write step.backward(loss), "
                 "without scaler.scale, unscale_, step and update",
             )

@@ -1,8 +1,8 @@
-"""Files that a script writes once per run, whatever happens to its workers: samples, images, tables.
+"""Artifacts: files that a script writes once per run, such as samples, images and tables.
 
-Every worker runs the script and writes the file under a name of its own. Then it renames it to the final
-name, which replaces the same bytes written by another worker. So the file is there when any worker has lived
-to write it, and it is never there in part. Votes compare the checksums.
+Every worker runs the script and writes the file under a temporary name. Then the worker renames it to the
+final name, which replaces the same bytes of another worker. So the file exists as soon as one worker has
+written it, and it is always complete. Votes compare the checksums.
 """
 
 import re
@@ -19,9 +19,9 @@ from elastane.observability.model_files import measure
 
 LONGEST_NAME = 100
 MOST_FILES = 100
-"""Of one step; each is in the ledger's line of the step."""
+"""Artifacts of one step; the ledger's line of the step has each of them."""
 BESIDE = ".worker-"
-"""Begins the name of the folder that a worker writes in."""
+"""Prefix of the folder that a worker writes in."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]*")
 
 
@@ -29,20 +29,20 @@ def check_artifact_name(name: object) -> str:
     """Return the name of an artifact.
 
     Raises:
-        BadInput: it could leave the folder, hide, or not be a file name everywhere.
+        BadInput: the name could lead out of the folder, be hidden, or be invalid on some systems.
     """
     if isinstance(name, str) and len(name) <= LONGEST_NAME and _NAME.fullmatch(name):
         return name
     shown = escape_line(name, 60) if isinstance(name, str) else f"a {type(name).__name__}"
     raise BadInput(
-        f"run.artifact({shown!r}) is not the name of a file",
-        means="the run puts the file into a folder of the step; a name has no folders, spaces or leading dot",
+        f"run.artifact({shown!r}) was given an invalid file name",
+        means="each step has a folder for its files; a name has no folders, no spaces and no leading dot",
         do="use letters, digits, dots, underscores and hyphens: run.artifact('samples.png')",
     )
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what workers were writing when they died; nobody writes any more."""
+    """Remove the unfinished files of dead workers, when no worker writes any more."""
     for beside in folder.glob(f"{BESIDE}*"):
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -51,7 +51,7 @@ def remove_unfinished(folder: Path) -> None:
 def write_artifact(
     folder: Path, step: int, name: str, worker: int
 ) -> Iterator[tuple[Path, list[WrittenFile]]]:
-    """Give a path to write to; afterwards the file has its name in the folder of the step.
+    """Yield a path to write to; afterwards the file has its name in the folder of the step.
 
     Args:
         folder: of all artifacts.
@@ -70,7 +70,7 @@ def write_artifact(
     final = folder / f"step-{step}" / name
     found: list[WrittenFile] = []
     try:
-        # Of this worker's: whatever it was killed over.
+        # An earlier process of this worker may have been killed while it wrote.
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
         final.parent.mkdir(exist_ok=True)
@@ -84,11 +84,11 @@ def write_artifact(
         sync_directory(final.parent)
     except OSError as error:
         if error.filename is not None and not str(error.filename).startswith(str(folder)):
-            raise  # the script's own
+            raise  # an error of the script
         raise RunFailed(
-            f"the artifact {name} of step {step} could not be written: {error.strerror}",
-            means="a run that goes on without it would not have the files that another history has",
-            do="free space under the run directory, then: elastane run --resume",
+            f"cannot write the artifact {name} of step {step}: {error.strerror}",
+            means="the run cannot go on: its files would differ from those of a run without this error",
+            do="free space under the run directory, and resume with elastane run --resume",
         ) from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
@@ -98,7 +98,7 @@ def _check_is_file(path: Path, name: str) -> None:
     if path.is_symlink() or not path.is_file():
         what = "a folder" if path.is_dir() else "nothing"
         raise BadInput(
-            f"run.artifact({name!r}): the script has written {what} to the path it was given",
-            means="an artifact is one file, so that it appears as a whole or not at all",
-            do=f"with run.artifact({name!r}) as path: write one file to path, such as path.write_text(text)",
+            f"run.artifact({name!r}): the script has written {what} to the path",
+            means="an artifact is one file, which appears complete or not at all",
+            do=f"write one file: with run.artifact({name!r}) as path: path.write_text(text)",
         )

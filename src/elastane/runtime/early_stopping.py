@@ -1,4 +1,4 @@
-"""Early stopping on a figure that all workers have alike."""
+"""Early stopping by a figure that is the same on all workers."""
 
 import math
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,21 +10,24 @@ if TYPE_CHECKING:
 
 
 class EarlyStopping:
-    """Ends a run once a figure has not become better for some time; its counters travel in `Run.keep`.
+    """Stops a run when a figure has not improved for some time; `Run.keep` has its counters.
 
-    Feed it with what is the same on every worker: the sums of an evaluation, or ``step.loss``.
+    Update it with a figure that is the same on every worker: a sum of an evaluation, or ``step.loss``.
 
     Args:
-        run: to be stopped.
-        patience: updates in a row without an improvement after which the run stops, at least 1.
-        min_delta: by how much a figure must be better than the best to count, at least 0.
-        mode: ``"min"``: smaller is better; ``"max"``: larger is.
-        name: under which `Run.keep` has it; different ones for several.
+        run: to stop.
+        patience: the run stops after this many updates in a row without an improvement; at least 1.
+        min_delta: a figure is an improvement if it is better than the best by more than this; at least 0.
+        mode: ``"min"``: smaller is better; ``"max"``: larger is better.
+        name: in `Run.keep`; each `EarlyStopping` of a run has its own.
 
     Attributes:
-        best: figure so far; None before the first.
-        best_step: the step it was reached at.
-        waited: updates since.
+        best: best figure so far; None before the first one.
+        best_step: step of the best figure.
+        waited: updates since the best figure.
+
+    Raises:
+        BadInput: an argument cannot be used, or `Run.keep` has the name already.
     """
 
     def __init__(
@@ -39,7 +42,7 @@ class EarlyStopping:
         if patience < 1 or not min_delta >= 0 or mode not in ("min", "max"):
             raise BadInput(
                 f"EarlyStopping(patience={patience}, min_delta={min_delta}, mode={mode!r})",
-                means="it waits for at least one update, and compares in one of two directions",
+                means="early stopping waits for one update or more, and looks for smaller or larger figures",
                 do="pass patience of 1 or more, min_delta of 0 or more, and mode 'min' or 'max'",
             )
         self._run = run
@@ -50,17 +53,20 @@ class EarlyStopping:
         self.best_step = self.waited = 0
         if name in run.keep:
             raise BadInput(
-                f"run.keep has something named {name!r} already",
-                means="the counters of both would be mixed up",
-                do="give each EarlyStopping a name of its own",
+                f"run.keep already has the name {name!r}",
+                means="an EarlyStopping keeps its counters in run.keep, under its name",
+                do="give this EarlyStopping another name: EarlyStopping(run, ..., name=...)",
             )
         run.keep[name] = self
 
     def update(self, figure: float) -> bool:
-        """Take in the newest figure, between steps; may call `Run.stop`.
+        """Take the newest figure, between two steps; calls `Run.stop` when patience is over.
 
         Returns:
-            Whether it is the best so far. One that is not a number never is.
+            Whether the figure is the best so far; NaN never is.
+
+        Raises:
+            BadInput: a step is under way.
         """
         self._run.keep.must_be_open()
         value = float(figure)

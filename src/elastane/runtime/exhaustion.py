@@ -1,8 +1,8 @@
-"""Which resource an error says is exhausted, and whether Elastane or the training script met the limit.
+"""Exhausted resources: which one an error means, and whether Elastane or the training script met the limit.
 
 A worker whose own code meets a limit dies and is replaced, because another process may have more room. A
-script that meets one fails the run, because it would meet it in every worker. The traceback tells the two
-apart: it is Elastane's error if, leaving out libraries, the innermost frame is Elastane's.
+script that meets a limit fails the run, because it would meet the limit in every worker. The traceback tells
+the two apart: the error is Elastane's if the innermost frame outside of libraries is Elastane's.
 """
 
 import errno
@@ -20,7 +20,7 @@ ERRNOS = {
     errno.EMFILE: FILE_DESCRIPTORS,
     errno.ENFILE: FILE_DESCRIPTORS,
     errno.ENOMEM: MEMORY,
-    # Of fork and clone. Elastane's sockets do not block either, but catch the error themselves.
+    # From fork and clone. Non-blocking sockets raise it as well, but Elastane's code catches that.
     errno.EAGAIN: THREADS,
 }
 PHRASES = (
@@ -31,7 +31,7 @@ PHRASES = (
     ("allocate memory", MEMORY),
     ("out of memory", MEMORY),
 )
-"""What a `RuntimeError` says, of Python's threads and of torch, which have no errors of their own for it."""
+"""Phrases of a `RuntimeError` of Python's threads or of torch, which have no error classes for it."""
 
 SHARED = ("/dev/shm", "/memfd:")  # noqa: S108 - recognised, not written to
 LIBRARIES = frozenset(
@@ -41,16 +41,16 @@ LIBRARIES = frozenset(
         *("fsspec", "s3fs", "aiobotocore", "botocore", "aiohttp"),
     }
 ) - {"__main__"}
-"""Packages that Elastane and scripts call: an error from inside them belongs to their caller."""
+"""Packages that Elastane and scripts call: an error inside them belongs to the caller."""
 
 _runs_script: dict[int, CodeType] = {}
-"""By identity: two functions of different files may be equal."""
+"""Keys are identities, because code objects of two files may be equal."""
 
 
 def runs_script(function: AnyFunction) -> AnyFunction:
-    """Mark a function that runs the script's own objects, such as its dataset, its model or its optimizer.
+    """Mark a function that runs the script's own objects, such as its dataset, model or optimizer.
 
-    An error that comes out of them is the script's, although the function that calls them is Elastane's.
+    An error from such an object is the script's, although a function of Elastane calls the object.
     """
     code: CodeType = function.__code__
     _runs_script[id(code)] = code
@@ -58,8 +58,8 @@ def runs_script(function: AnyFunction) -> AnyFunction:
 
 
 def find_own_exhaustion(error: BaseException) -> Resource | None:
-    """Return the resource that Elastane's own code ran out of; None if the error means anything else."""
-    for cause in _causes(error):
+    """Return the resource that Elastane's own code ran out of; None: the error means something else."""
+    for cause in _iterate_causes(error):
         resource = find_exhausted_resource(cause)
         if resource is not None:
             return resource if is_raised_in_elastane(cause) else None
@@ -67,12 +67,12 @@ def find_own_exhaustion(error: BaseException) -> Resource | None:
 
 
 def find_exhausted_resource(error: BaseException) -> Resource | None:
-    """Return the resource that an error says is exhausted, whoever raised it; None if it says of none."""
+    """Return the resource that an error means; None: the error means something else."""
     match error:
         case MemoryError():
             return MEMORY
         case OSError(errno=errno.ENOSPC, filename=filename):
-            # Without a name: a semaphore or a memfd. A full disk is no matter of this process.
+            # Without a name: a semaphore or a memfd. A full disk is not a limit of this process.
             shared = filename is None or str(filename).startswith(SHARED)
             return SHARED_MEMORY if shared else None
         case OSError():
@@ -85,7 +85,7 @@ def find_exhausted_resource(error: BaseException) -> Resource | None:
 
 
 def is_raised_in_elastane(error: BaseException) -> bool:
-    """Whether the innermost frame of the traceback that is no library's is one of Elastane's own work."""
+    """Whether the innermost frame outside of libraries belongs to Elastane's own code."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package == "elastane":
@@ -95,8 +95,8 @@ def is_raised_in_elastane(error: BaseException) -> bool:
     return False
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and those it was raised from, the last one first."""
+def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and then those that it was raised from."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:

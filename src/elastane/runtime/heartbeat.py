@@ -1,4 +1,4 @@
-"""Progress of the training thread, where the agent can see it: progress, not liveness, is the heartbeat."""
+"""The heartbeat file, which shows the agent the progress of the training thread, not only its liveness."""
 
 import mmap
 import time
@@ -8,7 +8,7 @@ from elastane.api.heartbeat_file import SLOT, Phase, compute_slot_offset
 
 
 class Heartbeat:
-    """One worker's slot; without a file (alone) beats go nowhere."""
+    """One worker's slot of the heartbeat file; without a file (alone) a beat does nothing."""
 
     def __init__(self, path: Path | None, worker: int) -> None:
         self._memory: mmap.mmap | None = None
@@ -22,11 +22,11 @@ class Heartbeat:
                 self._memory = mmap.mmap(file.fileno(), 0)
 
     def beat(self, phase: Phase, *, like: Phase | None = None) -> None:
-        """The training thread has got somewhere, or waits for a peer that has not.
+        """Record that the training thread has made progress, or waits for a peer that has not.
 
         Args:
-            phase: it is in from now on.
-            like: what it has just done took as long as this other phase will, as a rehearsal does.
+            phase: that begins now.
+            like: phase that the past one counts as, because it takes as long; a rehearsal counts as COMPUTE.
         """
         now = time.monotonic()
         done = like or self._phase

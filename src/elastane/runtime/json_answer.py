@@ -1,4 +1,4 @@
-"""How a program of this floor answers the command line, which has no torch: in one line of JSON."""
+"""One line of JSON: the answer of a program with torch to the command line, which has none."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from elastane.api.export import ExportRefusal
 
 
 def print_answer(answer: Callable[[], msgspec.Struct]) -> int:
-    """Print what the work comes to, or why it is refused; `elastane.cli.torch_process` reads it.
+    """Print the answer, or why it is refused; `elastane.cli.torch_process` reads the line.
 
     Returns:
         Exit code.

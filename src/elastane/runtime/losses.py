@@ -1,4 +1,4 @@
-"""Check the loss and the weight that a script gives to ``step.backward``."""
+"""Checks of the loss and the weight that a script passes to ``step.backward``."""
 
 import math
 from collections.abc import Mapping
@@ -13,28 +13,28 @@ def check_loss(loss: object) -> torch.Tensor:
     """Return the loss as a tensor that a backward pass can begin with.
 
     Raises:
-        BadInput: it is no tensor, has not exactly one element, or nothing leads back to the parameters.
+        BadInput: it is not a tensor, has not exactly one element, or does not depend on the parameters.
     """
     if not isinstance(loss, torch.Tensor):
         raise _not_a_tensor(loss)
     if loss.numel() != 1:
         raise BadInput(
             f"step.backward was given a loss of shape {tuple(loss.shape)}",
-            means="a backward pass begins with one number, the loss of the microbatch",
+            means="a backward pass starts from one number, the loss of the microbatch",
             do="reduce it: step.backward(loss.mean()), or step.backward(loss.sum(), weight=number)",
         )
     if not loss.is_floating_point():
         raise BadInput(
             f"step.backward was given a loss of {loss.dtype}",
             means="only floating-point numbers have a gradient",
-            do="compute the loss in floating point; of a complex number take .real or .abs()",
+            do="compute the loss in floating point; for a complex loss pass loss.real or loss.abs()",
         )
     if not loss.requires_grad:
         raise BadInput(
             "step.backward was given a loss without a gradient: it does not require one",
-            means="it was detached, computed under torch.no_grad, or from nothing that is trained",
+            means="it was detached, computed under torch.no_grad, or does not depend on trained parameters",
             do="compute it from the outputs of the prepared model, without .detach(), .item(), .data, "
-            "torch.tensor(...) or torch.no_grad() on the way",
+            "torch.tensor(...) or torch.no_grad() in between",
         )
     return loss
 
@@ -43,14 +43,14 @@ def check_weight(weight: object) -> float:
     """Return the weight of a microbatch.
 
     Raises:
-        BadInput: it is not one finite number, 0 or more.
+        BadInput: it is not a finite number, 0 or more.
     """
     number = None if isinstance(weight, bool) else to_number(weight)
     if number is None or not math.isfinite(number) or number < 0:
         raise BadInput(
             f"step.backward(weight={describe_value(weight)})",
-            means="the gradient of the whole step is divided by the sum of all weights",
-            do="pass a number, 0 or more, such as how many tokens count: weight=mask.sum()",
+            means="the step divides its gradient by the sum of all weights",
+            do="pass a number, 0 or more, such as the number of tokens: weight=mask.sum()",
         )
     return number
 
@@ -59,7 +59,7 @@ def _not_a_tensor(loss: object) -> BadInput:
     if isinstance(loss, float | int):
         do = "pass the tensor itself: step.backward(loss), without loss.item() or float(loss)"
     elif loss is None:
-        do = "return the loss from the function that computes it; models of transformers need labels for one"
+        do = "return the loss from the function that computes it; Hugging Face models need labels=..."
     elif isinstance(loss, Mapping) or hasattr(loss, "loss"):
         do = "pass its loss: step.backward(outputs.loss), or step.backward(outputs['loss'])"
     elif isinstance(loss, list | tuple):
@@ -69,35 +69,35 @@ def _not_a_tensor(loss: object) -> BadInput:
     shown = f"a {type(loss).__name__}" if isinstance(loss, Mapping | list | tuple) else describe_value(loss)
     return BadInput(
         f"step.backward was given {shown}, not a tensor",
-        means="a backward pass begins with the tensor that the loss was computed as",
+        means="a backward pass starts from the tensor of the loss",
         do=do,
     )
 
 
 def build_no_microbatch_error() -> BadInput:
-    """The error for a backward pass outside of the inner loop, or a second one of the same microbatch."""
+    """Return the error for a backward pass outside the inner loop, or a second one for a microbatch."""
     return BadInput(
         "step.backward was called without a microbatch",
         means="each microbatch has one backward pass",
-        do="call it once inside the loop over the step; of several losses pass the sum",
+        do="call it once for each microbatch, inside the loop over the step; add several losses before that",
     )
 
 
 def build_unused_microbatch_error(where: str = "") -> BadInput:
-    """The error for a microbatch whose loss was not handed over."""
+    """Return the error for a microbatch without a call of ``step.backward``."""
     return BadInput(
         f"{where}a microbatch was taken without step.backward(loss)",
-        means="its samples would be lost; what loss.backward() computes is not summed over the workers",
-        do="call step.backward(loss) once for every microbatch, in place of loss.backward()",
+        means="its samples would be lost: the gradients of loss.backward() are not summed over the workers",
+        do="call step.backward(loss) once for each microbatch, instead of loss.backward()",
     )
 
 
 def explain_second_pass(error: RuntimeError) -> BadInput | None:
-    """The error for a loss whose graph is gone; None if that is not what happened."""
+    """Return the error for a loss that has had its backward pass; None: the error means something else."""
     if "a second time" not in str(error):
         return None
     return BadInput(
-        "step.backward was given a loss whose backward pass was run before",
-        means="loss.backward() frees what the backward pass needs, and its gradient would count twice",
-        do="leave loss.backward() out: step.backward(loss) runs it",
+        "step.backward was given a loss that has had its backward pass",
+        means="loss.backward() frees the graph that step.backward needs, and the gradient would count twice",
+        do="remove loss.backward(): step.backward(loss) runs it",
     )

@@ -1,9 +1,9 @@
-"""What a script records of a step: the values it logs and the files it writes.
+"""The record of a step: the values that a script logs and the files that it writes.
 
-Values logged in the inner loop are those of microbatches; their mean over the samples of the step is part of
-the outcome that all workers agree on. Values logged between two steps are the same on every worker: each vote
-carries their digest. Both are in the ledger's line of the step, so each step has them exactly once, however
-often it was computed.
+Values logged in the inner loop belong to microbatches; their mean over the samples of the step is part of the
+outcome that all workers agree on. Values logged between two steps are the same on every worker: each vote
+carries their digest. The ledger's line of the step has both, so each step has them exactly once, even if it
+was computed several times.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from elastane.runtime.state.json_state import digest_text, to_json_text
 from elastane.runtime.values import MOST_NAMES
 
 WEIGHT = "weight of "
-"""Names of values are identifiers, so no value is called like the weight of another one."""
+"""Names of values are identifiers, so no value has the name of another value's weight."""
 
 
 def weigh_values(values: Mapping[str, float], samples: int) -> dict[str, float]:
-    """Return what a microbatch of so many samples adds to the sums of its step."""
+    """Return what a microbatch adds to the sums of its step: each value times samples, and the samples."""
     sums = {name: value * samples for name, value in values.items()}
     return sums | {WEIGHT + name: float(samples) for name in values}
 
@@ -38,7 +38,7 @@ class StepRecord:
     Attributes:
         values: by name.
         files: written through `run.artifact`, by name.
-        digest: of what was recorded between the steps, the same on every worker; empty: nothing was.
+        digest: of the values and files recorded between the steps, the same on every worker; empty: none.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class StepRecord:
         self.digest = ""
 
     def begin(self, values: Mapping[str, float]) -> None:
-        """A step has been made, whose microbatches have logged these means."""
+        """Begin the record of a step with the means that its microbatches have logged."""
         self.values, self.files, self.digest = dict(values), {}, ""
 
     def log(self, values: Mapping[str, float]) -> None:
@@ -60,7 +60,7 @@ class StepRecord:
         if len(self.values) + len(values) > MOST_NAMES:
             raise BadInput(
                 f"run.log was given more than {MOST_NAMES} values for one step",
-                means="all of them would stand in one line of the ledger",
+                means="the ledger has all values of a step in one line",
                 do="log fewer, for example their mean; write tables with run.artifact",
             )
         self.values.update(values)
@@ -77,18 +77,18 @@ class StepRecord:
 
 
 def find_differing_value(one: Mapping[str, float], other: Mapping[str, float]) -> str | None:
-    """Return the first name whose value differs, or that only one of them has; None: they are the same."""
+    """Return the first name whose value differs, or that only one mapping has; None: they are equal."""
     texts, others = _hex_of(one), _hex_of(other)
     return next((name for name in sorted({*one, *other}) if texts.get(name) != others.get(name)), None)
 
 
 def _hex_of(values: Mapping[str, float]) -> dict[str, str]:
-    """Return values as texts, which are equal also where they are not a number."""
+    """Return values as texts, so that a NaN equals another one."""
     return {name: value.hex() for name, value in values.items()}
 
 
 def check_unused_names(known: Mapping[str, float], values: Mapping[str, float]) -> None:
-    """Refuse a second value of a name.
+    """Refuse a second value for a name.
 
     Raises:
         BadInput: a name has a value already.
@@ -97,6 +97,6 @@ def check_unused_names(known: Mapping[str, float], values: Mapping[str, float]) 
     if twice is not None:
         raise BadInput(
             f"run.log was given {twice} twice for the same step",
-            means="a step has one value of each name; one of them would be lost",
-            do="use two names, or log their mean",
+            means="a step has one value of each name, so one of the two would be lost",
+            do="use two names, or log the mean of the values",
         )

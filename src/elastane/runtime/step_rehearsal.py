@@ -1,8 +1,8 @@
-"""A microbatch computed for nothing: to have everything warm, and to find out what the script's loop does.
+"""The rehearsal of a step: a microbatch that warms the process up and shows what the script's loop does.
 
-Which microbatches a worker computes, and how often, depends on the others. So the loop over a step must give
-the same for the same microbatch each time, and leave nothing behind but its gradient and its buffers. Where a
-run begins the microbatch is computed twice, and everything that can be seen is compared.
+The other workers decide which microbatches a worker computes, and how often. So the loop over a step must
+compute the same for the same microbatch each time, and change only gradients and buffers. At the beginning of
+a run the microbatch is computed twice, and all results are compared.
 """
 
 import msgspec
@@ -17,14 +17,14 @@ from elastane.runtime.step_record import check_unused_names, find_differing_valu
 
 
 class _Pass(msgspec.Struct, frozen=True):
-    """What one pass over the microbatch came to.
+    """Results of one pass over the microbatch.
 
     Args:
         loss: its bits.
-        gradients: digest of each parameter's.
-        attributes: of the modules, after it.
-        caches: non-persistent buffers and others that are not averaged, after it.
-        logged: what the script has logged of it.
+        gradients: digest of each parameter's gradient.
+        attributes: of the modules, after the pass.
+        caches: buffers that are not persistent or not averaged, after the pass.
+        logged: values that the script has logged.
     """
 
     loss: str
@@ -39,8 +39,8 @@ class StepRehearsal:
 
     Args:
         state: of the training.
-        gradients: likewise.
-        compared: passes must be the same to the bit.
+        gradients: of the training.
+        compared: the passes must be the same to the bit.
     """
 
     def __init__(self, state: TrainingState, gradients: Gradients, *, compared: bool) -> None:
@@ -61,7 +61,7 @@ class StepRehearsal:
         self._logged = {}
 
     def log(self, values: dict[str, float]) -> None:
-        """Values of the microbatch, which the ledger does not get.
+        """Take values of the microbatch, which the ledger does not get.
 
         Raises:
             BadInput: a name has a value already.
@@ -70,7 +70,11 @@ class StepRehearsal:
         self._logged |= values
 
     def backward(self, loss: torch.Tensor) -> None:
-        """The backward pass of the microbatch; its gradients are not summed."""
+        """Run the backward pass of the microbatch; its gradients are not summed.
+
+        Raises:
+            BadInput: the microbatch has had its backward pass.
+        """
         if self._loss:
             raise build_no_microbatch_error()
         self._loss = float(loss.detach()).hex()
@@ -83,7 +87,7 @@ class StepRehearsal:
         """End a pass.
 
         Raises:
-            BadInput: it has changed something that is not changed inside a step.
+            BadInput: the pass had no backward pass, or changed what may not change inside a step.
         """
         if not self._loss:
             raise build_unused_microbatch_error()
@@ -100,16 +104,16 @@ class StepRehearsal:
         if self._compared and not any(found):
             raise BadInput(
                 "the loss depends on no parameter that the optimizer trains",
-                means="the first microbatch gave no gradient to any of them, so nothing would be trained",
-                do="compute the loss with the model that went to run.prepare, and give the optimizer "
-                "model.parameters()",
+                means="the first microbatch gave no gradient to any parameter, so nothing would be trained",
+                do="compute the loss with the model that you passed to run.prepare, and build the optimizer "
+                "with model.parameters()",
             )
         caches = state.rest.untrained.copies()
         self._passes.append(_Pass(self._loss, found, ModuleAttributes(state.model), caches, self._logged))
         state.restore_buffers()
 
     def leave_no_trace(self) -> None:
-        """Put back everything that the passes have changed.
+        """Restore everything that the passes have changed.
 
         Raises:
             BadInput: two passes over the same microbatch were not the same.
@@ -129,26 +133,27 @@ class StepRehearsal:
             what = f"losses of {values}" if first.loss != last.loss else "different gradients"
             raise BadInput(
                 f"the same microbatch, computed twice, gave {what}",
-                means="the loop over a step, or the dataset, remembers something or draws from a random "
-                "generator of its own, so the result would depend on which microbatches a worker computes",
-                do="start each microbatch from its data and the model alone; draw from torch's, Python's or "
-                "NumPy's global generator; keep what lasts longer in buffers or, between steps, in run.keep",
+                means="the loop over a step, or the dataset, has a state or a random generator of its own, "
+                "so the result would depend on which microbatches a worker computes",
+                do="compute each microbatch from its data and the model alone; draw from the global "
+                "generators of torch, Python or NumPy; keep state in buffers or, between steps, in run.keep",
             )
         if (name := find_differing_value(first.logged, last.logged)) is not None:
             raise BadInput(
                 f"the same microbatch, computed twice, logged different values of {name}",
                 means="the ledger would depend on which worker computed it, and when",
-                do="log what follows from microbatch and model; the ledger has the times of each step",
+                do="log values that depend on the microbatch and the model only; the ledger has the times "
+                "of each step",
             )
         names = [".".join(filter(None, key)) for key in last.attributes.changed(since=first.attributes)]
         caches = first.caches
         names += [name for name, now in last.caches.items() if not _equal(now, caches.get(name))]
         if names:
             raise BadInput(
-                f"{names[0]} was another one after the same microbatch was computed twice",
-                means="it counts or averages over microbatches, and each worker computes others",
-                do="make it a persistent buffer of floating point or int64, which takes the mean over all "
-                "microbatches of a step: register_buffer",
+                f"{names[0]} differed after the same microbatch was computed twice",
+                means="it counts or averages over microbatches, and each worker computes other ones",
+                do="register it as a persistent buffer (register_buffer) of floating point or int64: the "
+                "run takes the mean of a buffer over all microbatches of a step",
             )
 
 

@@ -1,4 +1,4 @@
-"""Check the named numbers that a script hands over: what it logs, measures and adds up."""
+"""Checks of the named numbers that a script logs, passes to a checkpoint, or adds up."""
 
 import math
 import numbers
@@ -12,12 +12,12 @@ from elastane.api.safe_text import escape_line
 
 LONGEST_NAME = 64
 MOST_NAMES = 200
-"""Values of one step; each is in the ledger's line of the step."""
+"""Values of one step; the ledger's line of the step has each of them."""
 SHOWN = 40
 
 
 def to_number(value: object) -> float | None:
-    """Return a number or a tensor of one element in fp64; None for anything else."""
+    """Return a number or a tensor of one element in fp64; None: the value is something else."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or value.is_complex():
             return None
@@ -31,14 +31,14 @@ def to_number(value: object) -> float | None:
 
 
 def compute_sum(value: object) -> float | None:
-    """Return a number, or the sum of a tensor, in fp64; None for anything else."""
+    """Return a number, or the sum of a tensor, in fp64; None: the value is something else."""
     if isinstance(value, torch.Tensor):
         return None if value.is_complex() else value.detach().double().sum().item()
     return to_number(value)
 
 
 def describe_value(value: object) -> str:
-    """Return what a value is, in a few words that are safe to print."""
+    """Return a short description of a value that is safe to print."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     if isinstance(value, type):
@@ -47,7 +47,7 @@ def describe_value(value: object) -> str:
         return "None"
     if isinstance(value, bool | int | float | str | bytes | os.PathLike):
         shown = os.fspath(value) if isinstance(value, os.PathLike) else value
-        # Of a text only its beginning: it may be a whole file.
+        # Only the beginning of a text, which may be a whole file.
         text = repr(shown[:SHOWN] if isinstance(shown, str | bytes) else shown)
         return f"{escape_line(text, SHOWN)} ({type(value).__name__})"
     name = type(value).__name__
@@ -59,7 +59,7 @@ def check_value_names(names: Mapping[str, object], function: str) -> None:
 
     Args:
         names: of the values.
-        function: that the script has called, for the message.
+        function: name of the function that the script has called, for the message.
 
     Raises:
         BadInput: one is not an identifier or too long, or there are too many.
@@ -67,24 +67,24 @@ def check_value_names(names: Mapping[str, object], function: str) -> None:
     if len(names) > MOST_NAMES:
         raise BadInput(
             f"{function} was given {len(names)} values; {MOST_NAMES} are allowed",
-            means="all of them would stand in one line of the ledger",
-            do="pass fewer, for example their mean; write tables with run.artifact",
+            means="the ledger has all values of a step in one line",
+            do="pass fewer values, for example their mean; write tables with run.artifact",
         )
     for name in names:
         if not name.isidentifier() or len(name) > LONGEST_NAME:
             raise BadInput(
-                f"{function}: {escape_line(name, SHOWN)!r} is not a name that can be recorded",
-                means=f"a name is an identifier of at most {LONGEST_NAME} characters",
-                do="use letters, digits and underscores: val_loss instead of val/loss",
+                f"{function}: {escape_line(name, SHOWN)!r} cannot be the name of a value",
+                means=f"a name is a Python identifier of at most {LONGEST_NAME} characters",
+                do="use letters, digits and underscores, such as val_loss instead of val/loss",
             )
 
 
 def parse_values(values: Mapping[str, object], function: str) -> dict[str, float]:
-    """Return the values as numbers, which need not be finite: a perplexity overflows now and then.
+    """Return the values as numbers, which may be infinite or NaN: a perplexity may overflow.
 
     Args:
         values: by name.
-        function: that the script has called, for the message.
+        function: name of the function that the script has called, for the message.
 
     Raises:
         BadInput: a name or a value cannot be recorded.
@@ -96,8 +96,8 @@ def parse_values(values: Mapping[str, object], function: str) -> dict[str, float
         if number is None:
             raise BadInput(
                 f"{function}({name}=...) was given {describe_value(value)}",
-                means="only numbers and tensors of one element are recorded",
-                do=f"reduce it first: {name}=values.mean(); write texts, tables and images with run.artifact",
+                means="the run records numbers and tensors of one element only",
+                do=f"reduce it first, such as {name}=values.mean(); write other data with run.artifact",
             )
         found[name] = number
     return found

@@ -1,4 +1,4 @@
-"""A worker process: runs the user's script as if it were called by ``python``, then waits to be dismissed."""
+"""A worker process: runs the user's script as ``python`` does, then waits until it is dismissed."""
 
 import bdb
 import os
@@ -31,8 +31,8 @@ OUR_THREADS = "elastane-"
 DEBUGGER_QUIT = "the debugger was quit, so the run ends after its last committed step\n"
 NO_TERMINAL = (
     "the script called breakpoint(), but a worker has no terminal\n"
-    "  means: the debugger found its input empty and quit, which ended the script\n"
-    "  do:    elastane run --debug runs one worker with this terminal; or leave breakpoint() out\n"
+    "  means: the debugger had no input and quit, which ended the script\n"
+    "  do:    run one worker with this terminal: elastane run --debug; or remove breakpoint()\n"
 )
 
 
@@ -42,21 +42,21 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     Args:
         run_dir: of the run.
         worker: own number.
-        lifeline: read end of a pipe; when it closes the agent is gone, and so is this process.
+        lifeline: read end of a pipe; when it closes, the agent is gone, and this process ends.
 
     Returns:
         Exit code: 0 unless the script failed.
     """
     priority.lower()
-    threading.excepthook = _thread_died
-    threading.Thread(target=_follow, name="elastane-lifeline", args=(lifeline,), daemon=True).start()
+    threading.excepthook = _handle_dead_thread
+    threading.Thread(target=_watch_lifeline, name="elastane-lifeline", args=(lifeline,), daemon=True).start()
     files = RunDir(run_dir)
     record = read_record(files)
     spec = record.spec
     worker_settings.set_settings(run_dir, worker, spec, record.resumed)
     devices.assign_gpu(worker)
     sys.argv = [spec.script, *spec.args]
-    begins = str(_beside(spec))
+    begins = str(_find_script_folder(spec))
     if not spec.module or begins not in sys.path:
         sys.path.insert(0, begins)
     try:
@@ -64,19 +64,19 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     except WorkerLeft:
         return _wait_for_dismissal(files, spec)
     except SystemExit as ended:
-        return _failed(f"the script ended with SystemExit({ended.code!r})\n")
+        return _report_failure(f"the script ended with SystemExit({ended.code!r})\n")
     except bdb.BdbQuit:
-        return _failed(DEBUGGER_QUIT if spec.debug else NO_TERMINAL)
-    # Whatever the user's code raises ends the run, with its own traceback: the one place where it does.
+        return _report_failure(DEBUGGER_QUIT if spec.debug else NO_TERMINAL)
+    # The one place where an error of the user's code ends the run, with its own traceback.
     except BaseException as error:  # noqa: BLE001
         if (resource := find_own_exhaustion(error)) is not None:
-            exit_for_replacement(_own_traceback(error).rstrip(), resource)
-        return _failed(_own_traceback(error), lost=isinstance(error, StateLost))
+            exit_for_replacement(_format_script_traceback(error).rstrip(), resource)
+        return _report_failure(_format_script_traceback(error), lost=isinstance(error, StateLost))
     reporter = get_reporter()
     if reporter is None or reporter.state is None:
-        return _failed(f"{_never_trained(spec, joined=reporter is not None)}\n")
+        return _report_failure(f"{_build_untrained_error(spec, joined=reporter is not None)}\n")
     if not reporter.complete:
-        return _failed(
+        return _report_failure(
             "the script ended before the run did: it left the loop over run.steps(...) inside a step\n"
             "  means: the other workers would wait for this one for ever, so the run is over\n"
             "  do:    leave the loop between two steps, or end the run with run.stop(reason)\n"
@@ -84,34 +84,34 @@ def main(run_dir: Path, worker: int, lifeline: int) -> int:
     return _wait_for_dismissal(files, spec)
 
 
-def _never_trained(spec: RunSpec, *, joined: bool) -> RunFailed:
-    """The error for a script that has ended without a step of the run."""
+def _build_untrained_error(spec: RunSpec, *, joined: bool) -> RunFailed:
+    """Return the error for a script that has ended without a step of the run."""
     script = spec.module or Path(spec.script).name
     if not joined:
         return RunFailed(
             f"{script} ended without taking part in the run: it never called elastane.join()",
-            means="whatever it has trained, each worker has trained by itself; nothing is shared or recorded",
-            do="write run = elastane.join() at its beginning, run.prepare(model, optimizer) "
-            "before the training, and for step in run.steps(dataset, ...) as its loop; see docs/script.md",
+            means="each worker has run the script by itself; the run has trained and recorded nothing",
+            do="call run = elastane.join() at the beginning of the script and run.prepare(model, optimizer) "
+            "before training, and loop with for step in run.steps(dataset, ...); see docs/script.md",
         )
     return RunFailed(
         f"{script} ended without training: it never entered the loop over run.steps(...)",
         means="a run consists of the steps that this loop makes",
-        do="write for step in run.steps(dataset, ...): for batch in step: step.backward(loss); "
-        "run.steps alone does nothing until it is iterated",
+        do="iterate it: for step in run.steps(dataset, ...): for batch in step: step.backward(loss); "
+        "a call of run.steps alone does nothing",
     )
 
 
-def _beside(spec: RunSpec) -> Path:
-    """Where the script looks first for what it imports, as under plain Python."""
+def _find_script_folder(spec: RunSpec) -> Path:
+    """Return the folder that the script imports from first, as under plain Python."""
     script = Path(spec.script)
     return find_package_root(spec.module, script) if spec.module else script.resolve().parent
 
 
 def _run_script(spec: RunSpec) -> None:
-    """To its end, and to that of the run if the script has left its loop between two steps.
+    """Run the script to its end; if it has left its loop between two steps, end the run.
 
-    Only here, and not where the loop is left, is it known that no error was the reason.
+    Only here is it known that the script has not left its loop because of an error.
     """
     try:
         if spec.module:
@@ -127,7 +127,7 @@ def _run_script(spec: RunSpec) -> None:
 
 
 def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
-    """Serve state, write the model if asked, until `control.Dismiss` ends the process."""
+    """Serve state and write the model on request, until `control.Dismiss` ends the process."""
     reporter = get_reporter()
     assert reporter is not None, "a script that has trained has joined"  # noqa: S101
     reporter.report_end()
@@ -137,18 +137,18 @@ def _wait_for_dismissal(files: RunDir, spec: RunSpec) -> int:
         remove_unfinished(files.artifacts)
         answer = _write_model(reporter.worker, reporter.state, files, spec)
     except ElastaneError as error:
-        return _failed(f"{error}\n")
+        return _report_failure(f"{error}\n")
     while True:
         reporter.send(answer)
-        # Asked again, while a large model was still being written: it is there now, and need only be said.
+        # A repeated request, made while a large model was still being written, needs only the answer.
         reporter.model_requests.get()
 
 
 def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec) -> control.ModelWritten:
-    """Write the model, or say why this worker cannot; another one may be able to.
+    """Write the model, or return why this worker cannot; another worker may be able to.
 
     Raises:
-        ElastaneError: no worker can: something in the state has no place in the files.
+        ElastaneError: no worker can: the files have no place for a part of the state.
     """
     try:
         return control.ModelWritten(worker=worker, files=write_finished(state, files, spec))
@@ -157,15 +157,15 @@ def _write_model(worker: int, state: TrainingState, files: RunDir, spec: RunSpec
             raise
         why = (
             f"the model could not be written to {files.root}: {str(error) or type(error).__name__}\n"
-            "  means: the training is complete and its ledger too, but the weights are not saved\n"
+            "  means: the training and its ledger are complete, but the weights are not saved\n"
             "  do:    free space under the run directory and run again\n"
         )
         sys.stderr.write(why)
         return control.ModelWritten(worker=worker, error=why)
 
 
-def _own_traceback(error: BaseException) -> str:
-    """The traceback from the user's script on, without ours above it."""
+def _format_script_traceback(error: BaseException) -> str:
+    """Return the traceback from the user's script on, without the frames of Elastane above it."""
     frames = traceback.TracebackException.from_exception(error)
     while (frames.stack and "runpy" in frames.stack[0].filename) or (
         frames.stack and frames.stack[0].filename == __file__
@@ -177,21 +177,21 @@ def _own_traceback(error: BaseException) -> str:
     )
 
 
-def _failed(text: str, *, lost: bool = False) -> int:
+def _report_failure(text: str, *, lost: bool = False) -> int:
     sys.stderr.write(text)
-    # A script may fail before it has joined, at its imports as a rule: that must be said all the same.
+    # A script may fail before it joins, mostly at its imports: that is reported, too.
     reporter = get_reporter() or Reporter(worker_settings.get_settings())
-    # What it has made and recorded before stays made.
+    # The steps it has made and recorded before stay.
     reporter.release_all()
     reporter.send(control.WorkerFailed(worker=reporter.worker, traceback=text, lost=lost))
     reporter.flush(SAY_S)
     return 1
 
 
-def _thread_died(args: threading.ExceptHookArgs) -> None:
-    """A worker that can no longer report or reduce must not linger: dead, it is replaced.
+def _handle_dead_thread(args: threading.ExceptHookArgs) -> None:
+    """End a worker one of whose own threads has died, so that it is replaced.
 
-    A thread of the script's may die, as it may under plain ``python``.
+    A thread of the script may die, as under plain ``python``.
     """
     if args.thread is None or not args.thread.name.startswith(OUR_THREADS):
         threading.__excepthook__(args)
@@ -201,6 +201,6 @@ def _thread_died(args: threading.ExceptHookArgs) -> None:
     exit_for_replacement("".join(trace).rstrip(), resource)
 
 
-def _follow(lifeline: int) -> None:
+def _watch_lifeline(lifeline: int) -> None:
     os.read(lifeline, 1)
     os._exit(0)

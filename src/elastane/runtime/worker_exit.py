@@ -1,4 +1,4 @@
-"""The end of a worker that cannot go on where another one can: it is replaced, and the run goes on."""
+"""The exit of a worker that cannot continue: another worker replaces it, and the run continues."""
 
 import os
 import sys
@@ -9,11 +9,11 @@ from elastane.api.resources import Resource
 
 
 def exit_for_replacement(why: str, resource: Resource | None = None) -> NoReturn:
-    """End this process at once, from any thread; to the run that is a death like any other.
+    """End this process at once, from any thread; the run handles it as any other death.
 
     Args:
         why: for the log.
-        resource: that it ran out of; the exit code names it to the coordinator. None: it lacks nothing.
+        resource: that the worker ran out of, which the exit code tells the coordinator; None: no resource.
     """
     if resource is not None:
         why += f"\nthis worker ran out of {resource.name} and ends, to be replaced; {resource.do}"

@@ -1,4 +1,4 @@
-"""A worker's log: what the script prints goes there, and a full disk costs lines, not the training."""
+"""A worker's log, which has what the script prints; a full disk loses lines and does not stop training."""
 
 import errno
 import io
@@ -12,10 +12,10 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class WorkerLog(io.FileIO):
-    """Takes what the disk takes."""
+    """A file whose writes never fail for want of disk space."""
 
     def write(self, data: "Buffer", /) -> int:
-        """The bytes written or, where the disk takes no more, lost."""
+        """Write data; return the bytes that are written or, on a full disk, lost."""
         try:
             return super().write(data) or 0
         except OSError as error:
@@ -25,7 +25,7 @@ class WorkerLog(io.FileIO):
 
 
 def open_worker_log(fd: int) -> TextIO:
-    """A stream to print to, on a file descriptor that stays open."""
+    """Return a stream to print to, on a file descriptor that stays open."""
     raw = WorkerLog(fd, "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True

@@ -129,7 +129,7 @@ def test_a_tokenizer_of_ones_own(folder):
         ("x.jsonl", "no json", "no text under 'text': line 1"),
         ("x.jsonl", '{"text": 3}', "holds a int there"),
         ("x.txt", b"\xff\xfe\xfd", "cannot be read"),
-        ("y.txt", None, "there is no file"),
+        ("y.txt", None, "no such file"),
         ("x.txt", "short", "has 6 tokens"),
     ],
 )
@@ -147,5 +147,5 @@ def test_a_parquet_file_without_the_column_names_those_it_has(folder):
 
 
 def test_numbers_that_do_not_fit_are_refused(folder):
-    with pytest.raises(BadInput, match="the tokenizer gave the number"):
+    with pytest.raises(BadInput, match="the tokenizer returned tokens"):
         made(folder / "a.jsonl", folder, 2, Own(-9))

@@ -1,1 +1,1 @@
-"""Samples of virtual ranks: dealt by position or from streams, loaded ahead."""
+"""Batches of virtual ranks, loaded by position or from streams."""

@@ -1,7 +1,7 @@
-"""A batch from a loader to its worker: small tensors inside the message, large ones in shared memory.
+"""Messages that carry a batch from a loader to its worker; large tensors travel in shared memory.
 
-PyTorch puts every tensor into shared memory of its own and hands over a descriptor through a new connection,
-which for a batch of tokens takes many times as long as copying it.
+PyTorch puts each tensor into its own shared memory and sends a descriptor through a new connection. For a
+batch of tokens that takes many times as long as a copy in the message.
 """
 
 import io
@@ -18,7 +18,7 @@ SMALL_BYTES = 1 << 16
 class _Pickler(ForkingPickler):
     def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - as pickle has it
         # Exactly a tensor: a subclass may carry more than its values.
-        if type(value) is not torch.Tensor or not _plain(value) or value.nbytes > SMALL_BYTES:
+        if type(value) is not torch.Tensor or not _is_plain(value) or value.nbytes > SMALL_BYTES:
             return NotImplemented
         try:
             return torch.from_numpy, (np.array(value.numpy()),)
@@ -26,17 +26,17 @@ class _Pickler(ForkingPickler):
             return NotImplemented
 
 
-def _plain(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:
     return not tensor.requires_grad and tensor.device.type == "cpu" and tensor.layout == torch.strided
 
 
 def pack_batch(batch: Any) -> bytes:  # noqa: ANN401 - the user's
-    """The message with a batch; to be unpacked once."""
+    """Return the message with a batch; it can be unpacked once."""
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(batch)
     return buffer.getvalue()
 
 
 def unpack_batch(message: bytes) -> Any:  # noqa: ANN401 - the user's
-    """The batch in a message of a process of our own."""
+    """Return the batch in a message of this process's own loader."""
     return pickle.loads(message)  # noqa: S301 - from a child

@@ -1,4 +1,4 @@
-"""Samples of virtual ranks: loaded by position, collated as PyTorch's own loader does."""
+"""Batches of virtual ranks: the plan that cuts a dataset into batches, and the sources that load them."""
 
 import re
 from abc import ABC, abstractmethod
@@ -31,10 +31,10 @@ MASK = (1 << 64) - 1
 
 
 def collate_default(samples: list[Any]) -> Any:  # noqa: ANN401 - a sample is the user's
-    """Make a batch as PyTorch's own loader does.
+    """Return a batch, made as PyTorch's own loader makes it.
 
     Raises:
-        BadInput: it cannot be made.
+        BadInput: the samples cannot be collated.
     """
     return collate_samples(default_collate, samples)
 
@@ -47,9 +47,13 @@ class MapDataset(Protocol):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The samples of one virtual rank, collated, with their ledger entry; none at the end of an epoch.
+    """The batch of one virtual rank; at the end of an epoch it may have no samples.
 
-    ``cursor`` says where the virtual rank's stream stands after them.
+    Args:
+        inputs: the collated samples; None: there are none.
+        samples: their number.
+        checksum: of their indices, for the ledger.
+        cursor: position of the virtual rank's stream after them; None: not a stream.
     """
 
     inputs: Any
@@ -59,15 +63,15 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a dataset is dealt to steps and virtual ranks; equal on every worker.
+    """How a dataset is divided into steps and virtual ranks; the same on every worker.
 
     Args:
-        length: of the dataset, in samples; 0: a stream, whose length nobody knows.
+        length: of the dataset, in samples; 0: a stream, whose length is unknown.
         global_batch: samples per step.
         microbatch: samples per virtual rank.
         virtual_ranks: V.
-        steps: how many there will be; 0: until a stream has ended ``epochs`` times.
-        epochs: of a stream; 0: until ``steps`` are made.
+        steps: number of steps; 0: the run ends when a stream has ended ``epochs`` times.
+        epochs: of a stream; 0: the run ends after ``steps``.
         seed: of the run.
     """
 
@@ -79,54 +83,55 @@ class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     epochs: int = 0
 
-    def samples(self, step: int) -> StepSamples:
+    def find_samples(self, step: int) -> StepSamples:
+        """Return the positions of a step in its epoch."""
         return find_step_samples(step, self.length, self.global_batch)
 
 
 class BatchSource(ABC):
-    """Deals the samples of virtual ranks, on any worker and in whatever order they are asked for."""
+    """Loads the batches of virtual ranks, on any worker and in any order."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def load(self, step: int, virtual_rank: int) -> Batch:
-        """The batch of a virtual rank, with the random numbers of its computation seeded.
+        """Return the batch of a virtual rank, and seed the random numbers of its computation.
 
         Raises:
-            Exception: whatever the dataset raises.
+            Exception: the dataset has raised it.
         """
         batch = self._load_batch(step, virtual_rank)
-        # Anew: whoever loaded, and however many random numbers that took, the computation sees the same.
+        # The computation draws the same numbers, wherever the batch was loaded and with how many draws.
         seed_everything(derive_random_key(self._seed, step, virtual_rank))
         return batch
 
     @abstractmethod
     def expect(self, begin: BeginRound, ranks: Sequence[int]) -> None:
-        """These virtual ranks of the round that has begun are mine and not dealt yet."""
+        """Announce virtual ranks of the current round that this worker will load next."""
 
     @abstractmethod
     def count_samples(self, step: int) -> int | None:
-        """Samples of the whole step; None: known only once all have been loaded."""
+        """Return the number of samples in a step; None: unknown before all are loaded."""
 
     @abstractmethod
     def find_epoch(self, step: int) -> int:
-        """From 0; of a step that has begun."""
+        """Return the number of the epoch, from 0, of a step that has begun."""
 
     @abstractmethod
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
-        """The ledger's entry of a committed step; ``before`` is where streams stood then."""
+        """Return the ledger's entry of a committed step; ``before`` are the cursors before it."""
 
     @abstractmethod
     def is_finished(self, outcome: RoundOutcome) -> bool:
-        """That step was the last one."""
+        """Whether that step was the last one."""
 
     @abstractmethod
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
-        """Every sample of the epoch has been seen with that step."""
+        """Whether that step was the last one of its epoch."""
 
     @abstractmethod
     def close(self) -> None:
-        """End whatever runs beside this process."""
+        """End loader processes and open iterators."""
 
     @abstractmethod
     def _load_batch(self, step: int, virtual_rank: int) -> Batch: ...
@@ -141,14 +146,14 @@ def make_plan(
     virtual_ranks: int | None,
     seed: int,
 ) -> BatchPlan:
-    """Check what the user asked for and work out the rest.
+    """Return the plan for the numbers that the script asks for.
 
     Args:
         length: of the dataset, in samples; 0: a stream.
         global_batch: samples per step.
-        microbatch: samples per virtual rank, unless ``virtual_ranks`` says otherwise.
+        microbatch: samples per virtual rank, unless ``virtual_ranks`` is given.
         until: ``"3 epochs"``, ``"500 steps"`` or a number of steps.
-        virtual_ranks: V, if it is asked for.
+        virtual_ranks: V; None: it follows from the microbatch.
         seed: of the run.
 
     Raises:
@@ -159,18 +164,18 @@ def make_plan(
     if virtual_ranks is not None:
         if global_batch % virtual_ranks:
             raise BadInput(
-                f"a global batch of {global_batch} cannot be cut into {virtual_ranks} equal virtual ranks",
-                means="every virtual rank has the same number of samples",
-                do=f"choose --virtual-ranks that divides {global_batch}",
+                f"a global batch of {global_batch} does not divide into {virtual_ranks} virtual ranks",
+                means="all virtual ranks of a step have the same number of samples",
+                do=f"choose a number for --virtual-ranks that divides {global_batch}",
             )
         microbatch = global_batch // virtual_ranks
     if global_batch % microbatch:
         raise BadInput(
             f"a global batch of {global_batch} is not a multiple of the microbatch of {microbatch}",
-            means="every virtual rank computes one microbatch",
+            means="a step consists of whole microbatches, one for each virtual rank",
             do=f"choose a microbatch that divides {global_batch}",
         )
-    steps, epochs = _end(until)
+    steps, epochs = _parse_until(until)
     if length:
         steps, epochs = steps or epochs * count_steps_per_epoch(length, global_batch), 0
     return BatchPlan(
@@ -184,42 +189,44 @@ def make_plan(
     )
 
 
-def _end(until: str | int) -> tuple[int, int]:
-    """``(steps, epochs)``, one of them 0."""
+def _parse_until(until: str | int) -> tuple[int, int]:
+    """Return ``(steps, epochs)``, one of them 0."""
     if isinstance(until, int) and not isinstance(until, bool) and until > 0:
         return until, 0
     match = re.fullmatch(r"\s*(\d+)\s*(steps?|epochs?)\s*", str(until))
     if match is None or int(match[1]) < 1:
         raise BadInput(
-            f"until={until!r} is not understood",
-            means="a run ends after a number of steps or epochs",
-            do="pass '3 epochs', '500 steps' or a number of steps",
+            f"run.steps(until={until!r})",
+            means="until is the number of steps or epochs after which the run ends",
+            do="pass a text such as '3 epochs' or '500 steps', or a number of steps",
         )
     return (0, int(match[1])) if match[2].startswith("epoch") else (int(match[1]), 0)
 
 
 @runs_script
 def measure_length(dataset: MapDataset) -> int:
-    """Samples in a map-style dataset.
+    """Return the number of samples in a map-style dataset.
 
     Raises:
         BadInput: it is empty.
     """
     if length := len(dataset):
         return length
-    raise BadInput("the dataset is empty", means="there is nothing to train on", do="check its length")
+    raise BadInput(
+        "the dataset is empty", means="it has no sample to train on", do="check why its length is 0"
+    )
 
 
 class MapBatchSource(BatchSource):
-    """Deals a map-style dataset, shuffled anew each epoch.
+    """Loads the batches of a map-style dataset, which is shuffled anew in each epoch.
 
     Args:
         dataset: map-style.
         plan: of the run.
-        collate: list of samples to a batch; None: PyTorch's default.
-        loaders: processes that load ahead; 0: this process loads what it needs when it needs it.
-        prefetch: batches asked of each loader ahead of time.
-        vital: this process is to die with any of its loaders.
+        collate: makes a batch of a list of samples; None: PyTorch's default.
+        loaders: processes that load ahead; 0: this process loads each batch when it needs it.
+        prefetch: batches that each loader loads ahead.
+        vital: this process dies with any of its loaders.
     """
 
     def __init__(
@@ -254,20 +261,20 @@ class MapBatchSource(BatchSource):
             self._mine.update(ranks)
             self._mine_in_order = sorted(self._mine)
         if self._loaders is not None:
-            self._loaders.foresee()
+            self._loaders.refresh()
 
     def count_samples(self, step: int) -> int | None:
-        return self._plan.samples(step).count
+        return self._plan.find_samples(step).count
 
     def find_epoch(self, step: int) -> int:
-        return self._plan.samples(step).epoch
+        return self._plan.find_samples(step).epoch
 
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:  # noqa: ARG002 - no stream
-        dealt = self._plan.samples(outcome.step)
+        dealt = self._plan.find_samples(outcome.step)
         return Samples(dealt.epoch, dealt.start, dealt.stop, outcome.samples, f"{outcome.checksum:016x}")
 
     def has_ended_epoch(self, outcome: RoundOutcome) -> bool:
-        return self._plan.samples(outcome.step).stop == self._plan.length
+        return self._plan.find_samples(outcome.step).stop == self._plan.length
 
     def is_finished(self, outcome: RoundOutcome) -> bool:
         return outcome.step >= self._plan.steps
@@ -288,11 +295,11 @@ class MapBatchSource(BatchSource):
         return batch
 
     def _filled(self, step: int) -> int:
-        """Virtual ranks that have samples in this step: all, but for the end of an epoch."""
-        return -(-self._plan.samples(step).count // self._plan.microbatch)
+        """Return the number of virtual ranks with samples in a step: all, except at the end of an epoch."""
+        return -(-self._plan.find_samples(step).count // self._plan.microbatch)
 
     def _predict_requests(self) -> Iterable[Request]:
-        """What this worker will likely compute, the next first: its virtual ranks, step after step."""
+        """Yield what this worker will probably compute next: its virtual ranks, step after step."""
         ranks: Sequence[int] = self._waiting
         for step in range(self._step, self._plan.steps + 1 if self._mine else 0):
             filled = self._filled(step)
@@ -303,10 +310,10 @@ class MapBatchSource(BatchSource):
 
     @runs_script
     def _load_samples(self, request: Request) -> Batch:
-        """Load a batch, in this process or in a loader: the same one."""
+        """Load a batch, with the same result in this process and in a loader."""
         step, virtual_rank = request
         plan = self._plan
-        samples = plan.samples(step)
+        samples = plan.find_samples(step)
         positions = samples.of_virtual_rank(virtual_rank, plan.microbatch)
         indices = [find_sample_index(p, plan.length, plan.seed, samples.epoch) for p in positions]
         with use_one_thread():
@@ -317,7 +324,7 @@ class MapBatchSource(BatchSource):
 
 @runs_script
 def fetch_samples(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
-    """Samples by index; at once from a dataset that can, as PyTorch's own loader asks it."""
+    """Return samples by index, all in one call if the dataset has ``__getitems__``."""
     at_once = getattr(dataset, "__getitems__", None)
     if at_once is None:
         return [dataset[index] for index in indices]
@@ -327,6 +334,6 @@ def fetch_samples(dataset: MapDataset, indices: Sequence[int]) -> list[Any]:
 
 @runs_script
 def load_in_order(dataset: MapDataset, positions: Sequence[int], collate: Collate | None) -> Batch:
-    """A batch of an evaluation: samples as they stand in the dataset."""
+    """Return a batch of an evaluation, with the samples at these positions of the dataset."""
     inputs = (collate or collate_default)(fetch_samples(dataset, positions))
     return Batch(inputs, len(positions), sum(map(hash_sample, positions)) & MASK)

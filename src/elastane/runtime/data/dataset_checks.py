@@ -1,4 +1,4 @@
-"""Which data a script may give to ``run.steps`` and ``run.evaluate``; what to write instead of other data."""
+"""Checks of the data that a script passes to ``run.steps`` and ``run.evaluate``."""
 
 import inspect
 import os
@@ -13,106 +13,108 @@ from elastane.api.errors import BadInput
 from elastane.runtime.values import describe_value
 
 FEW = 4
-"""Tensors in a tuple that is more likely inputs and targets than a dataset of so few samples."""
+"""A tuple of this many tensors or fewer is more likely inputs and targets than a dataset of samples."""
 
 
 def check_dataset(dataset: object, function: str) -> None:
-    """Refuse what is neither a map-style dataset nor a stream.
+    """Refuse data that is neither a map-style dataset nor a stream.
 
     Args:
         dataset: as the script has passed it.
-        function: it was passed to, for the message.
+        function: name of the function it was passed to, for the message.
 
     Raises:
-        BadInput: it is something else; says what to pass instead.
+        BadInput: it is something else.
     """
-    refusal = _refusal(dataset)
+    refusal = _explain_refusal(dataset)
     if refusal is not None:
         what, means, do = refusal
         raise BadInput(f"{function} was given {what}", means=means, do=do)
 
 
 def check_positions(dataset: object, function: str) -> None:
-    """Refuse what has no samples by position.
+    """Refuse data without samples by position.
 
     Raises:
-        BadInput: likewise.
+        BadInput: it has none.
     """
     check_dataset(dataset, function)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
             f"{function} was given a {type(dataset).__name__}, which has no samples by position",
-            means="the workers share the samples by their positions",
+            means="the workers divide the samples by their positions",
             do="pass a dataset with __len__ and __getitem__, such as a list of the samples",
         )
 
 
 def check_count(function: str, name: str, value: object, least: int = 1) -> None:
-    """Refuse what is not a whole number, or too small.
+    """Refuse a value that is not a whole number, or too small.
 
     Raises:
-        BadInput: likewise.
+        BadInput: it is.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise BadInput(
             f"{function}({name}={describe_value(value)})",
-            means=f"{name} is a whole number, {least} or more",
-            do=f"pass such as {name}={max(least, 8)}",
+            means=f"{name} must be a whole number, {least} or more",
+            do=f"pass a number, such as {name}={max(least, 8)}",
         )
 
 
 def check_collate(function: str, collate: object) -> None:
-    """Refuse what cannot be called.
+    """Refuse a collate argument that is not a function.
 
     Raises:
-        BadInput: likewise.
+        BadInput: it cannot be called.
     """
     if collate is not None and not callable(collate):
         raise BadInput(
             f"{function}(collate={describe_value(collate)})",
-            means="collate is a function that makes a batch of a list of samples",
+            means="collate must be a function that makes a batch of a list of samples",
             do="pass such a function, or leave it out for PyTorch's default",
         )
 
 
-def _refusal(dataset: object) -> tuple[str, str, str] | None:
-    """What was passed, why that will not do, and what to write; None: it may do."""
+def _explain_refusal(dataset: object) -> tuple[str, str, str] | None:
+    """Return what was passed, what that means and what to pass instead; None: the data is accepted."""
     name = describe_value(dataset)
-    shares = "the run deals samples to workers whose number changes, so it reads them by position"
+    shares = "the run divides samples among a changing number of workers, so it reads them by position"
     if isinstance(dataset, DataLoader):
-        means = (
-            "the run itself shuffles, batches and loads ahead, so that any number of workers can share that"
-        )
+        means = "the run itself shuffles, batches and loads ahead, so that any number of workers can do it"
         do = (
-            "pass loader.dataset, and what the loader was given: global_batch and microbatch for batch_size, "
-            "collate= for collate_fn, loaders= for num_workers"
+            "pass loader.dataset; instead of batch_size pass global_batch and microbatch, instead of "
+            "collate_fn pass collate=, and instead of num_workers pass loaders="
         )
         return name, means, do
     if isinstance(dataset, str | bytes | os.PathLike):
-        do = "read it first, such as datasets.load_dataset('csv', data_files=path)['train'], and pass that"
+        do = "read the data first and pass it: datasets.load_dataset('csv', data_files=path)['train']"
         return f"{describe_value(dataset)}, not the data in it", shares, do
     if isinstance(dataset, Mapping):
         keys = ", ".join(repr(key) for key in list(dataset)[:FEW] if isinstance(key, str))
-        do = f"pass one of them ({keys}): dataset['train'] of a DatasetDict; of columns, TensorDataset(x, y)"
-        return f"{name}, which has its parts by name", shares, do
+        do = f"pass one part ({keys}), such as dataset['train']; for columns pass TensorDataset(x, y)"
+        return f"{name}, which has parts by name instead of samples", shares, do
     if isinstance(dataset, Sampler):
-        return f"{name}, a sampler", "the run shuffles by itself", "pass the dataset that it samples from"
+        return (
+            f"{name}, a sampler",
+            "the run itself shuffles",
+            "pass the dataset that the sampler samples from",
+        )
     if isinstance(dataset, Iterator) and not hasattr(dataset, "__getitem__"):
         do = (
-            "pass the dataset itself, or list(...) of its samples; for a stream pass a function "
+            "pass the dataset itself, or a list of its samples; for a stream pass a function "
             "(shard, shards) that returns an iterable over that shard"
         )
-        return f"{name}, which can be read only once", "a step that is computed again reads it again", do
+        return f"{name}, which can be read only once", "a step may be computed and read a second time", do
     if (
         isinstance(dataset, type)
         and issubclass(dataset, Dataset)
         and not issubclass(dataset, IterableDataset)
     ):
-        return f"the class {dataset.__name__}", shares, f"pass an object of it: {dataset.__name__}(...)"
+        return f"the class {dataset.__name__}", shares, f"pass an instance: {dataset.__name__}(...)"
     if isinstance(dataset, tuple | list) and _is_columns(dataset):
         do = "pass torch.utils.data.TensorDataset(inputs, targets)"
-        return f"{name} of {len(dataset)} tensors of equal length", "each would count as one sample", do
-    return _refused_function(dataset) if _is_factory(dataset) else _refused_rest(dataset)
+        return f"{name} of {len(dataset)} tensors of equal length", "each tensor would be one sample", do
+    return _explain_function(dataset) if _is_factory(dataset) else _explain_rest(dataset)
 
 
 def _is_factory(dataset: object) -> bool:
@@ -122,26 +124,26 @@ def _is_factory(dataset: object) -> bool:
     )
 
 
-def _refused_function(dataset: Any) -> tuple[str, str, str] | None:  # noqa: ANN401 - whatever can be called
+def _explain_function(dataset: Any) -> tuple[str, str, str] | None:  # noqa: ANN401 - whatever can be called
     try:
         inspect.signature(dataset).bind(0, 1)
     except TypeError:
         name = getattr(dataset, "__name__", type(dataset).__name__)
         return (
             f"the function {name}, which does not take (shard, shards)",
-            "it is called once for each shard of a stream, with the shard's number and how many there are",
-            f"write def {name}(shard, shards): ..., or pass list({name}()) if that fits into memory",
+            "the run calls it once for each shard, with the number of the shard and of all shards",
+            f"write def {name}(shard, shards): ..., or pass list({name}()) if the samples fit into memory",
         )
     except ValueError:  # written in C, without a signature
         return None
     return None
 
 
-def _refused_rest(dataset: object) -> tuple[str, str, str] | None:
+def _explain_rest(dataset: object) -> tuple[str, str, str] | None:
     if hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):
         is_unordered = isinstance(dataset, set | frozenset)
-        do = "pass sorted(...) or list(...) of it"
-        return ("a set", "its order differs from process to process", do) if is_unordered else None
+        do = "pass a list of its samples, such as sorted(...)"
+        return ("a set", "each process would read it in another order", do) if is_unordered else None
     return (
         describe_value(dataset),
         "it is neither a dataset nor a function that opens the shards of a stream",
@@ -150,7 +152,7 @@ def _refused_rest(dataset: object) -> tuple[str, str, str] | None:
 
 
 def _is_columns(parts: tuple[Any, ...] | list[Any]) -> bool:
-    """Whether these are rather the columns of a dataset than samples, which would be alike."""
+    """Whether these tensors look like the columns of a dataset; samples would have equal shapes."""
     if not 1 < len(parts) <= FEW or not all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
         return False
     kinds = {(tuple(part.shape), str(part.dtype)) for part in parts}
@@ -159,17 +161,17 @@ def _is_columns(parts: tuple[Any, ...] | list[Any]) -> bool:
 
 
 def count_batch_rows(dataset: object) -> int:
-    """Return how many rows each item of a list has that looks like a list of batches; 0 if it does not.
+    """Return the number of rows of each item, if the data looks like a list of batches; 0 if not.
 
-    The first items of such a list are tuples or dicts whose tensors all begin with the same dimension.
+    The first items of such a list are tuples or dicts of tensors whose first dimension is the same.
     """
     if not isinstance(dataset, list | tuple) or len(dataset) < 2:  # noqa: PLR2004 - one cannot be compared
         return 0
-    rows = {_rows(item) for item in dataset[:2]}
+    rows = {_count_rows(item) for item in dataset[:2]}
     return rows.pop() if len(rows) == 1 else 0
 
 
-def _rows(item: object) -> int:
+def _count_rows(item: object) -> int:
     if not isinstance(item, Mapping | list | tuple) or len(item) < 2:  # noqa: PLR2004 - nothing to compare
         return 0
     parts = item.values() if isinstance(item, Mapping) else item
@@ -181,14 +183,14 @@ def collate_samples(collate: Callable[[list[Any]], Any], samples: list[Any]) -> 
     """Return a batch made by PyTorch's default collate function.
 
     Raises:
-        BadInput: it cannot make one of such samples.
+        BadInput: it cannot collate samples of this kind.
     """
     try:
         return collate(samples)
     except (TypeError, RuntimeError, KeyError, ValueError) as error:
         kind = type(samples[0]).__name__
         raise BadInput(
-            f"samples of the dataset cannot be put into one batch: the first is a {kind}",
+            f"cannot make a batch of the samples of the dataset; the first one is a {kind}",
             means=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
             do="return tensors or numbers of equal shapes from the dataset, or pass collate=, a function "
             "that makes a batch of a list of samples",

@@ -1,4 +1,4 @@
-"""Which dataset this is: equal on every worker and after every resume, or it has changed."""
+"""Digest of a dataset, which shows a change between two workers or after a resume."""
 
 import dataclasses
 import hashlib
@@ -22,13 +22,13 @@ SEEDED_AS_STEP = 0  # no real step has this number
 
 @runs_script
 def digest_dataset(dataset: MapDataset, seed: int) -> str:
-    """SHA-256 over the length, the type and a few samples at positions chosen by the seed.
+    """Return a SHA-256 over length, type and a few samples at positions that the seed chooses.
 
-    A dataset that knows better says so: by a ``fingerprint``, text or a method that returns text, or by the
-    ``_fingerprint`` of Hugging Face's datasets. Then no sample is looked at.
+    A dataset may have its own ``fingerprint``, a text or a method that returns one; Hugging Face's datasets
+    have a ``_fingerprint``. Then it takes the place of the samples.
 
     Raises:
-        Exception: whatever the dataset raises.
+        Exception: the dataset has raised it.
     """
     sha = hashlib.sha256(f"{type(dataset).__qualname__} {len(dataset)}".encode())
     if (own := read_own_fingerprint(dataset)) is not None:
@@ -37,29 +37,29 @@ def digest_dataset(dataset: MapDataset, seed: int) -> str:
     with use_one_thread():
         for place in range(LOOKED_AT):
             index = mix(mix(seed & ((1 << 64) - 1)) ^ place) % len(dataset)
-            # Augmentations draw random numbers: the same ones, here and wherever this is repeated.
+            # Augmentations draw the same random numbers in every process.
             seed_everything(derive_loading_key(seed, SEEDED_AS_STEP, place))
-            _add(sha, index)
-            _add(sha, dataset[index])
+            _add_content(sha, index)
+            _add_content(sha, dataset[index])
     return sha.hexdigest()
 
 
 def digest_stream(stream: object, first: Sequence[Any]) -> str:
-    """SHA-256 over the type of a stream and its first samples, or over what it says identifies it."""
+    """Return a SHA-256 over the type of a stream and its first samples, or its own fingerprint."""
     sha = hashlib.sha256(type(stream).__qualname__.encode())
-    _add(sha, list(first) if (own := read_own_fingerprint(stream)) is None else own)
+    _add_content(sha, list(first) if (own := read_own_fingerprint(stream)) is None else own)
     return sha.hexdigest()
 
 
 def read_own_fingerprint(dataset: object) -> str | None:
-    """What the dataset itself says identifies it."""
+    """Return the fingerprint that the dataset itself has; None: it has none."""
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own
     own = getattr(dataset, "_fingerprint", None) if own is None else own
     return None if own is None else str(own)
 
 
-def _add(sha: "_Hash", value: Any) -> None:  # noqa: ANN401, C901 - a sample is the user's; one row per type
+def _add_content(sha: "_Hash", value: Any) -> None:  # noqa: ANN401, C901 - a sample is the user's; one row per type
     """Add the content of a sample; of a type unknown here, its name."""
     sha.update(f"<{type(value).__name__}>".encode())
     match value:
@@ -77,18 +77,18 @@ def _add(sha: "_Hash", value: Any) -> None:  # noqa: ANN401, C901 - a sample is 
             sha.update(repr(value).encode())
         case Mapping():
             for key, inner in value.items():
-                _add(sha, key)
-                _add(sha, inner)
+                _add_content(sha, key)
+                _add_content(sha, inner)
         case list() | tuple():
-            _add_all(sha, value)
+            _add_contents(sha, value)
         case _ if callable(getattr(value, "tobytes", None)):  # images
             sha.update(value.tobytes())
         case _ if dataclasses.is_dataclass(value):
-            _add_all(sha, (getattr(value, field.name) for field in dataclasses.fields(value)))
+            _add_contents(sha, (getattr(value, field.name) for field in dataclasses.fields(value)))
         case _:
             pass
 
 
-def _add_all(sha: "_Hash", values: Iterable[Any]) -> None:
+def _add_contents(sha: "_Hash", values: Iterable[Any]) -> None:
     for value in values:
-        _add(sha, value)
+        _add_content(sha, value)

@@ -1,8 +1,8 @@
-"""Loader processes: PyTorch's own, asked for what this worker will likely compute next.
+"""Loader processes: PyTorch's own, which load the batches that this worker will probably compute next.
 
-They are guesses. What was guessed right is there when it is needed; what nobody foresaw is loaded by the
-worker itself, at once; what a change of membership has made useless is dropped. So they change the time a
-step takes and nothing else.
+The requests are guesses. A batch that was guessed right is ready when the worker needs it; the worker itself
+loads any other batch at once, and drops batches that a change of membership has made useless. So loaders
+change how long a step takes, and nothing else.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ LOST_ITS_WORKER = 71
 
 
 class LoadFailure:
-    """A loader's attempt ended with an exception; ``text`` is its traceback."""
+    """A loader failed to load a batch; ``text`` is the traceback."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -39,29 +39,29 @@ class LoadFailure:
 class Loaders:
     """Processes that load ahead.
 
-    They are forked here, so whatever the dataset is, they have it. Make them before this process has
-    connections to others: see `elastane.runtime.links.inherited_descriptors`.
+    The constructor forks them, so they have the dataset of this process, of any kind. Construct it before
+    this process connects to others: see `elastane.runtime.links.inherited_descriptors`.
 
     Args:
-        load: a request's answer; called in the loaders.
-        foreseen: requests that are likely, the next one first; may be long.
-        processes: how many.
-        prefetch: requests under way in each.
+        load: loads the batch of a request; called in the loaders.
+        predict: returns probable requests, the next one first; may be a long iterable.
+        processes: number of loaders.
+        prefetch: requests under way in each loader.
         vital: this process dies with any of them, so that it is replaced.
     """
 
     def __init__(
         self,
         load: Callable[[Request], Any],
-        foreseen: Callable[[], Iterable[Request]],
+        predict: Callable[[], Iterable[Request]],
         processes: int,
         prefetch: int,
         *,
         vital: bool,
     ) -> None:
-        self._foreseen = foreseen
+        self._predict = predict
         self._processes = processes
-        # Each loader begins with a rehearsal, to have its files open; nothing else is foreseen yet.
+        # Each loader begins with a rehearsal, which opens its files; no other request is predicted yet.
         self._first = [REHEARSED] * processes
         self._under_way: deque[Request | None] = deque()
         self._arrived: dict[Request, Any] = {}
@@ -74,7 +74,7 @@ class Loaders:
                 sampler=_Requests(self._next),
                 num_workers=processes,
                 prefetch_factor=prefetch,
-                collate_fn=_as_it_is,
+                collate_fn=_return_batch,
                 worker_init_fn=_Init(os.getpid()),
                 multiprocessing_context="fork",
             )
@@ -82,12 +82,12 @@ class Loaders:
         self._loaders = set(multiprocessing.active_children()) - siblings
         self._closing = False
         if vital and threading.current_thread() is threading.main_thread():
-            # PyTorch would raise in the middle of the script, which ends the run. A death only ends a worker.
+            # PyTorch's handler raises inside the script, which ends the run; a death ends this worker only.
             self._before = before
             signal.signal(signal.SIGCHLD, self._die_with_them)
 
-    def foresee(self) -> None:
-        """Guesses may have changed: ask idle loaders, drop what is useless."""
+    def refresh(self) -> None:
+        """Take new predictions: give requests to idle loaders, and drop useless batches."""
         for _ in range(len(self._under_way)):
             if self._under_way[0] is not None:
                 break
@@ -96,22 +96,22 @@ class Loaders:
             useful = self._useful()
             self._arrived = {request: kept for request, kept in self._arrived.items() if request in useful}
 
-    def take(self, request: Request) -> Any | None:  # noqa: ANN401 - whatever `load` returns
-        """What was loaded ahead; None: nothing was, or in vain."""
+    def take(self, request: Request) -> Any | None:  # noqa: ANN401 - a batch is the user's
+        """Return a batch that was loaded ahead; None: it was not, or a loader failed."""
         while request not in self._arrived and request in self._under_way:
             self._receive()
         answer = self._arrived.pop(request, None)
         if isinstance(answer, LoadFailure):
-            # Loaded once more by the worker itself, it fails with the user's own traceback.
+            # The worker itself loads it again, and fails with the user's own traceback.
             sys.stderr.write(f"a loader process failed at step {request[0]}, virtual rank {request[1]}:\n")
             sys.stderr.write(answer.text)
             return None
         return answer
 
     def catch_up(self) -> None:
-        """After a guess that was missing: make room for better ones, without waiting for long.
+        """Make room for better requests after a missing one, without a long wait.
 
-        While this process loaded one batch, each loader has had time for one too.
+        While this process loaded one batch, each loader has had time for one as well.
         """
         useful = self._useful()
         for _ in range(self._processes):
@@ -120,15 +120,16 @@ class Loaders:
             self._receive()
 
     def close(self) -> None:
+        """End the loader processes."""
         self._closing = True
         self._answers = None
 
     def _next(self) -> Request | None:
-        """The next request to make, None for want of a guess; called by the iterator of answers."""
+        """Return the next request, None if nothing can be predicted; the iterator of answers calls it."""
         taken = {*self._under_way, *self._arrived}
         guess = self._first.pop() if self._first else None
         if guess is None:
-            guess = next((request for request in self._foreseen() if request not in taken), None)
+            guess = next((request for request in self._predict() if request not in taken), None)
         self._under_way.append(guess)
         return guess
 
@@ -140,35 +141,35 @@ class Loaders:
             self._arrived[request] = unpack_batch(answer) if isinstance(answer, bytes) else answer
 
     def _useful(self) -> set[Request]:
-        """As many of the likeliest requests as can be under way or have arrived."""
+        """Return the most probable requests, as many as are under way or have arrived."""
         limit = len(self._under_way) + len(self._arrived)
-        return {request for request, _ in zip(self._foreseen(), range(limit), strict=False)}
+        return {request for request, _ in zip(self._predict(), range(limit), strict=False)}
 
     def _die_with_them(self, _number: int, _frame: FrameType | None) -> None:
         if not self._closing and any(not loader.is_alive() for loader in self._loaders):
             sys.stderr.write("a loader process was killed; this worker ends too, to be replaced\n")
             sys.stderr.flush()
-            # Not an exit code, which would be taken for the script's: a death, and another is started.
+            # By a signal: the run would take an exit code for that of the script.
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class _Answers(Dataset[Any]):
-    """Lives in the loaders: requests in, batches out."""
+    """The dataset of the loaders: its indices are requests, its samples are batches."""
 
     def __init__(self, load: Callable[[Request], Any]) -> None:
         self._load = load
 
-    def __getitem__(self, request: Request | None) -> Any:  # noqa: ANN401 - whatever `load` returns
+    def __getitem__(self, request: Request | None) -> Any:  # noqa: ANN401 - a batch is the user's
         if request is None:
             return None
         try:
             return pack_batch(self._load(request))
-        except Exception:  # noqa: BLE001 - told to the worker, which tries again and meets it
+        except Exception:  # noqa: BLE001 - the worker loads the batch again, and raises it
             return LoadFailure(traceback.format_exc())
 
 
 class _Requests(Sampler[Request | None]):
-    """Endless: each request is made up when a loader has room for it."""
+    """Endless requests, each made when a loader has room for it."""
 
     def __init__(self, following: Callable[[], Request | None]) -> None:
         self._following = following
@@ -179,7 +180,7 @@ class _Requests(Sampler[Request | None]):
 
 
 class _Init:
-    """First of all in a loader: it must not outlive its worker."""
+    """Runs first in a loader, so that the loader does not outlive its worker."""
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
@@ -191,5 +192,5 @@ class _Init:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _as_it_is(batch: Any) -> Any:  # noqa: ANN401 - whatever `load` returns
+def _return_batch(batch: Any) -> Any:  # noqa: ANN401 - a batch is the user's
     return batch

@@ -1,8 +1,8 @@
-"""Streams: shard ``v`` of ``V`` belongs to virtual rank ``v``, whoever computes it.
+"""Streams: shard ``v`` of ``V`` belongs to virtual rank ``v``, on any worker.
 
-What a shard's state is after each microbatch is committed with the step. So whoever computes a virtual rank
-next goes on exactly there: the worker that computed it last with the iterator it still has, any other one
-with an iterator opened anew at the committed cursor.
+Each step commits the state of every shard after its microbatch. So the next worker to compute a virtual rank
+continues exactly there: the same worker with its open iterator, another one with an iterator that it opens at
+the committed cursor.
 """
 
 import copy
@@ -34,18 +34,18 @@ from elastane.runtime.data.fingerprint import digest_stream
 from elastane.runtime.exhaustion import runs_script
 
 Factory: TypeAlias = Callable[[int, int], Iterable[Any]]
-"""``(shard, shards)`` to an iterable over that shard's samples."""
+"""Takes ``(shard, shards)``; returns an iterable over the samples of that shard."""
 
 OPENING = -1  # no sample has this position
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """How to open a shard.
+    """A stream whose shards can be opened.
 
     Args:
-        open: ``(shard, shards)`` to a new iterable.
-        announced: the dataset finds its shard by ``torch.utils.data.get_worker_info``.
-        replay: a shard without a state of its own is brought to a cursor by drawing all before it again.
+        open: takes ``(shard, shards)``; returns a new iterable.
+        announced: the dataset finds its shard with ``torch.utils.data.get_worker_info``.
+        replay: a shard without a state reaches a cursor by reading all samples before it again.
     """
 
     open: Factory
@@ -54,10 +54,10 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 def open_stream(dataset: object, *, replay: bool) -> Stream | None:
-    """How to open the shards of a stream; None for a map-style dataset.
+    """Return the stream of a dataset; None: it is map-style.
 
     Raises:
-        BadInput: an iterable that cannot be opened once for each shard.
+        BadInput: the dataset cannot be opened once for each shard.
     """
     makes_shards = callable(dataset) and not hasattr(dataset, "__iter__")
     if isinstance(dataset, type) or (makes_shards and not hasattr(dataset, "__getitem__")):
@@ -66,7 +66,7 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
         return None
     shard = getattr(dataset, "shard", None)
     if callable(shard):
-        # Hugging Face's datasets name the same two numbers differently.
+        # Hugging Face's datasets have other names for the two numbers.
         other = "num_shards" in inspect.signature(shard).parameters
         return Stream(
             (lambda v, n: shard(num_shards=n, index=v)) if other else shard, announced=False, replay=replay
@@ -74,71 +74,73 @@ def open_stream(dataset: object, *, replay: bool) -> Stream | None:
     if isinstance(dataset, IterableDataset):
         return Stream(lambda _shard, _shards: copy.deepcopy(dataset), announced=True, replay=replay)
     raise BadInput(
-        f"a {type(dataset).__name__} is neither a dataset nor a way to open the shards of a stream",
-        means="each virtual rank reads a shard of its own, so a stream must be opened once for each",
+        f"run.steps was given a {type(dataset).__name__}, which has no shards to open",
+        means="each virtual rank reads its own shard, so the run opens a stream once for each of them",
         do="pass a function (shard, shards) that returns an iterable over that shard, "
         "such as a StatefulDataLoader with batch_size=None",
     )
 
 
 def check_stream(source: Stream, plan: BatchPlan, dataset: object) -> str:
-    """Find out at the start what would fail in the middle; returns the stream's digest.
+    """Check at the start what would fail later in the run; return the digest of the stream.
 
     Raises:
-        BadInput: the stream cannot be resumed, sharded or recorded.
+        BadInput: the stream yields batches, or cannot be resumed, divided into shards or recorded.
     """
     shard = _Shard(source, 0, plan, Cursor())
     if getattr(shard.iterable, "batch_size", None) is not None:
         raise BadInput(
             "the stream yields batches",
-            means="microbatches are put together from samples here, so that their number is known",
-            do="make the DataLoader with batch_size=None",
+            means="the run makes microbatches from samples, so that it knows their number",
+            do="build the DataLoader with batch_size=None",
         )
     if shard.stateful is None and not source.replay:
         raise BadInput(
             f"a {type(shard.iterable).__name__} cannot be resumed: it has no state_dict and load_state_dict",
-            means="a worker that takes over a virtual rank could not go on where its stream stands",
+            means="a worker that takes over a virtual rank could not continue its stream",
             do="give the dataset (or its iterator) both methods, or pass replay=True to run.steps: "
-            "then whoever takes over draws everything before once more, which takes ever longer",
+            "then a worker that takes over reads the shard from its beginning, which takes ever longer",
         )
     samples, text = shard.draw(1)
     if source.announced and plan.virtual_ranks > 1 and not shard.told.asked:
         raise BadInput(
-            f"{type(dataset).__name__} does not ask which shard it is",
+            f"a {type(dataset).__name__} does not ask for the number of its shard",
             means=f"each of the {plan.virtual_ranks} virtual ranks would train on the same samples",
             do="give it a method shard(index, count) that returns the dataset of one shard, "
-            "or skip others' samples by torch.utils.data.get_worker_info()",
+            "or have it read only the samples of its shard, by torch.utils.data.get_worker_info()",
         )
     state = shard.last_state
     if msgspec.json.decode(msgspec.json.encode(state)) != state:
         raise BadInput(
-            f"the state of a {type(shard.iterable).__name__} does not survive being written as JSON",
-            means="it travels with the virtual rank and into checkpoints as text",
-            do="keep to numbers, strings, booleans, None, lists and dicts with string keys in state_dict()",
+            f"the state of a {type(shard.iterable).__name__} changes when it is written as JSON",
+            means="the state goes to other workers and into checkpoints as JSON",
+            do="return only numbers, strings, booleans, None, lists and dicts with string keys from "
+            "state_dict()",
         )
     assert text, "a cursor is never empty"  # noqa: S101
     return digest_stream(dataset, samples)
 
 
 class StreamBatchSource(BatchSource):
-    """Deals the shards of a stream.
+    """Loads the batches of a stream.
 
     Args:
-        source: of the shards.
+        source: the stream.
         plan: of the run.
-        collate: list of samples to a batch; None: PyTorch's default.
-        loaders: 0; a stream knows no positions that others could load.
+        collate: makes a batch of a list of samples; None: PyTorch's default.
+        loaders: 0; a stream has no positions that loader processes could load.
 
     Raises:
-        BadInput: ``loaders`` were asked for.
+        BadInput: ``loaders`` is not 0.
     """
 
     def __init__(self, source: Stream, plan: BatchPlan, collate: Collate | None, *, loaders: int = 0) -> None:
         if loaders:
             raise BadInput(
-                f"loaders={loaders} for a stream",
+                f"run.steps(loaders={loaders}) with a stream",
                 means="loader processes load samples by position, and a stream has none",
-                do="leave it out, or give each shard workers of its own: a StatefulDataLoader's num_workers",
+                do="remove loaders=, or give each shard its own processes: num_workers of a "
+                "StatefulDataLoader",
             )
         super().__init__(plan.seed)
         self._source = source
@@ -163,13 +165,17 @@ class StreamBatchSource(BatchSource):
         return self._places[0].epoch
 
     def describe_samples(self, outcome: RoundOutcome, before: dict[int, str]) -> Samples:
-        """The ledger's entry of a committed step.
+        """Return the ledger's entry of a committed step.
 
         Raises:
             BadInput: the stream has no samples at all.
         """
         if not outcome.samples:
-            raise BadInput("the stream is empty", means="there is nothing to train on", do="check its shards")
+            raise BadInput(
+                "the stream is empty",
+                means="no shard has a sample to train on",
+                do="check that the function or dataset given to run.steps yields samples",
+            )
         begun = cursors.find_next_positions(before, self._plan.virtual_ranks)
         ended = cursors.decode_positions(outcome.cursors, self._plan.virtual_ranks)
         return Samples(
@@ -213,7 +219,7 @@ class StreamBatchSource(BatchSource):
         return Batch(inputs, len(samples), checksum, text)
 
     def _shard_at(self, virtual_rank: int, place: StreamPosition) -> "_Shard":
-        """The shard where the last committed step has left it."""
+        """Return the shard, open at the cursor of the last committed step."""
         text = self._cursors.get(virtual_rank) if place.position else None
         shard = self._live.get(virtual_rank)
         if shard is None or shard.text != text or text is None:
@@ -226,8 +232,8 @@ class _Shard:
     """An open iterator over one shard.
 
     Attributes:
-        text: the cursor it stands at, encoded; None until it has been drawn from.
-        stateful: whom to ask for the state; None: nobody can tell.
+        text: its present cursor, encoded; None before the first draw.
+        stateful: the object that has the state; None: no object has.
     """
 
     @runs_script
@@ -259,14 +265,14 @@ class _Shard:
 
     @runs_script
     def draw(self, count: int) -> tuple[list[Any], str]:
-        """The next ``count`` samples, fewer at the end, and the cursor after them."""
+        """Return the next ``count`` samples, fewer at the end, and the cursor after them."""
         samples, self._ahead = self._ahead, []
         ended = False
         while len(samples) < count and not ended:
             samples += (pulled := self._pull())
             ended = not pulled
         position = self._pulled
-        # The state before looking ahead: who opens the shard there draws that sample once more, as equal.
+        # The state before looking ahead: a worker that opens the shard there draws the same sample again.
         state = None if ended or self.stateful is None else self.stateful.state_dict()
         text = cursors.encode_cursor(Cursor(self._epoch, position, ended=ended, state=state))
         if not ended:
@@ -278,8 +284,8 @@ class _Shard:
 
     @runs_script
     def _pull(self) -> list[Any]:
-        """The next sample; none at the end."""
-        # Sample by sample, so that looking one ahead does not change what it draws.
+        """Return the next sample in a list, which is empty at the end."""
+        # Seeded for each sample, so that looking one ahead does not change its random numbers.
         seed_everything(derive_stream_key(self._seed, self._epoch, self._shard, self._pulled))
         with self._as_worker():
             for sample in self._iterator:
@@ -292,7 +298,7 @@ class _Shard:
 
 
 class _WorkerInfo:
-    """What ``get_worker_info`` returns to a dataset that shards itself; remembers whether that looked."""
+    """The result of ``get_worker_info`` in a dataset that shards itself; records whether it was read."""
 
     dataset = None
 
@@ -314,7 +320,7 @@ class _WorkerInfo:
 @contextmanager
 def _announced(info: _WorkerInfo) -> Iterator[None]:
     worker: Any = _utils.worker
-    worker._worker_info = info  # noqa: SLF001 - the one way to speak through get_worker_info
+    worker._worker_info = info  # noqa: SLF001 - the only way to set the result of get_worker_info
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Connections of a worker: to its peers and to the coordinator."""
+"""Connections of a worker to its peers and to the coordinator."""

@@ -73,12 +73,12 @@ class FrameStream:
         return True
 
     def read(self) -> tuple[bytearray, Payload] | None:
-        """Return the next frame, as its message and its payload; None: only a part of its header is there.
+        """Return message and payload of the next frame; None: only a part of the header has arrived.
 
         Raises:
-            BlockingIOError: the frame has not arrived as a whole yet.
+            BlockingIOError: the rest of the frame has not arrived yet.
             EOFError: the other side has closed the connection.
-            Malformed: the frame is longer than allowed, or than there is memory for.
+            Malformed: the frame is longer than allowed, or does not fit into memory.
             OSError: the connection is broken.
         """
         if self._message is None and not self._read_header():
@@ -109,7 +109,7 @@ class FrameStream:
         self._header = bytearray()
         if message > self.limits.message or payload > self.limits.payload:
             raise Malformed(f"a frame of {message} and {payload} bytes, more than {self.limits}")
-        self._payload = _room_for(payload)
+        self._payload = _allocate(payload)
         self._message = bytearray(message)
         self._filled = 0
         return True
@@ -122,10 +122,10 @@ def build_frame(body: bytes, payload: Iterable[Buffer] = ()) -> list[memoryview]
     return [memoryview(HEADER.pack(len(body), length) + body), *views]
 
 
-def _room_for(payload_bytes: int) -> Payload:
-    """Memory for a payload. A large one is only reserved: pages are used as bytes arrive.
+def _allocate(payload_bytes: int) -> Payload:
+    """Return memory for a payload; for a large one it is only reserved, and used as bytes arrive.
 
-    A header that announces a terabyte therefore costs nothing, or is refused by the system.
+    A header that announces a terabyte therefore costs nothing, or the system refuses it.
     """
     if payload_bytes <= RECEIVE_BYTES:
         return bytearray(payload_bytes)

@@ -1,6 +1,6 @@
-"""What a child of a worker must not keep: peers notice a death because its connections end.
+"""Descriptors that a forked child of a worker closes: peers notice a death by the end of its connections.
 
-A loader process, or any other that the user's script forks, would hold them open after its worker has died.
+A loader process, or any other process that the script forks, would hold them open after its worker has died.
 """
 
 import os
@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 
 class HoldsDescriptors(Protocol):
-    """Something with descriptors of its own."""
+    """An object with descriptors of its own."""
 
     def close_in_child(self) -> None:
         """Close them in this process; the parent's stay as they are."""
@@ -19,13 +19,13 @@ _holders: WeakSet[HoldsDescriptors] = WeakSet()
 
 
 def close_in_children(holder: HoldsDescriptors) -> None:
-    """From now on every forked child begins by closing what belongs to ``holder``."""
+    """Have every child that is forked from now on close the descriptors of ``holder`` first."""
     _holders.add(holder)
 
 
-def _close() -> None:
+def _close_inherited() -> None:
     for holder in list(_holders):
         holder.close_in_child()
 
 
-os.register_at_fork(after_in_child=_close)
+os.register_at_fork(after_in_child=_close_inherited)
