@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.simulator.faults import plan, storm
+from tests.simulator.faults import draw_plan, draw_storm
 from tests.simulator.history import History
 
 USUAL = {
@@ -49,9 +49,9 @@ STORMS = {
 
 @pytest.mark.parametrize(("seed", "copies"), USUAL)
 def test_a_seed_that_once_broke_a_promise_keeps_it(seed, copies):
-    assert History(plan(seed, copies)).play().generations > 0
+    assert History(draw_plan(seed, copies)).play().generations > 0
 
 
 @pytest.mark.parametrize(("seed", "copies"), STORMS)
 def test_a_storm_that_once_broke_a_promise_does_not_any_more(seed, copies):
-    assert History(storm(seed, copies)).play().generations > 0
+    assert History(draw_storm(seed, copies)).play().generations > 0

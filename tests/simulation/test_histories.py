@@ -5,9 +5,9 @@ import pytest
 
 from elastane.api import control
 from elastane.protocol.messages import AnyPeerMessage
-from tests.simulator.__main__ import LAYOUTS, retell
-from tests.simulator.faults import plan, storm, with_checkpoints
-from tests.simulator.history import History, go_on
+from tests.simulator.__main__ import LAYOUTS, replay
+from tests.simulator.faults import add_checkpoints, draw_plan, draw_storm
+from tests.simulator.history import History, continue_run
 
 SEEDS = [range(25), pytest.param(range(25, 150), marks=pytest.mark.long)]
 STORMS = [range(6), pytest.param(range(6, 30), marks=pytest.mark.long)]
@@ -22,11 +22,11 @@ def play(some, then, repeat):
     try:
         first = History(some)
         first.play()
-        if (second := go_on(first, then)) is not None:
+        if (second := continue_run(first, then)) is not None:
             second.play()
     except AssertionError:
         told = []
-        retell(some, then, told.append)
+        replay(some, then, told.append)
         story = "\n".join([told[0], *told[-LAST_LINES:]])
         pytest.fail(f"to repeat: python -m tests.simulator {repeat}\n{story}", pytrace=False)
 
@@ -36,8 +36,8 @@ def play(some, then, repeat):
 def test_every_history_ends_as_the_quiet_run_does(copies, seeds):
     for seed in seeds:
         play(
-            with_checkpoints(plan(seed, copies)),
-            plan(seed + 1, copies),
+            add_checkpoints(draw_plan(seed, copies)),
+            draw_plan(seed + 1, copies),
             f"--histories 1 --seed {seed} --copies {copies or 'all'}",
         )
 
@@ -47,16 +47,16 @@ def test_every_history_ends_as_the_quiet_run_does(copies, seeds):
 def test_so_do_those_without_a_quiet_step(copies, seeds):
     for seed in seeds:
         play(
-            with_checkpoints(storm(seed, copies)),
-            storm(seed + 1, copies),
+            add_checkpoints(draw_storm(seed, copies)),
+            draw_storm(seed + 1, copies),
             f"--storm --histories 1 --seed {seed} --copies {copies or 'all'}",
         )
 
 
 def test_a_seed_tells_the_same_story_twice():
     first, second = [], []
-    retell(plan(3, 2), plan(4, 2), first.append)
-    retell(plan(3, 2), plan(4, 2), second.append)
+    replay(draw_plan(3, 2), draw_plan(4, 2), first.append)
+    replay(draw_plan(3, 2), draw_plan(4, 2), second.append)
     assert first == second
     assert len(first) > 100
 
@@ -87,4 +87,4 @@ class OverTheWire(History):
 @pytest.mark.parametrize("copies", LAYOUTS, ids=lambda copies: f"copies={copies or 'all'}")
 def test_messages_mean_the_same_after_a_journey(copies):
     for seed in range(15):
-        assert OverTheWire(plan(seed, copies)).play() == History(plan(seed, copies)).play()
+        assert OverTheWire(draw_plan(seed, copies)).play() == History(draw_plan(seed, copies)).play()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulator.history import History
-from tests.simulator.script import parse
+from tests.simulator.scenario import parse_scenario
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 LINE = "----\n"
@@ -17,7 +17,7 @@ LINE = "----\n"
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_a_story_is_told_as_it_was_written_down(path, request):
     script, _, expected = path.read_text().partition(LINE)
-    history = History(parse(script), listen=lambda _: None)
+    history = History(parse_scenario(script), listen=lambda _: None)
     verdict = history.play()
     told = "".join(f"{line}\n" for line in history.story) + f"the run ends: {verdict.why}\n"
     if request.config.getoption("--rewrite"):

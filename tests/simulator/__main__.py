@@ -12,13 +12,13 @@ from typing import Annotated
 import typer
 
 from tests.simulator.checkers import Violation
-from tests.simulator.faults import Plan, plan, storm, with_checkpoints
-from tests.simulator.history import History, go_on
+from tests.simulator.faults import HistoryPlan, add_checkpoints, draw_plan, draw_storm
+from tests.simulator.history import History, continue_run
 
 LAYOUTS: tuple[int | None, ...] = (None, 1, 2, 3)
 
 
-def say_so(line: str) -> None:
+def print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
@@ -32,23 +32,23 @@ def main(  # noqa: PLR0917 - options, named on the command line
 ) -> None:
     """Play histories; exit code 1 if one of them breaks a promise."""
     chosen = LAYOUTS if copies == "every" else (None if copies == "all" else int(copies),)
-    draw = storm if stormy else plan
+    draw = draw_storm if stormy else draw_plan
     began, failed, steps, deaths, resumed = time.perf_counter(), 0, 0, 0, 0
     codes: Counter[int] = Counter()
     for number in range(seed, seed + histories):
         for some in chosen:
-            say = say_so if transcript else None
+            say = print_line if transcript else None
             try:
-                first = History(with_checkpoints(draw(number, some)), say)
+                first = History(add_checkpoints(draw(number, some)), say)
                 verdict = first.play()
-                second = go_on(first, draw(number + 1, some), say)
+                second = continue_run(first, draw(number + 1, some), say)
                 after = second.play() if second is not None else None
             except AssertionError as broken:
                 failed += 1
                 if not keep_going:
-                    retell(with_checkpoints(draw(number, some)), draw(number + 1, some))
+                    replay(add_checkpoints(draw(number, some)), draw(number + 1, some))
                     sys.exit(1)
-                say_so(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
+                print_line(f"seed {number} copies {some}: {str(broken).splitlines()[0]}")
                 continue
             steps, deaths = steps + verdict.steps, deaths + verdict.deaths
             codes[verdict.code] += 1
@@ -56,20 +56,20 @@ def main(  # noqa: PLR0917 - options, named on the command line
                 resumed, deaths = resumed + 1, deaths + after.deaths
     took_s = time.perf_counter() - began
     played = histories * len(chosen)
-    say_so(
+    print_line(
         f"{played} histories, {failed} broken; {steps} steps, {deaths} deaths; outcomes {dict(codes)}; "
         f"{resumed} went on from a checkpoint; {60 * played / took_s:.0f} histories per minute"
     )
     sys.exit(1 if failed else 0)
 
 
-def retell(some: Plan, then: Plan, say: Callable[[str], None] = say_so) -> None:
+def replay(some: HistoryPlan, then: HistoryPlan, say: Callable[[str], None] = print_line) -> None:
     """The story of a history that fails, or of the attempt after it."""
     say(f"--- seed {some.seed}, copies {some.shape.layout.copies}: {some}")
     try:
         first = History(some, say)
         first.play()
-        if (second := go_on(first, then, say)) is not None:
+        if (second := continue_run(first, then, say)) is not None:
             say(f"--- from step {second.files.origin}: {then}")
             second.play()
     except (Violation, AssertionError) as broken:

@@ -12,7 +12,7 @@ FAREWELL_S = 5.0
 """How long workers may take to go once the run is over; the agent ends those that are left."""
 
 
-class World(Protocol):
+class AgentWorld(Protocol):
     """What an agent can reach."""
 
     clock: Clock
@@ -36,7 +36,7 @@ class SimAgent:
         target: workers to keep alive.
     """
 
-    def __init__(self, world: World, target: int) -> None:
+    def __init__(self, world: AgentWorld, target: int) -> None:
         self.world = world
         self.target = target
         self.term = 1

@@ -1,6 +1,6 @@
 """What must hold in every history. Safety is checked at the moment it could break, liveness at the end."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
@@ -8,10 +8,8 @@ from elastane.api.membership import WorkerId
 from elastane.protocol.events import RoundKind
 from elastane.protocol.messages import RoundOutcome
 from elastane.protocol.tree import expand_spans
-from tests.simulator.symbols import Shape, quiet
-
-if TYPE_CHECKING:
-    from tests.simulator.worker import SimWorker
+from tests.simulator.process import WorkerProcess
+from tests.simulator.reference_run import Shape, get_reference
 
 
 class Violation(AssertionError):
@@ -32,7 +30,7 @@ class Checker:
         began: training steps made in earlier attempts.
     """
 
-    def __init__(self, shape: Shape, workers: "dict[WorkerId, SimWorker]", began: int = 0) -> None:
+    def __init__(self, shape: Shape, workers: Mapping[WorkerId, WorkerProcess], began: int = 0) -> None:
         self.shape = shape
         self.workers = workers
         self.rounds: dict[int, tuple[RoundKind, RoundOutcome]] = {}
@@ -44,21 +42,21 @@ class Checker:
 
     # -- safety --------------------------------------------------------------------------------------------
 
-    def computes(self, worker: "SimWorker", step: int) -> None:
+    def computes(self, worker: WorkerProcess, step: int) -> None:
         """Nobody computes with stale parameters."""
         expect(
             1 <= step <= self.shape.steps, f"worker {worker.worker} computes step {step} beyond the last one"
         )
         stale = [
             unit
-            for unit, value in enumerate(quiet(self.shape).parameters[step - 1])
+            for unit, value in enumerate(get_reference(self.shape).parameters[step - 1])
             if worker.memory.parameters[unit] != value
         ]
         expect(not stale, f"worker {worker.worker} computes step {step} with wrong values of units {stale}")
 
     def committed(self, worker: WorkerId, kind: RoundKind, outcome: RoundOutcome) -> None:
         """A round has one outcome, that of the quiet run, and every virtual rank was computed once."""
-        expected = quiet(self.shape).outcome(kind, outcome.step)
+        expected = get_reference(self.shape).outcome(kind, outcome.step)
         known = self.rounds.setdefault(outcome.round, (kind, outcome))
         expect(
             known[0] == kind, f"round {outcome.round} is {known[0]} for one worker and {kind} for {worker}"
@@ -91,10 +89,10 @@ class Checker:
             self.steps = max(self.steps, outcome.step)
             self.witnesses.setdefault(outcome.step, set()).add(worker)
 
-    def applied(self, worker: "SimWorker", held: frozenset[int]) -> None:
+    def applied(self, worker: WorkerProcess, held: frozenset[int]) -> None:
         """The state of what a worker holds is that of the quiet run."""
         step = worker.member.step
-        ideal = quiet(self.shape)
+        ideal = get_reference(self.shape)
         for unit in held:
             expect(
                 worker.memory.parameters[unit] == ideal.applied[step][unit]
@@ -102,10 +100,10 @@ class Checker:
                 f"worker {worker.worker} has unit {unit} wrong after step {step}",
             )
 
-    def released(self, worker: "SimWorker", step: int) -> None:
+    def released(self, worker: WorkerProcess, step: int) -> None:
         """A script that runs on finds every value as the step left it."""
         expect(
-            worker.memory.parameters == quiet(self.shape).applied[step],
+            worker.memory.parameters == get_reference(self.shape).applied[step],
             f"the script of worker {worker.worker} finds wrong values after step {step}",
         )
 
@@ -114,7 +112,7 @@ class Checker:
     def state_is_lost(self, worker: WorkerId, units: tuple[int, ...]) -> None:
         self.lost.append((worker, units))
 
-    def after_death(self, victim: "SimWorker") -> None:
+    def after_death(self, victim: WorkerProcess) -> None:
         """Remember whether the living hold every unit between them; one death must not end that."""
         if self.orphaned or self.state_survives():
             return

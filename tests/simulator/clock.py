@@ -4,7 +4,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 
-Deed = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class Clock:
@@ -17,14 +17,14 @@ class Clock:
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         self.random = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
-        self._heap: list[tuple[float, int, Deed]] = []
+        self._heap: list[tuple[float, int, Callback]] = []
         self._count = 0
 
-    def at(self, time: float, deed: Deed) -> None:
+    def at(self, time: float, deed: Callback) -> None:
         self._count += 1
         heappush(self._heap, (max(time, self.now), self._count, deed))
 
-    def after(self, delay_s: float, deed: Deed) -> None:
+    def after(self, delay_s: float, deed: Callback) -> None:
         self.at(self.now + delay_s, deed)
 
     def step(self) -> bool:

@@ -25,7 +25,7 @@ BETWEEN_TICKS_S = 0.2
 
 
 @dataclass
-class Files:
+class RunFiles:
     """What coordinators leave to their successors."""
 
     spec: RunSpec
@@ -39,11 +39,11 @@ class Files:
         return self.origin + len(self.ledger)
 
 
-class World(Protocol):
+class CoordinatorWorld(Protocol):
     """What a coordinator can reach."""
 
     clock: Clock
-    files: Files
+    files: RunFiles
 
     def to_worker(self, worker: WorkerId, message: ToWorker) -> None: ...
 
@@ -60,7 +60,7 @@ class SimCoordinator:
         term: of this one.
     """
 
-    def __init__(self, world: World, term: int) -> None:
+    def __init__(self, world: CoordinatorWorld, term: int) -> None:
         self.world = world
         self.alive = True
         files = world.files

@@ -5,10 +5,10 @@ from elastane.protocol import messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
 from tests.simulator.checkers import expect
-from tests.simulator.memory import Memory, summed
+from tests.simulator.memory import Memory, sum_parts
 from tests.simulator.network import Payload
-from tests.simulator.symbols import quiet
-from tests.simulator.world import World
+from tests.simulator.reference_run import get_reference
+from tests.simulator.world import WorkerWorld
 
 
 class Exchange:
@@ -21,7 +21,7 @@ class Exchange:
         member: says which step is committed.
     """
 
-    def __init__(self, worker: WorkerId, world: World, memory: Memory, member: MemberMachine) -> None:
+    def __init__(self, worker: WorkerId, world: WorkerWorld, memory: Memory, member: MemberMachine) -> None:
         self.worker, self.world = worker, world
         self.memory, self.member = memory, member
         self._payloads: dict[tuple[int, ...], int] = {}
@@ -83,12 +83,12 @@ class Exchange:
                 for part in some
                 for span in part.spans
             ]
-            self._root(block, summed(values, self.world.shape.layout.virtual_ranks))
+            self._root(block, sum_parts(values, self.world.shape.layout.virtual_ranks))
 
     def _root(self, block: int, total: int) -> None:
         self.memory.root(block, total)
         step = self.member.step + 1
-        expected = quiet(self.world.shape).sums[step][block]
+        expected = get_reference(self.world.shape).sums[step][block]
         expect(total == expected, f"worker {self.worker} has a wrong sum of block {block} in step {step}")
 
     def serve(self, peer: WorkerId, fetch: messages.Fetch) -> None:
@@ -113,7 +113,7 @@ class Exchange:
     def load(self, peer: WorkerId, state: messages.State) -> None:
         if peer == STORE:
             return
-        ideal, step = quiet(self.world.shape), self.member.step
+        ideal, step = get_reference(self.world.shape), self.member.step
         expected = (ideal.parameters if self.memory.released else ideal.applied)[step]
         for unit in state.values:
             value = self._payloads[peer, -2, unit]
@@ -133,6 +133,7 @@ class Exchange:
         for unit in units:
             self.memory.parameters[unit] = self._value_of(peer, unit)
             expect(
-                self.memory.parameters[unit] == quiet(self.world.shape).applied[self.member.step][unit],
+                self.memory.parameters[unit]
+                == get_reference(self.world.shape).applied[self.member.step][unit],
                 f"worker {self.worker} takes a wrong value of unit {unit} after step {self.member.step}",
             )

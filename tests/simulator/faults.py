@@ -6,8 +6,8 @@ from typing import TypeAlias
 import msgspec
 
 from elastane.protocol.layout import Layout
-from tests.simulator.network import Weather
-from tests.simulator.symbols import Shape
+from tests.simulator.network import NetworkConditions
+from tests.simulator.reference_run import Shape
 from tests.simulator.world import Pace
 
 TRIGGERS = (
@@ -83,7 +83,7 @@ class StopRun(msgspec.Struct, frozen=True, tag=True):
     at_s: float
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
+class RefuseStorage(msgspec.Struct, frozen=True, tag=True):
     """For so long the worker cannot write: its quota is used up, or it has no descriptor."""
 
     at_s: float
@@ -91,10 +91,10 @@ class Refuse(msgspec.Struct, frozen=True, tag=True):
     for_s: float
 
 
-Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | Refuse
+Fault: TypeAlias = Resize | Drain | Kill | Fuse | Trigger | KillCoordinator | Pause | StopRun | RefuseStorage
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A history before it happens.
 
     Args:
@@ -116,11 +116,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     echo: float = 0.0
     slowest: float = 1.0
     shared: bool = False
-    weather: Weather = Weather()
+    weather: NetworkConditions = NetworkConditions()
     pace: Pace = Pace()
 
 
-def layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int = 4) -> Layout:
+def build_layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int = 4) -> Layout:
     """With ``copies`` None the units are parameters and the rest; otherwise blocks and the rest."""
     units = (parameters if copies is None else blocks) + 1
     return Layout(
@@ -135,12 +135,12 @@ def layout(virtual_ranks: int, blocks: int, copies: int | None, parameters: int 
     )
 
 
-def plan(seed: int, copies: int | None) -> Plan:
+def draw_plan(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history of a run that keeps so many copies. Whatever changes here changes all seeds' stories."""
     chance = Random(seed)  # noqa: S311 - a simulation must be repeatable, not secret
     virtual_ranks, blocks = chance.randint(1, 12), chance.randint(1, 5)
     shape = Shape(
-        layout=layout(virtual_ranks, blocks, copies, chance.randint(1, 5)),
+        layout=build_layout(virtual_ranks, blocks, copies, chance.randint(1, 5)),
         steps=chance.choice((4, 7, 10)),
         evaluate_every=chance.choice((0, 0, 1, 3)),
         evaluation_size=chance.choice((1, 3, 5)),
@@ -156,10 +156,10 @@ def plan(seed: int, copies: int | None) -> Plan:
     )
     weather = chance.choice(
         (
-            Weather(),
-            Weather(loss=0.1, doubled=0.1),
-            Weather(usual_s=0.02, rare_s=0.1),
-            Weather(usual_s=0.0005, rare_s=0.001),
+            NetworkConditions(),
+            NetworkConditions(loss=0.1, doubled=0.1),
+            NetworkConditions(usual_s=0.02, rare_s=0.1),
+            NetworkConditions(usual_s=0.0005, rare_s=0.001),
         )
     )
     start = chance.choice((1, 2, 3, 3, 4, 5))
@@ -168,7 +168,7 @@ def plan(seed: int, copies: int | None) -> Plan:
         (_fault(chance, chance.random() * lasts_s) for _ in range(chance.choice((0, 2, 3, 4, 6, 10)))),
         key=lambda fault: fault.at_s,
     )
-    return Plan(
+    return HistoryPlan(
         seed=seed,
         shape=shape,
         start=start,
@@ -181,11 +181,11 @@ def plan(seed: int, copies: int | None) -> Plan:
     )
 
 
-def storm(seed: int, copies: int | None) -> Plan:
+def draw_storm(seed: int, copies: int | None) -> HistoryPlan:
     """Draw a history without a quiet step: workers start fast, and something happens all the time."""
     chance = Random(seed)  # noqa: S311 - as above
     shape = Shape(
-        layout=layout(chance.randint(1, 6), chance.randint(2, 4), copies, chance.randint(2, 4)),
+        layout=build_layout(chance.randint(1, 6), chance.randint(2, 4), copies, chance.randint(2, 4)),
         steps=12,
         evaluate_every=chance.choice((0, 1, 3)),
         evaluation_size=chance.choice((1, 3)),
@@ -193,19 +193,19 @@ def storm(seed: int, copies: int | None) -> Plan:
     faults = sorted(
         (_fault(chance, 0.1 + chance.random() * 1.2, STORMY) for _ in range(16)), key=lambda fault: fault.at_s
     )
-    return Plan(
+    return HistoryPlan(
         seed=seed,
         shape=shape,
         start=chance.randint(3, 5),
         faults=tuple(faults),
         echo=0.1,
         shared=chance.choice((False, True)),
-        weather=chance.choice((Weather(), Weather(usual_s=0.01, rare_s=0.05))),
+        weather=chance.choice((NetworkConditions(), NetworkConditions(usual_s=0.01, rare_s=0.05))),
         pace=Pace(start_s=0.05),
     )
 
 
-def with_checkpoints(plan: Plan) -> Plan:
+def add_checkpoints(plan: HistoryPlan) -> HistoryPlan:
     """The same history of a run that keeps its state at the end and every one or two steps, or only then."""
     shape = msgspec.structs.replace(
         plan.shape,
@@ -215,12 +215,12 @@ def with_checkpoints(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, shape=shape, faults=(*plan.faults, *_refusals(plan)))
 
 
-def _refusals(plan: Plan) -> tuple[Refuse, ...]:
+def _refusals(plan: HistoryPlan) -> tuple[RefuseStorage, ...]:
     """Draw which workers cannot write, apart from all other chance in the history."""
     chance = Random(f"refusals of {plan.seed}")  # noqa: S311 - as above
     last_s = max((fault.at_s for fault in plan.faults), default=0.5)
     return tuple(
-        Refuse(chance.random() * last_s, chance.randrange(5), chance.choice((0.3, 5.0, 1e6, 1e6)))
+        RefuseStorage(chance.random() * last_s, chance.randrange(5), chance.choice((0.3, 5.0, 1e6, 1e6)))
         for _ in range(chance.choice((0, 1, 1, 2)))
     )
 

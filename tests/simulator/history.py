@@ -1,6 +1,5 @@
 """One history of a run, from the first process to the last, and its verdict; and the attempt after it."""
 
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -21,15 +20,15 @@ from elastane.api.records import EventLine
 from elastane.api.spec import CheckpointPolicy, Pinned, RunSpec
 from elastane.coordinator.actions import Disconnected
 from elastane.coordinator.checkpointing import LAST_CHECKPOINT_S
-from elastane.coordinator.decide import ENDS
 from tests.simulator import faults
 from tests.simulator.agent import SimAgent
 from tests.simulator.checkers import Checker, Violation, expect
 from tests.simulator.clock import Clock
-from tests.simulator.coordinator import Files, SimCoordinator
-from tests.simulator.faults import Plan
-from tests.simulator.network import Endpoint, Post, Streams
-from tests.simulator.vault import Kept, Vault
+from tests.simulator.coordinator import RunFiles, SimCoordinator
+from tests.simulator.faults import HistoryPlan
+from tests.simulator.judge import Judge, describe_processes
+from tests.simulator.network import ControlNetwork, Endpoint, PeerNetwork
+from tests.simulator.storage import SimStorage, StoredCheckpoint
 from tests.simulator.worker import SimWorker
 
 PATIENCE_S = 60.0 + LAST_CHECKPOINT_S
@@ -74,7 +73,10 @@ class History:
     """
 
     def __init__(
-        self, plan: Plan, listen: Callable[[str], None] | None = None, origin: Kept | None = None
+        self,
+        plan: HistoryPlan,
+        listen: Callable[[str], None] | None = None,
+        origin: StoredCheckpoint | None = None,
     ) -> None:
         layout = plan.shape.layout
         self.plan = plan
@@ -105,13 +107,13 @@ class History:
             copies=layout.copies,
             checkpoints=CheckpointPolicy() if layout.checkpoints else None,
         )
-        self.origin, self.vault = origin, Vault(plan.shape)
-        self.files = Files(spec, origin=0 if origin is None else origin.step)
+        self.origin, self.vault = origin, SimStorage(plan.shape)
+        self.files = RunFiles(spec, origin=0 if origin is None else origin.step)
         self.workers: dict[WorkerId, SimWorker] = {}
         ends: dict[WorkerId, Endpoint] = {}
         self._ends = ends
-        self.streams = Streams(self.clock, plan.weather, ends)
-        self.post = Post(self.clock, plan.weather)
+        self.streams = PeerNetwork(self.clock, plan.weather, ends)
+        self.post = ControlNetwork(self.clock, plan.weather)
         self.checker = Checker(plan.shape, self.workers, self.files.origin)
         self.deaths = 0
         self._joiners_killed = 0
@@ -234,7 +236,7 @@ class History:
             case faults.Trigger(which=which, kind=kind, spared=spared):
                 if (victim := self._victim(which)) is not None:
                     victim.trigger = (kind, spared)
-            case faults.Refuse(which=which, for_s=for_s):
+            case faults.RefuseStorage(which=which, for_s=for_s):
                 if living := [worker for worker in self.workers.values() if worker.alive]:
                     victim = living[which % len(living)]
                     victim.writing.refused_until_s = self.clock.now + for_s
@@ -254,7 +256,7 @@ class History:
             if for_s > HUNG_S:
                 victim.die(hung=True)
             else:
-                victim.go_on()
+                victim.resume()
 
         self.clock.after(min(for_s, HUNG_S), then)
 
@@ -271,12 +273,14 @@ class History:
         patience_s = PATIENCE_S + leaves * pace.leaf_s * self.plan.slowest + 2 * shape.steps * pace.user_s
         while self.agent.over is None or self.agent.living:
             expect(self._step(), "nothing is left to happen")
-            expect(self.clock.now < self._last_fault_s + patience_s, f"the run is stuck\n{self.describe()}")
+            if self.clock.now >= self._last_fault_s + patience_s:
+                raise Violation(f"the run is stuck\n{describe_processes(self.coordinator, self.workers)}")
         over = self.agent.over
-        self._judge(over.code, over.why)
-        self._judge_what_was_told()
+        judge = Judge(self.plan, self.checker, self.files, self.workers, self.vault)
+        judge.check_end(over.code, over.why)
+        judge.check_events(set() if self.coordinator is None else self.coordinator.heard_of_ends)
         if over.code in (ExitCode.OK, ExitCode.STOPPED_BY_USER):
-            self._judge_what_was_kept()
+            judge.check_last_checkpoint()
         return Verdict(
             steps=self.checker.steps,
             rounds=len(self.checker.rounds),
@@ -295,78 +299,10 @@ class History:
         except Exception as error:
             raise Violation(f"{type(error).__name__}: {error}") from error
 
-    def _judge(self, code: int, why: str) -> None:
-        """A run may end early only for a reason."""
-        asked = any(isinstance(fault, faults.StopRun) for fault in self.plan.faults)
-        if code == 0:
-            expect(
-                self.checker.steps == self.shape.steps,
-                f"the run ended after {self.checker.steps} steps: {why}",
-            )
-            written = self.files.step
-            expect(
-                written == self.shape.steps or self.checker.ledger_is_excused(written + 1),
-                f"the ledger has {written} steps",
-            )
-        elif code == ExitCode.STOPPED_BY_USER:
-            expect(asked, f"the run was stopped, but nobody asked: {why}")
-        else:
-            expect(self.checker.orphaned, f"the run failed though its state was alive: {why}")
-        expect(
-            self.checker.orphaned or not self.checker.lost,
-            f"a worker believes state to be lost that is alive: {self.checker.lost}",
-        )
 
-    def _judge_what_was_kept(self) -> None:
-        """The last state is kept if those who were there at the end had all of it and could write."""
-        layout = self.shape.layout
-        if not layout.checkpoints or layout.copies == 1:
-            return
-        able = [
-            worker.worker
-            for worker in self.workers.values()
-            if worker.state == "finished" and worker.member.complete and worker.writing.refused_until_s == 0.0
-            if worker.worker in self.checker.finished
-        ]
-        held = set().union(*(self.workers[worker].member.held for worker in able))
-        kept = self.vault.newest()
-        expect(
-            not held >= layout.everything - {layout.rest}
-            or (kept is not None and kept.step == self.checker.steps),
-            f"the last state is not kept, though workers {able} could write it",
-        )
-
-    def _judge_what_was_told(self) -> None:
-        """Whatever became of a worker is told once, whoever told it and how many coordinators there were."""
-        told = Counter(
-            worker for event in self.files.events if event.kind in ENDS for worker in event.workers
-        )
-        heard_of = set() if self.coordinator is None else self.coordinator.heard_of_ends
-        for worker in self.workers:
-            expect(told[worker] <= 1, f"the end of worker {worker} is told {told[worker]} times")
-            expect(told[worker] == 1 or worker not in heard_of, f"the end of worker {worker} is not told")
-
-    def describe(self) -> str:
-        """Where everybody stands, for a run that is stuck."""
-        lines = []
-        if self.coordinator is not None:
-            roster = self.coordinator.roster
-            lines.append(
-                f"coordinator: {roster.newest} dismissed {list(roster.dismissed)} over {roster.over}"
-            )
-        for worker in self.workers.values():
-            if worker.alive:
-                member = worker.member
-                number = member.generation.number if member.generation else 0
-                lines.append(
-                    f"worker {worker.worker}: {worker.state} generation {number} "
-                    f"committed {member.committed} step {member.step} held {sorted(member.held)} "
-                    f"behind {sorted(member.behind)} claims {sorted(member.claims)}"
-                )
-        return "\n".join(lines)
-
-
-def go_on(first: History, plan: Plan, listen: Callable[[str], None] | None = None) -> History | None:
+def continue_run(
+    first: History, plan: HistoryPlan, listen: Callable[[str], None] | None = None
+) -> History | None:
     """The attempt after a history that has been played: what its newest checkpoint was made for.
 
     Every process is new, and there may be another number of them. None: no checkpoint was complete.

@@ -2,7 +2,7 @@
 
 from elastane.protocol.messages import PartialSum
 from elastane.protocol.tree import Span, find_sibling, plan_merges
-from tests.simulator.symbols import Quiet, added
+from tests.simulator.reference_run import ReferenceRun, add_sums
 
 
 class Memory:
@@ -16,7 +16,7 @@ class Memory:
         released: the script has run on since the last training step.
     """
 
-    def __init__(self, quiet: Quiet) -> None:
+    def __init__(self, quiet: ReferenceRun) -> None:
         self.parameters = list(quiet.parameters[0])
         self.optimizer: list[int | None] = list(quiet.optimizer[0])
         self.slots: list[dict[int, int]] = [{}]
@@ -56,7 +56,7 @@ class Memory:
             return
         self.slots[self._place][block] = value
         for left, right in self._merges:
-            total = added(self.slots[left][block], self.slots[right][block])
+            total = add_sums(self.slots[left][block], self.slots[right][block])
             self.slots[min(left, right)][block] = total
 
     def parts(self) -> tuple[PartialSum, ...]:
@@ -68,11 +68,11 @@ class Memory:
         self.rooted.add(block)
 
 
-def summed(parts: list[tuple[Span, int]], size: int) -> int:
+def sum_parts(parts: list[tuple[Span, int]], size: int) -> int:
     """The whole sum of parts, each a node and its symbol."""
     values = [value for _, value in parts]
     last = 0
     for merge in plan_merges([span for span, _ in parts], size):
-        values[merge.target] = added(values[merge.target], values[merge.source])
+        values[merge.target] = add_sums(values[merge.target], values[merge.source])
         last = merge.target
     return values[last]

@@ -18,7 +18,7 @@ Payload: TypeAlias = dict[tuple[int, ...], int]
 """Symbols that travel with a frame, by what they are of."""
 
 
-class Weather(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkConditions(msgspec.Struct, frozen=True, kw_only=True):
     """How the network behaves.
 
     Args:
@@ -63,7 +63,7 @@ class _Stream:
         self.cut = False
 
 
-class Streams:
+class PeerNetwork:
     """All connections between workers.
 
     Args:
@@ -72,7 +72,7 @@ class Streams:
         ends: every worker that ever lived.
     """
 
-    def __init__(self, clock: Clock, weather: Weather, ends: dict[WorkerId, Endpoint]) -> None:
+    def __init__(self, clock: Clock, weather: NetworkConditions, ends: dict[WorkerId, Endpoint]) -> None:
         self._clock = clock
         self._weather = weather
         self._ends = ends
@@ -130,10 +130,10 @@ class Streams:
         return chance.random() * longest
 
 
-class Post:
+class ControlNetwork:
     """The control plane: websockets that break and come back, and messages lost with them."""
 
-    def __init__(self, clock: Clock, weather: Weather) -> None:
+    def __init__(self, clock: Clock, weather: NetworkConditions) -> None:
         self._clock = clock
         self._weather = weather
 

@@ -5,10 +5,10 @@ from elastane.api.membership import WorkerId
 from elastane.api.records import LedgerLine, Samples
 from elastane.protocol import messages
 from elastane.protocol.member_machine import MemberMachine
-from tests.simulator.world import World
+from tests.simulator.world import WorkerWorld
 
 
-class Reports:
+class Reporter:
     """What one worker says.
 
     Args:
@@ -20,7 +20,7 @@ class Reports:
         parts: its parts of the last few checkpoints, oldest first.
     """
 
-    def __init__(self, worker: WorkerId, world: World, member: MemberMachine) -> None:
+    def __init__(self, worker: WorkerId, world: WorkerWorld, member: MemberMachine) -> None:
         self.worker, self.world, self.member = worker, world, member
         self.parts: tuple[CheckpointPart, ...] = ()
         self._lost: dict[WorkerId, PeerLost] = {}
@@ -68,7 +68,7 @@ class Reports:
             stopped=state == "finished" and member.step < self.world.shape.steps,
         )
         known = self._reported
-        if known is None or gist(known) != gist(report):
+        if known is None or find_news(known) != find_news(report):
             self._reported = report
             self.world.to_coordinator(report)
             if self._unacknowledged:
@@ -94,6 +94,6 @@ class Reports:
         self._unacknowledged.append(StepReport(worker=self.worker, line=line, step_s=took_s, healthy=healthy))
 
 
-def gist(report: WorkerReport) -> tuple[object, ...]:
+def find_news(report: WorkerReport) -> tuple[object, ...]:
     newest = report.newest.number if report.newest else 0
     return report.state, report.generation, newest, report.step, report.complete, report.checkpoints

@@ -1,30 +1,38 @@
 """A simulated training thread: it computes symbols, applies steps and goes from round to round."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from elastane.protocol import actions, events, messages
 from elastane.protocol.events import RoundKind
-from tests.simulator.symbols import changed_by_script, gradient, leaf_of, rest_after, updated
-
-if TYPE_CHECKING:
-    from tests.simulator.worker import SimWorker
+from tests.simulator.process import WorkerProcess
+from tests.simulator.reference_run import (
+    compute_gradient,
+    compute_leaf,
+    run_script_code,
+    update_rest,
+    update_unit,
+)
+from tests.simulator.reports import Reporter
+from tests.simulator.world import WorkerWorld
 
 
 class TrainingThread:
     """Of one worker.
 
     Args:
-        worker: whose; its process may die under it at any moment.
+        worker: whose; its process may die at any moment.
+        world: all that the worker can reach.
+        reporter: takes reports of steps.
 
     Attributes:
         kind: of the round it is in.
         step: that it computes, or that comes after the evaluation it computes.
     """
 
-    def __init__(self, worker: "SimWorker") -> None:
+    def __init__(self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter) -> None:
         self.worker = worker
-        self._world, self._memory, self._member = worker.world, worker.memory, worker.member
+        self._world, self._reporter = world, reporter
+        self._memory, self._member = worker.memory, worker.member
         self.kind: RoundKind = "train"
         self.step = 0
         self._round = 0
@@ -89,7 +97,7 @@ class TrainingThread:
         def final() -> None:
             if self.worker.state == "leaving":
                 return
-            self._memory.add(block, gradient(self.step, rank, block, model))
+            self._memory.add(block, compute_gradient(self.step, rank, block, model))
             self.worker.handle(events.PartialSumsFinal(assignment, (block,), self._memory.parts()))
 
         return final
@@ -98,7 +106,7 @@ class TrainingThread:
         if self.worker.state == "leaving":
             return
         for block in blocks:
-            self._memory.add(block, gradient(self.step, rank, block, model))
+            self._memory.add(block, compute_gradient(self.step, rank, block, model))
         self._computed(rank)
 
     def _computed(self, rank: int) -> None:
@@ -106,7 +114,7 @@ class TrainingThread:
         if self.worker.state == "leaving":
             return
         step = self.step if self.kind == "train" else self._member.step
-        self.worker.handle(events.Computed(leaf_of(self.kind, step, rank, self.worker.worker)))
+        self.worker.handle(events.Computed(compute_leaf(self.kind, step, rank, self.worker.worker)))
         self._compute_next()
 
     def committed(self, commit: actions.CommitRound) -> None:
@@ -114,7 +122,7 @@ class TrainingThread:
         self._world.tell(lambda: f"worker {self.worker.worker} commits {outcome}")
         self._world.narrate(
             lambda: (
-                f"{kind} {outcome.step} is committed: {shares_text(outcome)}"
+                f"{kind} {outcome.step} is committed: {format_shares(outcome)}"
                 if outcome.shares
                 else f"{kind} is committed"
             )
@@ -122,7 +130,7 @@ class TrainingThread:
         self._world.checker.committed(self.worker.worker, kind, outcome)
         pace = self._world.pace
         if kind == "train":
-            self.worker.reports.note_step(outcome, healthy=commit.healthy)
+            self._reporter.note_step(outcome, healthy=commit.healthy)
             self.worker.after(self.worker.chance(pace.apply_s), lambda: self._apply(commit))
         else:
             self.worker.after(self.worker.chance(pace.user_s), lambda: self._go_on(outcome))
@@ -139,8 +147,10 @@ class TrainingThread:
                     f"worker {self.worker.worker} applies step {step} to unit {unit} without state"
                 )
             sums = [memory.slots[0][block] for block in shape.blocks_of(unit)]
-            memory.parameters[unit], memory.optimizer[unit] = updated(memory.parameters[unit], state, sums)
-        memory.parameters[shape.rest], memory.optimizer[shape.rest] = rest_after(
+            memory.parameters[unit], memory.optimizer[unit] = update_unit(
+                memory.parameters[unit], state, sums
+            )
+        memory.parameters[shape.rest], memory.optimizer[shape.rest] = update_rest(
             memory.parameters[shape.rest], step
         )
         self._world.checker.applied(self.worker, commit.held)
@@ -156,7 +166,7 @@ class TrainingThread:
         memory, outcome = self._memory, self._applied
         assert outcome is not None, "released after a step"
         self._world.checker.released(self.worker, outcome.step)
-        memory.parameters = changed_by_script(memory.parameters, outcome.step)
+        memory.parameters = run_script_code(memory.parameters, outcome.step)
         self.worker.after(self.worker.chance(self._world.pace.user_s), lambda: self._go_on(outcome))
 
     def _go_on(self, outcome: messages.RoundOutcome) -> None:
@@ -168,7 +178,7 @@ class TrainingThread:
             self.worker.report()
 
 
-def shares_text(outcome: messages.RoundOutcome) -> str:
+def format_shares(outcome: messages.RoundOutcome) -> str:
     return " ".join(
         f"{worker}[{','.join(f'{start}:{stop}' for start, stop in some)}]"
         for worker, some in outcome.shares.items()

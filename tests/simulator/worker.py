@@ -4,8 +4,6 @@ The shell's rules are those of the real one: the actions of one `handle` are don
 event; a message whose memory cannot be reached, because its sender is dead, counts as never arrived.
 """
 
-from collections.abc import Callable
-
 import msgspec
 
 from elastane.api.control import (
@@ -26,20 +24,21 @@ from elastane.api.membership import WorkerId
 from elastane.protocol import actions, events, messages
 from elastane.protocol.layout import STORE
 from elastane.protocol.member_machine import MemberMachine
+from tests.simulator.checkpoint_writer import CheckpointWriter
 from tests.simulator.exchange import Exchange
 from tests.simulator.memory import Memory
-from tests.simulator.network import Endpoint, Payload
-from tests.simulator.reports import Reports
-from tests.simulator.symbols import digest_of, norm_of, quiet
+from tests.simulator.network import Payload
+from tests.simulator.process import WorkerProcess
+from tests.simulator.reference_run import compute_digests, compute_norm, get_reference
+from tests.simulator.reports import Reporter
+from tests.simulator.storage import StoredCheckpoint
 from tests.simulator.training import TrainingThread
-from tests.simulator.vault import Kept
-from tests.simulator.world import World
-from tests.simulator.writing import Writing
+from tests.simulator.world import WorkerWorld
 
 BETWEEN_REPORTS_S = 0.5
 
 
-class SimWorker(Endpoint):
+class SimWorker(WorkerProcess):
     """One worker's process.
 
     Args:
@@ -52,61 +51,18 @@ class SimWorker(Endpoint):
         trigger: kind of action it dies before, and how many of them it still carries out.
     """
 
-    def __init__(self, worker: WorkerId, world: World, slowness: float = 1.0) -> None:
-        super().__init__(worker)
+    def __init__(self, worker: WorkerId, world: WorkerWorld, slowness: float = 1.0) -> None:
+        member = MemberMachine(worker, world.shape.layout, _outcome_of(world.origin))
+        super().__init__(worker, world, slowness, Memory(get_reference(world.shape)), member)
         self.world = world
-        self.slowness = slowness
-        self.memory = Memory(quiet(world.shape))
-        self.member = MemberMachine(worker, world.shape.layout, _outcome_of(world.origin))
-        self.state: WorkerState = "starting"
-        self.paused = False
         self.fuse: int | None = None
         self.trigger: tuple[str, int] | None = None
-        self._deferred: list[Callable[[], None]] = []
-        self.reports = Reports(worker, world, self.member)
+        self._reporter = Reporter(worker, world, self.member)
         self._exchange = Exchange(worker, world, self.memory, self.member)
-        self._training = TrainingThread(self)
-        self.writing = Writing(self)
-        world.clock.after(self.chance(world.pace.start_s) + 0.05, self._alive(self._rehearsed))
-        world.clock.after(0.01, self._alive(self._report_regularly))
-
-    # -- life and death --------------------------------------------------------------------------------------
-
-    def chance(self, longest_s: float) -> float:
-        return self.world.clock.random.random() * longest_s
-
-    def _alive(self, deed: Callable[[], None]) -> Callable[[], None]:
-        """What a dead process does not do any more, and a stopped one does when it goes on."""
-
-        def do() -> None:
-            if not self.alive:
-                return
-            if self.paused:
-                self._deferred.append(do)
-            else:
-                deed()
-
-        return do
-
-    def after(self, delay_s: float, deed: Callable[[], None]) -> None:
-        self.world.clock.after(delay_s, self._alive(deed))
-
-    def die(self, code: int = -9, *, hung: bool = False) -> None:
-        if not self.alive:
-            return
-        self.alive = False
-        self.world.narrate(lambda: f"worker {self.worker} " + ("goes" if code == 0 else "dies"))
-        self.world.streams.cut(self.worker)
-        self.world.ended(self.worker, code, hung=hung)
-
-    def pause(self) -> None:
-        self.paused = True
-
-    def go_on(self) -> None:
-        self.paused = False
-        deferred, self._deferred = self._deferred, []
-        for deed in deferred:
-            deed()
+        self._training = TrainingThread(self, world, self._reporter)
+        self.writing = CheckpointWriter(self, world, self._reporter)
+        self.after(self.chance(world.pace.start_s) + 0.05, self._rehearsed)
+        self.after(0.01, self._report_regularly)
 
     # -- the coordinator -------------------------------------------------------------------------------------
 
@@ -115,11 +71,11 @@ class SimWorker(Endpoint):
         self._training.enter("train" if self.member.step < self.world.shape.steps else "settle")
 
     def _report_regularly(self) -> None:
-        self.reports.repeat(self._standing(), self._training.compute_s)
+        self._reporter.repeat(self._standing(), self._training.compute_s)
         self.after(BETWEEN_REPORTS_S, self._report_regularly)
 
     def report(self) -> None:
-        self.reports.report(self._standing(), self._training.compute_s)
+        self._reporter.report(self._standing(), self._training.compute_s)
 
     def _standing(self) -> WorkerState:
         if self.state == "ready" and self.member.works_in:
@@ -128,7 +84,7 @@ class SimWorker(Endpoint):
 
     def hear(self, message: ToWorker) -> None:
         """A message of the coordinator has arrived."""
-        self._alive(lambda: self._hear(message))()
+        self.if_alive(lambda: self._hear(message))()
 
     def _hear(self, message: ToWorker) -> None:  # noqa: C901 - one row per kind of message
         match message:
@@ -139,7 +95,7 @@ class SimWorker(Endpoint):
                         self.world.streams.dial(self.worker, peer)
                 self.handle(events.GenerationProposed(generation))
             case Acknowledge(step=step):
-                self.reports.acknowledge(step)
+                self._reporter.acknowledge(step)
             case StopTraining():
                 self.handle(events.StopRequested())
             case WriteModel():
@@ -158,7 +114,7 @@ class SimWorker(Endpoint):
     # -- peers -----------------------------------------------------------------------------------------------
 
     def receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
-        self._alive(lambda: self._receive(sender, message, payload))()
+        self.if_alive(lambda: self._receive(sender, message, payload))()
 
     def _receive(self, sender: WorkerId, message: messages.AnyPeerMessage, payload: Payload) -> None:
         if self.world.shared and not self._exchange.is_readable(sender, message):
@@ -167,7 +123,7 @@ class SimWorker(Endpoint):
         self.handle(events.Received(sender, message))
 
     def lose(self, peer: WorkerId) -> None:
-        self._alive(lambda: self.handle(events.ConnectionLost(peer)))()
+        self.if_alive(lambda: self.handle(events.ConnectionLost(peer)))()
 
     # -- the shell -------------------------------------------------------------------------------------------
 
@@ -248,7 +204,7 @@ class SimWorker(Endpoint):
             case actions.EndProcess():
                 self.die()
             case actions.ReportLostPeer(peer, generation):
-                self.reports.lose(peer, generation)
+                self._reporter.lose(peer, generation)
             case actions.FailLostState(units):
                 if self.state == "finished":
                     return  # the script is in no round any more, and the model needs values only
@@ -290,18 +246,18 @@ class SimWorker(Endpoint):
     # -- digests ---------------------------------------------------------------------------------------------
 
     def _measured(self, action: actions.Measure) -> None:
-        norms = {block: norm_of(self.memory.slots[0][block]) for block in action.norms}
+        norms = {block: compute_norm(self.memory.slots[0][block]) for block in action.norms}
         digests = {block: self._digest(block) for block in action.digests}
         self.handle(events.Measured(action.ticket, norms, digests))
 
     def _digest(self, block: int) -> tuple[str, str]:
         units = self.world.shape.units_of(block)
         states = [state for unit in units if (state := self.memory.optimizer[unit]) is not None]
-        values, digest = digest_of([self.memory.parameters[unit] for unit in units], states)
+        values, digest = compute_digests([self.memory.parameters[unit] for unit in units], states)
         return values, digest if self.member.keeps_state_of(block) else ""
 
 
-def _outcome_of(origin: Kept | None) -> messages.RoundOutcome | None:
+def _outcome_of(origin: StoredCheckpoint | None) -> messages.RoundOutcome | None:
     return None if origin is None else msgspec.structs.replace(messages.BEGINNING, step=origin.step)
 
 

@@ -1,7 +1,7 @@
 """What every part of a simulated worker can reach, and how long things take it."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -10,12 +10,10 @@ from elastane.api.membership import WorkerId
 from elastane.api.spec import Pinned
 from tests.simulator.checkers import Checker
 from tests.simulator.clock import Clock
-from tests.simulator.network import Streams
-from tests.simulator.symbols import Shape
-from tests.simulator.vault import Kept, Vault
-
-if TYPE_CHECKING:
-    from tests.simulator.worker import SimWorker
+from tests.simulator.network import PeerNetwork
+from tests.simulator.process import WorkerProcess
+from tests.simulator.reference_run import Shape
+from tests.simulator.storage import SimStorage, StoredCheckpoint
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +34,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     measure_s: float = 0.003
 
 
-class World(Protocol):
+class WorkerWorld(Protocol):
     """What a worker can reach."""
 
     clock: Clock
@@ -44,11 +42,13 @@ class World(Protocol):
     pace: Pace
     pinned: Pinned
     shared: bool
-    streams: Streams
+    streams: PeerNetwork
     checker: Checker
-    vault: Vault
-    origin: Kept | None
-    workers: dict[WorkerId, "SimWorker"]
+    vault: SimStorage
+    origin: StoredCheckpoint | None
+
+    @property
+    def workers(self) -> Mapping[WorkerId, WorkerProcess]: ...
 
     def to_coordinator(self, message: FromWorker) -> None: ...
 

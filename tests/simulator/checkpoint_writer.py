@@ -1,35 +1,37 @@
 """A simulated worker's part in checkpoints: what it copies it writes a little later, if storage takes it."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from elastane.api.checkpoints import format_checkpoint_name
 from elastane.api.control import CheckpointKept, CheckpointPart, PublishCheckpoint, WriteAgain
 from elastane.protocol import actions, events
-from tests.simulator.vault import Record
-
-if TYPE_CHECKING:
-    from tests.simulator.worker import SimWorker
+from tests.simulator.process import WorkerProcess
+from tests.simulator.reports import Reporter
+from tests.simulator.storage import UnitStates
+from tests.simulator.world import WorkerWorld
 
 RETRY_S = 1.0
 REMEMBERED_PARTS = 8
 
 
-class Writing:
+class CheckpointWriter:
     """Of one worker.
 
     Args:
         worker: whose.
+        world: all that the worker can reach.
+        reporter: keeps the parts that it reports.
 
     Attributes:
         refused_until_s: until then storage takes nothing from it.
     """
 
-    def __init__(self, worker: "SimWorker") -> None:
+    def __init__(self, worker: WorkerProcess, world: WorkerWorld, reporter: Reporter) -> None:
         self.worker = worker
-        self._world = worker.world
-        self._pending: tuple[actions.TakeSnapshot, Record, int] | None = None
+        self._world, self._reporter = world, reporter
+        self._pending: tuple[actions.TakeSnapshot, UnitStates, int] | None = None
         self._attempt = 0
         self.refused_until_s = 0.0
 
@@ -82,9 +84,10 @@ class Writing:
         )
         self.worker.after(0.01, lambda: self._world.to_coordinator(kept))
 
-    def _write(self, part: CheckpointPart, record: Record) -> None:
-        reports = self.worker.reports
-        if not any((known.name, known.attempt) == (part.name, part.attempt) for known in reports.parts):
+    def _write(self, part: CheckpointPart, record: UnitStates) -> None:
+        if not any(
+            (known.name, known.attempt) == (part.name, part.attempt) for known in self._reporter.parts
+        ):
             return  # a later attempt has taken its place
         refused = self.refused
         if refused:
@@ -97,9 +100,8 @@ class Writing:
             self.worker.handle(events.StorageRefused(refused))
 
     def _say(self, part: CheckpointPart) -> None:
-        reports = self.worker.reports
-        others = [known for known in reports.parts if known.name != part.name]
-        reports.parts = (*others, part)[-REMEMBERED_PARTS:]
+        others = [known for known in self._reporter.parts if known.name != part.name]
+        self._reporter.parts = (*others, part)[-REMEMBERED_PARTS:]
         self.worker.report()
 
 

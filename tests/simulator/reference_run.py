@@ -78,24 +78,24 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return self.layout.units - 1
 
 
-def gradient(step: int, virtual_rank: int, block: int, model: int) -> int:
+def compute_gradient(step: int, virtual_rank: int, block: int, model: int) -> int:
     """One virtual rank's gradient of a block, with the model it was computed with."""
     return hash((LEAF, step, virtual_rank, block, model))
 
 
-def added(left: int, right: int) -> int:
+def add_sums(left: int, right: int) -> int:
     return hash((NODE, left, right))
 
 
-def canonical(step: int, block: int, model: int, size: int) -> int:
+def compute_sum(step: int, block: int, model: int, size: int) -> int:
     """The sum over all virtual ranks, by the definition of the tree: halves of the next power of two."""
 
     def total(start: int, width: int) -> int:
         if width == 1:
-            return gradient(step, start, block, model)
+            return compute_gradient(step, start, block, model)
         half = width // 2
         left = total(start, half)
-        return added(left, total(start + half, half)) if start + half < size else left
+        return add_sums(left, total(start + half, half)) if start + half < size else left
 
     width = 1
     while width < size:
@@ -103,7 +103,7 @@ def canonical(step: int, block: int, model: int, size: int) -> int:
     return total(0, width)
 
 
-def leaf_of(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
+def compute_leaf(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
     """What a virtual rank leaves behind; ``step`` counts the training steps begun."""
     scrambled = mix(step * 1009 + virtual_rank)
     if kind == "evaluate":
@@ -119,15 +119,15 @@ def leaf_of(kind: RoundKind, step: int, virtual_rank: int, worker: int) -> Leaf:
     )
 
 
-def norm_of(total: int) -> float:
+def compute_norm(total: int) -> float:
     return total % 10007 / 3
 
 
-def digest_of(parameters: list[int], optimizer: list[int]) -> tuple[str, str]:
+def compute_digests(parameters: list[int], optimizer: list[int]) -> tuple[str, str]:
     return f"{hash((STATE, *parameters)):x}", f"{hash((STATE, *optimizer)):x}"
 
 
-class Quiet:
+class ReferenceRun:
     """The run without a single fault, on one worker.
 
     Attributes:
@@ -146,14 +146,14 @@ class Quiet:
         self.sums: list[list[int]] = [[]]
         for step in range(1, shape.steps + 1):
             model = hash(tuple(self.parameters[-1]))
-            self.sums.append([canonical(step, block, model, size) for block in range(blocks)])
+            self.sums.append([compute_sum(step, block, model, size) for block in range(blocks)])
             parameters, optimizer = list(self.parameters[-1]), list(self.optimizer[-1])
             for unit in range(shape.rest):
                 sums = [self.sums[step][block] for block in shape.blocks_of(unit)]
-                parameters[unit], optimizer[unit] = updated(parameters[unit], optimizer[unit], sums)
-            parameters[shape.rest], optimizer[shape.rest] = rest_after(parameters[shape.rest], step)
+                parameters[unit], optimizer[unit] = update_unit(parameters[unit], optimizer[unit], sums)
+            parameters[shape.rest], optimizer[shape.rest] = update_rest(parameters[shape.rest], step)
             self.applied.append(parameters)
-            self.parameters.append(changed_by_script(parameters, step))
+            self.parameters.append(run_script_code(parameters, step))
             self.optimizer.append(optimizer)
         self._outcomes: dict[tuple[RoundKind, int], RoundOutcome] = {}
 
@@ -165,14 +165,14 @@ class Quiet:
 
     def _outcome(self, kind: RoundKind, step: int) -> RoundOutcome:
         shape = self.shape
-        leaves = {rank: leaf_of(kind, step, rank, 0) for rank in range(shape.size(kind))}
-        norms = dict(enumerate(norm_of(total) for total in self.sums[step])) if kind == "train" else {}
+        leaves = {rank: compute_leaf(kind, step, rank, 0) for rank in range(shape.size(kind))}
+        norms = dict(enumerate(compute_norm(total) for total in self.sums[step])) if kind == "train" else {}
         before = step - 1 if kind == "train" else step
         digests = {}
         if shape.digest_due(kind, before):
             for block in range(shape.layout.blocks):
                 units = shape.units_of(block)
-                digests[block] = digest_of(
+                digests[block] = compute_digests(
                     [self.parameters[before][unit] for unit in units],
                     [self.optimizer[before][unit] for unit in units],
                 )
@@ -181,23 +181,23 @@ class Quiet:
         return msgspec.structs.replace(outcome, shares={})
 
 
-def updated(parameter: int, optimizer: int, sums: list[int]) -> tuple[int, int]:
+def update_unit(parameter: int, optimizer: int, sums: list[int]) -> tuple[int, int]:
     """A unit's value and optimizer state after a step."""
     state = hash((OPTIMIZER, optimizer, *sums))
     return hash((PARAMETER, parameter, state)), state
 
 
-def changed_by_script(parameters: list[int], step: int) -> list[int]:
+def run_script_code(parameters: list[int], step: int) -> list[int]:
     """The values of all units after the script's code between two steps, which reads and changes them all."""
     everything = hash(tuple(parameters))
     return [hash((SCRIPT, step, value, everything)) for value in parameters]
 
 
-def rest_after(rest: int, step: int) -> tuple[int, int]:
+def update_rest(rest: int, step: int) -> tuple[int, int]:
     """The rest unit after a step, which every worker computes for itself."""
     return hash((REST, rest, step)), hash((OPTIMIZER, REST, step))
 
 
 @lru_cache(maxsize=64)
-def quiet(shape: Shape) -> Quiet:
-    return Quiet(shape)
+def get_reference(shape: Shape) -> ReferenceRun:
+    return ReferenceRun(shape)

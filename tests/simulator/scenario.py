@@ -13,15 +13,24 @@ Workers are named by their place among the living. ``before`` names an action or
 
 from collections.abc import Callable
 
-from tests.simulator.faults import Drain, Fault, Kill, KillCoordinator, Plan, Resize, Trigger, layout
-from tests.simulator.symbols import Shape
+from tests.simulator.faults import (
+    Drain,
+    Fault,
+    HistoryPlan,
+    Kill,
+    KillCoordinator,
+    Resize,
+    Trigger,
+    build_layout,
+)
+from tests.simulator.reference_run import Shape
 
 
-class NotAScript(ValueError):
+class InvalidScenario(ValueError):
     """A line that says nothing the simulator understands."""
 
 
-def parse(text: str) -> Plan:
+def parse_scenario(text: str) -> HistoryPlan:
     """The plan of a scenario; lines beginning with ``#`` are for the reader.
 
     Raises:
@@ -29,11 +38,11 @@ def parse(text: str) -> Plan:
     """
     first, *rest = [line.split() for line in text.splitlines() if line.strip() and line[0] != "#"]
     if first[0] != "start":
-        raise NotAScript(f"a script begins with start, not with {first[0]}")
+        raise InvalidScenario(f"a script begins with start, not with {first[0]}")
     options = _options(first)
     copies = options.get("copies", "all")
     shape = Shape(
-        layout=layout(
+        layout=build_layout(
             int(options.get("virtual_ranks", "4")),
             int(options.get("blocks", "2")),
             None if copies == "all" else int(copies),
@@ -41,7 +50,7 @@ def parse(text: str) -> Plan:
         steps=int(options.get("steps", "3")),
     )
     faults = tuple(sorted((_fault(words) for words in rest), key=lambda fault: fault.at_s))
-    return Plan(seed=int(options.get("seed", "0")), shape=shape, start=int(first[1]), faults=faults)
+    return HistoryPlan(seed=int(options.get("seed", "0")), shape=shape, start=int(first[1]), faults=faults)
 
 
 def _options(words: list[str]) -> dict[str, str]:
@@ -62,5 +71,5 @@ def _fault(words: list[str]) -> Fault:
         "kill-coordinator": lambda: KillCoordinator(at_s, float(options.get("absent", "0.1"))),
     }
     if words[0] not in verbs:
-        raise NotAScript(f"no such thing can happen: {' '.join(words)}")
+        raise InvalidScenario(f"no such thing can happen: {' '.join(words)}")
     return verbs[words[0]]()

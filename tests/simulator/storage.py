@@ -6,22 +6,22 @@ from typing import TypeAlias
 
 from elastane.api.membership import WorkerId
 from tests.simulator.checkers import expect
-from tests.simulator.symbols import Shape, quiet
+from tests.simulator.reference_run import Shape, get_reference
 
-Record: TypeAlias = Mapping[int, tuple[int, int]]
+UnitStates: TypeAlias = Mapping[int, tuple[int, int]]
 """Per unit, its value and its optimizer state."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredCheckpoint:
     """A complete checkpoint: the state of every unit after a step."""
 
     step: int
-    units: Record
+    units: UnitStates
 
 
 @dataclass
-class Vault:
+class SimStorage:
     """The storage; it outlives every process.
 
     Args:
@@ -29,15 +29,15 @@ class Vault:
     """
 
     shape: Shape
-    parts: dict[tuple[int, tuple[WorkerId, ...]], dict[WorkerId, Record]] = field(default_factory=dict)
+    parts: dict[tuple[int, tuple[WorkerId, ...]], dict[WorkerId, UnitStates]] = field(default_factory=dict)
 
-    def write(self, step: int, writers: tuple[WorkerId, ...], worker: WorkerId, record: Record) -> None:
+    def write(self, step: int, writers: tuple[WorkerId, ...], worker: WorkerId, record: UnitStates) -> None:
         """One writer's part, whole.
 
         Raises:
             Violation: it is not the state of the quiet run.
         """
-        ideal = quiet(self.shape)
+        ideal = get_reference(self.shape)
         for unit, (value, state) in record.items():
             # The rest has no optimizer state; a joiner takes over its value alone.
             kept = unit == self.shape.rest or state == ideal.optimizer[step][unit]
@@ -49,7 +49,7 @@ class Vault:
         """Whether all writers have written their parts."""
         return set(self.parts.get((step, writers), {})) == set(writers)
 
-    def newest(self) -> Kept | None:
+    def newest(self) -> StoredCheckpoint | None:
         """The last complete checkpoint.
 
         Raises:
@@ -61,5 +61,5 @@ class Vault:
                 units = {unit: pair for record in parts.values() for unit, pair in record.items()}
                 missing = set(range(self.shape.layout.units)) - units.keys()
                 expect(not missing, f"the checkpoint of step {step} lacks units {sorted(missing)}")
-                found = Kept(step, units)
+                found = StoredCheckpoint(step, units)
         return found

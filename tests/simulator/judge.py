@@ -1,0 +1,105 @@
+"""What must hold at the end of every history."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from elastane.api.exit_codes import ExitCode
+from elastane.api.membership import WorkerId
+from elastane.coordinator.decide import ENDS
+from tests.simulator import faults
+from tests.simulator.checkers import Checker, expect
+from tests.simulator.coordinator import RunFiles, SimCoordinator
+from tests.simulator.faults import HistoryPlan
+from tests.simulator.storage import SimStorage
+from tests.simulator.worker import SimWorker
+
+
+class Judge:
+    """Judges a history that has ended.
+
+    Args:
+        plan: of the history.
+        checker: what it has seen.
+        files: of the run.
+        workers: every worker that ever lived.
+        storage: the checkpoints of the run.
+    """
+
+    def __init__(
+        self,
+        plan: HistoryPlan,
+        checker: Checker,
+        files: RunFiles,
+        workers: Mapping[WorkerId, SimWorker],
+        storage: SimStorage,
+    ) -> None:
+        self.plan, self.checker, self.files = plan, checker, files
+        self.workers, self.storage = workers, storage
+
+    def check_end(self, code: int, why: str) -> None:
+        """A run may end early only for a reason."""
+        asked = any(isinstance(fault, faults.StopRun) for fault in self.plan.faults)
+        if code == 0:
+            expect(
+                self.checker.steps == self.plan.shape.steps,
+                f"the run ended after {self.checker.steps} steps: {why}",
+            )
+            written = self.files.step
+            expect(
+                written == self.plan.shape.steps or self.checker.ledger_is_excused(written + 1),
+                f"the ledger has {written} steps",
+            )
+        elif code == ExitCode.STOPPED_BY_USER:
+            expect(asked, f"the run was stopped, but nobody asked: {why}")
+        else:
+            expect(self.checker.orphaned, f"the run failed though its state was alive: {why}")
+        expect(
+            self.checker.orphaned or not self.checker.lost,
+            f"a worker believes state to be lost that is alive: {self.checker.lost}",
+        )
+
+    def check_last_checkpoint(self) -> None:
+        """The last state is kept if the workers at the end had all of it and could write."""
+        layout = self.plan.shape.layout
+        if not layout.checkpoints or layout.copies == 1:
+            return
+        able = [
+            worker.worker
+            for worker in self.workers.values()
+            if worker.state == "finished" and worker.member.complete and worker.writing.refused_until_s == 0.0
+            if worker.worker in self.checker.finished
+        ]
+        held = set().union(*(self.workers[worker].member.held for worker in able))
+        kept = self.storage.newest()
+        expect(
+            not held >= layout.everything - {layout.rest}
+            or (kept is not None and kept.step == self.checker.steps),
+            f"the last state is not kept, though workers {able} could write it",
+        )
+
+    def check_events(self, heard_of: set[WorkerId]) -> None:
+        """Whatever became of a worker is told once, whoever told it and how many coordinators there were."""
+        told = Counter(
+            worker for event in self.files.events if event.kind in ENDS for worker in event.workers
+        )
+        for worker in self.workers:
+            expect(told[worker] <= 1, f"the end of worker {worker} is told {told[worker]} times")
+            expect(told[worker] == 1 or worker not in heard_of, f"the end of worker {worker} is not told")
+
+
+def describe_processes(coordinator: SimCoordinator | None, workers: Mapping[WorkerId, SimWorker]) -> str:
+    """Describe the state of every living process, for a run that is stuck."""
+    lines = []
+    if coordinator is not None:
+        roster = coordinator.roster
+        lines.append(f"coordinator: {roster.newest} dismissed {list(roster.dismissed)} over {roster.over}")
+    for worker in workers.values():
+        if worker.alive:
+            member = worker.member
+            number = member.generation.number if member.generation else 0
+            lines.append(
+                f"worker {worker.worker}: {worker.state} generation {number} "
+                f"committed {member.committed} step {member.step} held {sorted(member.held)} "
+                f"behind {sorted(member.behind)} claims {sorted(member.claims)}"
+            )
+    return "\n".join(lines)

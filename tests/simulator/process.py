@@ -1,0 +1,93 @@
+"""The process of a simulated worker: when it acts, stops, goes on and dies."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+from elastane.api.control import WorkerState
+from elastane.api.membership import WorkerId
+from elastane.protocol import events
+from elastane.protocol.member_machine import MemberMachine
+from tests.simulator.clock import Clock
+from tests.simulator.memory import Memory
+from tests.simulator.network import Endpoint, PeerNetwork
+
+
+class ProcessWorld(Protocol):
+    """What the process of a worker can reach."""
+
+    clock: Clock
+    streams: PeerNetwork
+
+    def ended(self, worker: WorkerId, code: int, *, hung: bool = False) -> None: ...
+
+    def narrate(self, line: Callable[[], str]) -> None: ...
+
+
+class WorkerProcess(Endpoint):
+    """What the other parts of the simulator know of a worker.
+
+    Args:
+        worker: its number.
+        world: all that its process can reach.
+        slowness: factor on the durations of its virtual ranks.
+        memory: its state and its sums.
+        member: its side of the protocol.
+    """
+
+    def __init__(
+        self, worker: WorkerId, world: ProcessWorld, slowness: float, memory: Memory, member: MemberMachine
+    ) -> None:
+        super().__init__(worker)
+        self.slowness = slowness
+        self.memory = memory
+        self.member = member
+        self.state: WorkerState = "starting"
+        self._surroundings = world
+        self._paused = False
+        self._deferred: list[Callable[[], None]] = []
+
+    @abstractmethod
+    def handle(self, event: events.Event) -> None:
+        """Pass an event to the member and carry out its actions."""
+
+    @abstractmethod
+    def report(self) -> None:
+        """Report to the coordinator if there is news."""
+
+    def chance(self, longest_s: float) -> float:
+        """Draw a duration."""
+        return self._surroundings.clock.random.random() * longest_s
+
+    def if_alive(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Wrap a callback: a dead process does not run it, a stopped one runs it when it goes on."""
+
+        def run() -> None:
+            if not self.alive:
+                return
+            if self._paused:
+                self._deferred.append(run)
+            else:
+                callback()
+
+        return run
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self._surroundings.clock.after(delay_s, self.if_alive(callback))
+
+    def die(self, code: int = -9, *, hung: bool = False) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        self._surroundings.narrate(lambda: f"worker {self.worker} " + ("goes" if code == 0 else "dies"))
+        self._surroundings.streams.cut(self.worker)
+        self._surroundings.ended(self.worker, code, hung=hung)
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        deferred, self._deferred = self._deferred, []
+        for callback in deferred:
+            callback()
