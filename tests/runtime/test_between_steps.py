@@ -112,7 +112,7 @@ def test_rehearsing_the_optimizer_leaves_no_trace():
         Lesson(lambda: nn.Linear(FEATURES, CLASSES), lambda m: Counting(m.parameters(), lr=0.1))
     )
     training = learned.run._trainer
-    training.state.rehearse(training.gradients.sums)
+    training.state.rehearse(training.gradients.slots.sums)
     optimizer = learned.optimizer
     assert (optimizer.calls, optimizer.total.item(), dict(optimizer.state)) == (0, 0.0, {"all": {"calls": 0}})
     assert not hasattr(optimizer, "made_in_step")

@@ -104,7 +104,7 @@ def test_sums_of_gradients_from_the_device_have_the_bits_of_those_from_the_cpu()
 
     worker.gradients.begin_leaf = begin_leaf
     worker.compute(list(range(4)))
-    for sums, expected in zip(worker.gradients.sums, alone(4), strict=True):
+    for sums, expected in zip(worker.gradients.slots.sums, alone(4), strict=True):
         assert torch.equal(sums, expected)
 
 

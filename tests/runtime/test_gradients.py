@@ -41,7 +41,7 @@ class Worker:
         return self.layout.sections[place.section].dtype
 
     def held(self) -> list[tuple[tuple, int]]:
-        return [(part.spans, part.slot) for part in self.gradients.parts()]
+        return [(part.spans, part.slot) for part in self.gradients.slots.list_parts()]
 
 
 def summed(size: int, owned: list[list[int]], *, exact: bool = True) -> list[torch.Tensor]:
@@ -52,12 +52,12 @@ def summed(size: int, owned: list[list[int]], *, exact: bool = True) -> list[tor
     owner = workers[0]
     for block in range(len(owner.layout.blocks)):
         parts = [
-            (spans, worker.layout.block(worker.gradients.slot(slot), block), worker is owner)
+            (spans, worker.layout.block(worker.gradients.slots.find(slot), block), worker is owner)
             for worker in workers
             for spans, slot in worker.held()
         ]
-        owner.gradients.reduce(block, parts)
-    return list(owner.gradients.sums)
+        owner.gradients.slots.reduce(block, parts)
+    return list(owner.gradients.slots.sums)
 
 
 def alone(size: int) -> list[torch.Tensor]:
@@ -93,29 +93,29 @@ def test_the_usual_shares_change_no_bit(size, workers):
 def test_an_aligned_power_of_two_ends_in_one_part(size):
     worker = Worker(size)
     worker.compute(list(range(size)))
-    assert worker.held() == [(((0, size),), worker.gradients.sums_fd)]
+    assert worker.held() == [(((0, size),), worker.gradients.slots.sums_fd)]
 
 
 def test_partial_sums_on_the_way_are_at_most_log2_of_the_virtual_ranks_and_one():
     worker = Worker(8)
     worker.compute(list(range(8)))
-    assert len(worker.gradients._arenas) <= 4
+    assert len(worker.gradients.slots.arenas) <= 4
 
 
 @pytest.mark.parametrize(("size", "slots"), [(2, 1), (4, 1), (8, 2), (16, 3)])
 def test_pairs_land_in_the_slot_of_their_sibling(size, slots):
     worker = Worker(size)
     worker.compute(list(range(size)))
-    assert len(worker.gradients._arenas) == slots
+    assert len(worker.gradients.slots.arenas) == slots
 
 
 def test_a_pair_is_added_in_portions_to_the_same_bits():
     gradients = Worker(1).gradients
     target, one, other = torch.randn(3, 100_007)
     expected = target + (one + other)
-    gradients.add_pair(target, one, other)
+    gradients.slots.add_pair(target, one, other)
     assert torch.equal(target, expected)
-    assert gradients._scratch[target.dtype].numel() < target.numel() / 2
+    assert gradients.slots._scratch[target.dtype].numel() < target.numel() / 2
 
 
 class Aliased(nn.Module):
@@ -139,7 +139,7 @@ def test_gradients_that_share_memory_are_each_added_once(size):
         gradients.begin_leaf(rank, None, rank + 1 if rank + 1 < size else None)
         model(one).sum().backward()
         gradients.end_leaf([])
-    row, column = gradients.as_gradients
+    row, column = gradients.slots.view_parameters(0)
     assert row.flatten().tolist() == column.flatten().tolist() == sum(inputs).tolist()
 
 
@@ -148,7 +148,7 @@ def test_a_pair_without_a_gradient_counts_as_zeros_of_the_right_sign(given):
     target = -torch.zeros(3)
     whole = [torch.zeros(3) if one is None else one for one in given]
     expected = target + (whole[0] + whole[1])
-    Worker(1).gradients.add_pair(target, *given)
+    Worker(1).gradients.slots.add_pair(target, *given)
     assert torch.equal(target.signbit(), expected.signbit())
 
 
@@ -162,16 +162,16 @@ def test_every_block_is_announced_once_with_the_last_virtual_rank():
 def test_a_whole_sum_that_came_from_a_peer_is_not_added_to(rooted):
     worker = Worker(4)
     worker.compute([0, 1])
-    whole = torch.full_like(worker.layout.block(worker.gradients.sums, rooted), 5)
-    worker.gradients.take(rooted, whole)
+    whole = torch.full_like(worker.layout.block(worker.gradients.slots.sums, rooted), 5)
+    worker.gradients.slots.store_sum(rooted, whole)
     worker.compute([2, 3])
-    assert torch.equal(worker.layout.block(worker.gradients.sums, rooted), whole)
+    assert torch.equal(worker.layout.block(worker.gradients.slots.sums, rooted), whole)
 
 
 def test_fast_sums_hold_one_part_whatever_is_computed():
     worker = Worker(5, exact=False)
     worker.compute([4, 0, 2])
-    assert worker.held() == [(((0, 1), (2, 3), (4, 5)), worker.gradients.sums_fd)]
+    assert worker.held() == [(((0, 1), (2, 3), (4, 5)), worker.gradients.slots.sums_fd)]
 
 
 def test_fast_sums_are_the_exact_ones_up_to_rounding():

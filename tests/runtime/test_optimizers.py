@@ -90,7 +90,7 @@ def joined(lesson, **wishes):
     everything = range(donor.state.units)
     joiner.state.unpack(packed(donor.state, everything, everything))
     # As a round does when it begins: the model works on copies of the committed buffers.
-    joiner.state.restore_buffers()
+    joiner.state.buffers.restore()
     return donor, joiner
 
 
@@ -100,7 +100,7 @@ def digests(training) -> list[tuple[str, str]]:
 
 def train_on(training) -> None:
     """One more step on gradients that anybody can make up."""
-    sums = training.gradients.sums
+    sums = training.gradients.slots.sums
     for values in sums[: training.layout.parameter_sections]:
         values.copy_(torch.linspace(-1, 1, len(values)))
     blocks = range(len(training.layout.blocks))

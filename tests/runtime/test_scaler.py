@@ -149,10 +149,10 @@ def test_a_gradient_that_no_scale_can_mend_ends_the_run():
 def spoil(learned, places) -> float:
     """Infinities or NaNs at some places of otherwise ordinary sums, measured as for a vote."""
     training = learned.run._trainer
-    for sums in training.gradients.sums[: training.layout.parameter_sections]:
+    for sums in training.gradients.slots.sums[: training.layout.parameter_sections]:
         sums.fill_(0.5)
     for section, place, value in places:
-        training.gradients.sums[section][place] = value
+        training.gradients.slots.sums[section][place] = value
     parameters = [n for n in range(len(training.layout.blocks)) if not training.layout.is_buffers(n)]
     measured = training.reactor.meter.measure(1, tuple(parameters), ())
     vote = Vote(generation=1, round=1, leaves=(), norms=measured.norms)

@@ -84,7 +84,7 @@ class Evaluation:
             yield batch.inputs
             trainer.state.check_versions(versions)
             # Each worker computes other batches, so their changes of buffers must not last.
-            trainer.state.restore_buffers()
+            trainer.state.buffers.restore()
             added = {name: sum_exactly(values) for name, values in self._added.items()}
             leaf = Leaf(rank, trainer.worker, samples=batch.samples, checksum=batch.checksum, sums=added)
             round_.finish_leaf(leaf)

@@ -66,10 +66,10 @@ class Payloads:
         layout = self._gradients.layout
         match message:
             case messages.PartialSumsReady(blocks=blocks, parts=parts):
-                slots = [self._gradients.slot(part.slot) for part in parts]
+                slots = [self._gradients.slots.find(part.slot) for part in parts]
                 return [raw_bytes(layout.block(slot, block)) for block in blocks for slot in slots]
             case messages.SumsReady(blocks=blocks):
-                return [raw_bytes(layout.block(self._gradients.sums, block)) for block in blocks]
+                return [raw_bytes(layout.block(self._gradients.slots.sums, block)) for block in blocks]
             case messages.Published(units=units):
                 tensors = self._state.arena.tensors
                 return [raw_bytes(self._state.unit_values(unit, tensors)) for unit in units]
@@ -154,7 +154,7 @@ class Payloads:
         gathered = []
         for worker, theirs in parts.items():
             if worker == self._member.worker:
-                held = [layout.block(self._gradients.slot(part.slot), block) for part in theirs]
+                held = [layout.block(self._gradients.slots.find(part.slot), block) for part in theirs]
             elif self._shared:
                 pid, _, _ = self._arenas[worker]
                 held = [layout.block(self._mapped.tensors(pid, part.slot), block) for part in theirs]
@@ -162,7 +162,7 @@ class Payloads:
                 held = self._parts.pop((worker, self._generation, self.round, block))
             writable = worker == self._member.worker or not self._shared
             gathered += [(p.spans, tensor, writable) for p, tensor in zip(theirs, held, strict=True)]
-        self._gradients.reduce(block, gathered)
+        self._gradients.slots.reduce(block, gathered)
 
     def take_sum(self, peer: int, block: int) -> None:
         """Take over the sum of a block that a peer has computed."""
@@ -171,7 +171,7 @@ class Payloads:
             found = self._gradients.layout.block(self._mapped.tensors(pid, sums), block)
         else:
             found = self._sums.pop((peer, self._generation, self.round, block))
-        self._gradients.take(block, found)
+        self._gradients.slots.store_sum(block, found)
 
     def take_values(self, peer: int, unit: int) -> None:
         """Take over the values of a unit as a peer has them after the last committed round."""

@@ -115,7 +115,7 @@ class Reactor:
         self._reported = (0, False, False)
         self._busy = threading.Lock()
         if mesh is not None:
-            mesh.sums_fd, mesh.values_fd = gradients.sums_fd, state.arena.fd
+            mesh.sums_fd, mesh.values_fd = gradients.slots.sums_fd, state.arena.fd
             threading.Thread(target=self._run, name="elastane-reactor", daemon=True).start()
 
     # -- events in -----------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Reactor:
         if begin.round != self._payloads.round:
             self._payloads.round = begin.round
             self._gradients.begin_round(self._entered.size)
-            self._state.restore_buffers()
+            self._state.buffers.restore()
 
     def _send(self, peer: int, message: messages.AnyPeerMessage, payload: list[Buffer] | None) -> None:
         assert self._mesh is not None, "nothing is sent alone"  # noqa: S101

@@ -38,7 +38,7 @@ class StateMeter:
         if self._measure_norms:
             for block in norms:
                 if not layout.is_buffers(block):
-                    sums = layout.block(self._gradients.sums, block)
+                    sums = layout.block(self._gradients.slots.sums, block)
                     norm = torch.linalg.vector_norm(sums, dtype=torch.float64).item()
                     squares[block] = norm * norm
         found = {block: self._digest(block) for block in digests}

@@ -168,7 +168,7 @@ class TrainingStep:
                 cursor=batch.cursor,
             )
             if not batch.samples:
-                changes = trainer.state.no_changes()
+                changes = trainer.state.buffers.make_zeros()
             else:
                 self._awaited = leaf
                 self._logged = {}
@@ -179,7 +179,7 @@ class TrainingStep:
                     leaf = msgspec.structs.replace(leaf, sums=weigh_values(self._logged, leaf.samples))
                 trainer.state.check_versions(versions)
                 trainer.state.rest.restore_flags()
-                changes = trainer.state.buffer_changes()
+                changes = trainer.state.buffers.take_changes()
             untouched = trainer.gradients.end_leaf(changes)
             round_.seconds["compute"] += time.perf_counter() - begun
             round_.finish_leaf(msgspec.structs.replace(leaf, untouched=untouched))
@@ -358,4 +358,6 @@ class _Announcer:
         self._assignment = assignment
 
     def __call__(self, blocks: tuple[int, ...]) -> None:
-        self._reactor.post(events.PartialSumsFinal(self._assignment, blocks, self._gradients.parts()))
+        self._reactor.post(
+            events.PartialSumsFinal(self._assignment, blocks, self._gradients.slots.list_parts())
+        )

@@ -110,7 +110,7 @@ class StepRehearsal:
             )
         caches = state.rest.untrained.copies()
         self._passes.append(_Pass(self._loss, found, ModuleAttributes(state.model), caches, self._logged))
-        state.restore_buffers()
+        state.buffers.restore()
 
     def leave_no_trace(self) -> None:
         """Restore everything that the passes have changed.

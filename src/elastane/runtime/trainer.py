@@ -163,8 +163,8 @@ class Trainer:
         """Report that this worker has rehearsed and is ready."""
         if not self.reporter.alone:
             # A process that trains alone keeps no other one waiting.
-            self.gradients.touch()
-            self.state.rehearse(self.gradients.sums)
+            self.gradients.slots.touch()
+            self.state.rehearse(self.gradients.slots.sums)
         self.rehearsed = True
         self.reporter.report_ready()
 
@@ -267,7 +267,7 @@ class Trainer:
         rates = read_learning_rates(self.state.optimizer)
         self.state.apply(
             outcome,
-            self.gradients.sums,
+            self.gradients.slots.sums,
             commit.held,
             scale=scale.factor,
             virtual_ranks=outcome.filled,

@@ -25,7 +25,7 @@ from elastane.runtime.checkpoints.copier import StateCopier
 from elastane.runtime.data.batch_sources import BatchSource, MapBatchSource
 from elastane.runtime.evaluation import Evaluation
 from elastane.runtime.reactor import Reactor
-from elastane.runtime.state.gradients import _Kept, _Leaf
+from elastane.runtime.state.leaf_writer import LeafWriter, WaitingLeaf
 from elastane.runtime.state.state import TrainingState
 from elastane.runtime.trainer import Trainer
 from elastane.storage import local
@@ -201,7 +201,7 @@ def in_backward(step: int, strike: Strike) -> None:
             strike()
 
     _around(BatchSource, "load", before=load)
-    for kind in (_Leaf, _Kept):
+    for kind in (LeafWriter, WaitingLeaf):
         _around(kind, "add", after=add)
 
 

@@ -16,6 +16,7 @@ from elastane.protocol.messages import RoundOutcome
 from elastane.runtime.links.frames import Buffer, Payload
 from elastane.runtime.state.auxiliary_modules import AuxiliaryModules
 from elastane.runtime.state.change_detector import digest_tensor
+from elastane.runtime.state.committed_buffers import CommittedBuffers
 from elastane.runtime.state.loss_scaling import LossScaling
 from elastane.runtime.state.memory import raw_bytes
 from elastane.runtime.state.model_layout import ModelLayout
@@ -43,6 +44,7 @@ class TrainingState:
         placement: where the model's tensors are.
 
     Attributes:
+        buffers: as committed.
         rest: what every worker keeps besides blocks.
         guard: watches which optimizers the script steps.
         auxiliary_modules: modules that the script uses beside the model.
@@ -69,6 +71,7 @@ class TrainingState:
         self.placement = placement
         self.arena = placement.arena
         self._move_in()
+        self.buffers = CommittedBuffers(layout, placement)
         self.shards: OptimizerShards = (
             WholeOptimizer(optimizer, layout)
             if copies is None
@@ -92,28 +95,11 @@ class TrainingState:
                 view.copy_(parameter)
                 parameter.data = view
             self.placement.computed(range(len(self.layout.blocks)))
-            self._buffers = [extent.view(self.arena.tensors) for extent in self.layout.buffer_extents]
-            # The model works on copies: the arena keeps what was committed, readable at any moment, while a
-            # forward pass changes the copies.
-            self._working = [module.get_buffer(name) for module, name in self.layout.buffers]
-            for committed, working in zip(self._buffers, self._working, strict=True):
-                committed.copy_(working)
-
-    @torch.no_grad()
-    def restore_buffers(self) -> None:
-        """Give the model its buffers as they were committed; the training thread must not be computing."""
-        for (module, name), committed, working in zip(
-            self.layout.buffers, self._buffers, self._working, strict=True
-        ):
-            working.copy_(committed, non_blocking=True)
-            # A module may have replaced its buffer by a new tensor instead of writing into it.
-            module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
-        self.placement.complete()
 
     def snapshot(self) -> Callable[[], None]:
         """Copy values, buffers and the rest; returns what puts them back."""
         copies = [section.clone() for section in self.placement.values]
-        committed = [buffer.clone() for buffer in self._buffers]
+        committed = [buffer.clone() for buffer in self.buffers.tensors]
         rest, tensors = self.rest.describe()
         kept = {name: tensor.clone() for name, tensor in tensors.items()}
 
@@ -121,9 +107,9 @@ class TrainingState:
         def put_back() -> None:
             for section, copied in zip(self.placement.values, copies, strict=True):
                 section.copy_(copied)
-            for buffer, copied in zip(self._buffers, committed, strict=True):
+            for buffer, copied in zip(self.buffers.tensors, committed, strict=True):
                 buffer.copy_(copied)
-            self.restore_buffers()
+            self.buffers.restore()
             self.rest.take(rest, kept)
 
         return put_back
@@ -148,9 +134,7 @@ class TrainingState:
         elif begins:
             self.auxiliary_modules.find()
             self.rest.find_schedules()
-        moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
-        for committed, working in zip(self._buffers, moved, strict=True):
-            committed.copy_(working)
+        self.buffers.commit()
         if not first:
             self.rest.untrained.changed.update(self.rest.untrained.find_changed(caches=True))
         self.rest.untrained.remember()
@@ -162,7 +146,7 @@ class TrainingState:
             BadInput: it has changed something inside the step.
         """
         # Some of them may have come from other workers.
-        self.restore_buffers()
+        self.buffers.restore()
         self.rest.remember_schedule()
         changed = self.rest.untrained.find_changed(caches=False)
         if changed:
@@ -203,17 +187,6 @@ class TrainingState:
     # -- one virtual rank ----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def buffer_changes(self) -> list[torch.Tensor]:
-        """What the last forward pass added to the buffers, which are put back as they were."""
-        moved = self.placement.on_host([module.get_buffer(name) for module, name in self.layout.buffers])
-        changes = [
-            buffer.to(committed.dtype) - committed
-            for buffer, committed in zip(moved, self._buffers, strict=True)
-        ]
-        self.restore_buffers()
-        return changes
-
-    @torch.no_grad()
     def rehearse(self, spare: tuple[torch.Tensor, ...]) -> None:
         """Run the optimizer once for nothing, so that its code is warm and its memory there.
 
@@ -223,10 +196,6 @@ class TrainingState:
         if isinstance(self.shards, WholeOptimizer):
             with self.guard.stepping():
                 self.shards.rehearse(self.placement.values, self.placement.spare(spare))
-
-    def no_changes(self) -> list[torch.Tensor]:
-        """What a virtual rank without samples adds to the buffers."""
-        return [torch.zeros_like(buffer) for buffer in self._buffers]
 
     # -- a committed step ----------------------------------------------------------------------------------
 
@@ -260,41 +229,18 @@ class TrainingState:
             with self.guard.stepping():
                 self.shards.apply(gradients, held, untouched, scale)
             self.placement.computed(self.shards.blocks_of(held))
-        self._apply_buffers(sums, held, virtual_ranks)
+        blocks = range(len(self.layout.blocks))
+        held_buffers = [
+            block
+            for block in blocks
+            if self.layout.is_buffers(block) and self.shards.keeps_buffers(block, held)
+        ]
+        self.buffers.apply(sums, held_buffers, virtual_ranks)
         if self.scaling is not None:
             self.scaling.update(overflowed=skipped)
         # Schedulers, the script's own ones too, would warn of optimizers that they have not seen stepping.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001 - it warns otherwise
         self.rest.step_schedule()
-
-    def _apply_buffers(self, sums: tuple[torch.Tensor, ...], held: frozenset[int], count: int) -> None:
-        for number, block in enumerate(self.layout.blocks):
-            if not self.layout.is_buffers(number) or not self.shards.keeps_buffers(number, held):
-                continue
-            values = self.layout.block(self.arena.tensors, number)
-            change = sums[block.section][block.start : block.stop]
-            if change.is_floating_point() or change.is_complex():
-                values.add_(change / count)
-            else:
-                values.add_(torch.div(change, count, rounding_mode="floor"))
-            self._settle_flags(number, change)
-        self.restore_buffers()
-
-    def _settle_flags(self, number: int, change: torch.Tensor) -> None:
-        """A flag has no mean: one that any virtual rank has set is set, one that any has cleared is cleared.
-
-        Args:
-            number: of a block of buffers, whose values have taken the mean.
-            change: the sum of its changes.
-        """
-        block = self.layout.blocks[number]
-        for piece in self.layout.buffer_pieces[number]:
-            if self.layout.buffer_dtypes[piece.number] == torch.bool:
-                extent = self.layout.buffer_extents[piece.number]
-                start = extent.start + piece.start
-                cut = slice(start - block.start, start - block.start + piece.stop - piece.start)
-                values = self.layout.block(self.arena.tensors, number)[cut]
-                values.copy_(torch.where(change[cut] == 0, values, (change[cut] > 0).to(values.dtype)))
 
     # -- moving --------------------------------------------------------------------------------------------
 
@@ -320,7 +266,7 @@ class TrainingState:
                 tensors |= {f"extra/{name}": tensor for name, tensor in extra.items()}
                 if self.copies is None:
                     # Sharded, buffers lie in blocks like everything else.
-                    tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self._buffers)}
+                    tensors |= {f"buffer/{i}": buffer for i, buffer in enumerate(self.buffers.tensors)}
             else:
                 tensors[f"value/{unit}"] = self.unit_values(unit, self.arena.tensors)
         for unit in states:
@@ -352,7 +298,7 @@ class TrainingState:
                 self.unit_values(int(where[0]), self.arena.tensors).copy_(entry)
                 self.taken(int(where[0]))
             elif kind == "buffer":
-                self._buffers[int(where[0])].copy_(entry)
+                self.buffers.tensors[int(where[0])].copy_(entry)
             elif kind in ("state", "host"):
                 states.setdefault(int(where[0]), {})[where[1]] = self._placed(entry, kind)
             else:

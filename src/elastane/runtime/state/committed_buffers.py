@@ -1,0 +1,99 @@
+"""The buffers of a model that travel: as committed, while forward passes change copies of them."""
+
+from collections.abc import Iterable
+
+import torch
+
+from elastane.runtime.state.model_layout import ModelLayout
+from elastane.runtime.state.placement import Placement
+
+
+class CommittedBuffers:
+    """Buffers as the last committed step left them, in the arena; the model works on copies.
+
+    The arena stays readable at any moment, also while a forward pass changes the copies.
+
+    Args:
+        layout: of the model.
+        placement: with the arena.
+
+    Attributes:
+        tensors: the committed buffers, in the order of the layout.
+    """
+
+    def __init__(self, layout: ModelLayout, placement: Placement) -> None:
+        self._layout, self._placement = layout, placement
+        self.tensors = [extent.view(placement.arena.tensors) for extent in layout.buffer_extents]
+        self._working = [module.get_buffer(name) for module, name in layout.buffers]
+        with torch.no_grad():
+            for committed, working in zip(self.tensors, self._working, strict=True):
+                committed.copy_(working)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Copy the committed buffers to the model; the training thread must not be computing."""
+        for (module, name), committed, working in zip(
+            self._layout.buffers, self.tensors, self._working, strict=True
+        ):
+            working.copy_(committed, non_blocking=True)
+            # A module may have replaced its buffer by a new tensor instead of writing into it.
+            module._buffers[name] = working  # noqa: SLF001 - setattr would register the same, slower
+        self._placement.complete()
+
+    @torch.no_grad()
+    def commit(self) -> None:
+        """Commit the buffers of the model as they are."""
+        for committed, working in zip(self.tensors, self._read_model(), strict=True):
+            committed.copy_(working)
+
+    @torch.no_grad()
+    def take_changes(self) -> list[torch.Tensor]:
+        """Return what the last forward pass added to the buffers, and restore them."""
+        changes = [
+            buffer.to(committed.dtype) - committed
+            for buffer, committed in zip(self._read_model(), self.tensors, strict=True)
+        ]
+        self.restore()
+        return changes
+
+    def make_zeros(self) -> list[torch.Tensor]:
+        """Return the changes of a virtual rank without samples."""
+        return [torch.zeros_like(buffer) for buffer in self.tensors]
+
+    def apply(self, sums: tuple[torch.Tensor, ...], blocks: Iterable[int], virtual_ranks: int) -> None:
+        """Add the mean change to the committed buffers, then restore the model's.
+
+        Args:
+            sums: sections of the summed changes.
+            blocks: of buffers, to be updated.
+            virtual_ranks: how many had samples.
+        """
+        for number in blocks:
+            block = self._layout.blocks[number]
+            values = self._layout.block(self._placement.arena.tensors, number)
+            change = sums[block.section][block.start : block.stop]
+            if change.is_floating_point() or change.is_complex():
+                values.add_(change / virtual_ranks)
+            else:
+                values.add_(torch.div(change, virtual_ranks, rounding_mode="floor"))
+            self._settle_flags(number, change)
+        self.restore()
+
+    def _settle_flags(self, number: int, change: torch.Tensor) -> None:
+        """Set flags that any virtual rank has set, clear those that any has cleared: a flag has no mean.
+
+        Args:
+            number: of a block of buffers, whose values have taken the mean.
+            change: the sum of its changes.
+        """
+        block = self._layout.blocks[number]
+        for piece in self._layout.buffer_pieces[number]:
+            if self._layout.buffer_dtypes[piece.number] == torch.bool:
+                extent = self._layout.buffer_extents[piece.number]
+                start = extent.start + piece.start
+                cut = slice(start - block.start, start - block.start + piece.stop - piece.start)
+                values = self._layout.block(self._placement.arena.tensors, number)[cut]
+                values.copy_(torch.where(change[cut] == 0, values, (change[cut] > 0).to(values.dtype)))
+
+    def _read_model(self) -> list[torch.Tensor]:
+        return self._placement.on_host([module.get_buffer(name) for module, name in self._layout.buffers])

@@ -1,0 +1,58 @@
+"""What a script finds in ``.grad`` of a trained parameter once the run has taken the gradient."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._guards import CompileContext
+
+from elastane.api.errors import BadInput
+
+CONVERSIONS = frozenset(
+    {
+        *("to", "cpu", "cuda", "float", "double", "half", "bfloat16", "share_memory_"),
+        *("is_floating_point", "is_complex", "dim", "_has_compatible_shallow_copy_type"),
+    }
+)
+"""What ``Module.to`` and similar methods call on each gradient."""
+
+SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+class ConsumedGradient(torch.Tensor):
+    """Replaces a gradient that the run has taken; refuses every use by the script."""
+
+    @classmethod
+    def make(cls, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return one for each parameter, of its shape; they share almost all their memory."""
+        zeros: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        found: list[torch.Tensor] = []
+        for parameter in parameters:
+            kind = parameter.dtype, parameter.device
+            zero = zeros.setdefault(kind, torch.zeros((), dtype=kind[0], device=kind[1]))
+            found.append(zero.expand(parameter.shape).as_subclass(cls))
+        return found
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        _types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - any result of torch
+        name = getattr(func, "__name__", str(func))
+        # The compiler reads the .grad of the parameters it compiles for, and Module.to converts it.
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as torch's own subclasses do
+            if name in CONVERSIONS or CompileContext.try_get() is not None:
+                return func(*args, **(kwargs or {}))
+            if func == SET_DATA and not args[1].any():
+                return None  # Module.to sets the converted tensor
+        raise BadInput(
+            f".grad of a trained parameter was used by the script ({name.strip('_')}), as clip_grad_norm_, "
+            "clip_grad_value_, zero_grad and GradScaler.unscale_ do",
+            means="the run takes the gradient of each microbatch, sums those of all workers and steps the "
+            "optimizer; in .grad there is nothing left, so changing it would do nothing",
+            do="to clip, write run.prepare(model, optimizer, clip_grad_norm=1.0); leave zero_grad out; "
+            "change a microbatch's gradient as it is computed with parameter.register_hook(function)",
+        )

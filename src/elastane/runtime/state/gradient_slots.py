@@ -1,0 +1,199 @@
+"""Partial sums of gradients: a binary counter over virtual ranks, in slots of memory that peers read.
+
+A worker whose virtual ranks are an aligned power of two ends with one slot and uses at most ``log2 V + 1`` on
+the way. Slot 0 is where complete sums end up, and the gradient that the optimizer reads.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import torch
+
+from elastane.protocol.messages import PartialSum
+from elastane.protocol.tree import Span, find_sibling, find_spans, fold, plan_merges
+from elastane.runtime.state.memory import Arena
+from elastane.runtime.state.model_layout import ModelLayout
+
+PORTION = 1 << 22
+"""Elements; larger gradients are added in portions."""
+
+
+class GradientSlots:
+    """The slots of one worker.
+
+    Args:
+        layout: of the model.
+        exact: sum in the fixed tree; otherwise add everything to slot 0 as it comes.
+
+    Attributes:
+        lock: held while a slot is written; the training thread (or the carrier's) adds gradients while the
+            reactor thread stores sums that peers have completed.
+        rooted: blocks of slot 0 that hold complete sums and must not be added to.
+        arenas: memory of each slot.
+    """
+
+    def __init__(self, layout: ModelLayout, *, exact: bool) -> None:
+        self.layout = layout
+        self.exact = exact
+        self.lock = threading.RLock()
+        self.rooted: set[int] = set()
+        self.arenas: list[Arena] = [Arena("slot-0", layout.sections)]
+        self._nodes: dict[Span, int] = {}
+        self._size = 0
+        self._views: list[list[torch.Tensor]] = []
+        self._scratch: dict[torch.dtype, torch.Tensor] = {}
+
+    @property
+    def sums(self) -> tuple[torch.Tensor, ...]:
+        """Sections of slot 0."""
+        return self.arenas[0].tensors
+
+    @property
+    def sums_fd(self) -> int:
+        return self.arenas[0].fd
+
+    def find(self, fd: int) -> tuple[torch.Tensor, ...]:
+        """Return the sections of the slot that peers know by this number."""
+        return next(arena.tensors for arena in self.arenas if arena.fd == fd)
+
+    def touch(self) -> None:
+        """Make the kernel provide the memory of slot 0 now, not during the first step."""
+        for tensor in self.sums:
+            tensor.zero_()
+
+    def begin_round(self, size: int) -> None:
+        """Forget all sums: the round before has committed, so no worker reads them.
+
+        Args:
+            size: virtual ranks of the round.
+        """
+        self.rooted.clear()
+        self._nodes.clear()
+        self._size = size
+
+    def list_parts(self) -> tuple[PartialSum, ...]:
+        """Return the partial sums of this worker, as announced to the owners of the blocks."""
+        if not self.exact:
+            ranks = (rank for start, stop in self._nodes for rank in range(start, stop))
+            return (PartialSum(find_spans(ranks), self.arenas[0].fd),)
+        return tuple(PartialSum((node,), self.arenas[slot].fd) for node, slot in sorted(self._nodes.items()))
+
+    # -- slots of a virtual rank ---------------------------------------------------------------------------
+
+    def has_sibling(self, rank: int, following: int | None) -> bool:
+        """Whether the virtual rank ``following`` is the right sibling of ``rank`` in the tree."""
+        if not self.exact or following != rank + 1:
+            return False
+        return find_sibling((rank, rank + 1), self._size) == (rank + 1, rank + 2)
+
+    def assign(self, rank: int, *, with_sibling: bool) -> tuple[int, bool, tuple[tuple[int, int], ...]]:
+        """Choose the slot of a virtual rank.
+
+        Args:
+            rank: the virtual rank.
+            with_sibling: its left sibling goes into the slot together with it.
+
+        Returns:
+            The slot; whether to add to it; and the merges of slots, ``(target, source)``, that follow.
+        """
+        node = (rank, rank + 1)
+        other = find_sibling(node, self._size) if self.exact else None
+        if with_sibling and other is not None:
+            node = (other[0], node[1])
+            other = find_sibling(node, self._size)
+        if not self.exact:
+            add, slot = bool(self._nodes), 0
+        elif other is not None and other in self._nodes:
+            add, slot = True, self._nodes.pop(other)
+            node = (min(node[0], other[0]), max(node[1], other[1]))
+        else:
+            add, slot = False, self._find_free_slot()
+        return slot, add, self._plan_merges(node, slot)
+
+    def _plan_merges(self, node: Span, slot: int) -> tuple[tuple[int, int], ...]:
+        """Record ``node`` in ``slot``, merged with its full siblings; return those merges."""
+        plan = []
+        while self.exact and (other := find_sibling(node, self._size)) in self._nodes:
+            there = self._nodes.pop(other)
+            # Complete sums end up in slot 0, so the lower slot survives.
+            plan.append((min(slot, there), max(slot, there)))
+            node, slot = (min(node[0], other[0]), max(node[1], other[1])), min(slot, there)
+        self._nodes[node] = slot
+        return tuple(plan)
+
+    def _find_free_slot(self) -> int:
+        used = set(self._nodes.values())
+        slot = next(number for number in range(len(used) + 1) if number not in used)
+        while slot >= len(self.arenas):
+            self.arenas.append(Arena(f"slot-{slot}", self.layout.sections))
+        return slot
+
+    def view_parameters(self, slot: int) -> list[torch.Tensor]:
+        """Return the memory of each parameter in a slot, with the parameter's shape."""
+        while len(self._views) <= slot:
+            tensors = self.arenas[len(self._views)].tensors
+            self._views.append([extent.view(tensors) for extent in self.layout.extents])
+        return self._views[slot]
+
+    def add_pair(self, target: torch.Tensor, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+        """Add the sum of two virtual ranks to the sum of their sibling; None counts as zeros.
+
+        The sum passes through memory that stays in the processor's cache. Adding in place to one of the two
+        would be faster, but the gradient of another parameter may be in the same memory: for
+        ``a.reshape(3) + b.reshape(3)`` autograd gives both parameters the same tensor.
+
+        Args:
+            target: 1-D.
+            one: 1-D and as long.
+            other: likewise.
+        """
+        if one is None:
+            one, other = other, None
+        if one is None:
+            target.add_(0)
+            return
+        scratch = self._scratch.get(target.dtype)
+        if scratch is None:
+            largest = max(parameter.numel() for parameter in self.layout.parameters)
+            scratch = self._scratch[target.dtype] = torch.empty(min(PORTION, largest), dtype=target.dtype)
+        for begin in range(0, target.numel(), scratch.numel()):
+            portion = slice(begin, begin + scratch.numel())
+            some = target[portion]
+            sums = scratch[: some.numel()]
+            some.add_(torch.add(one[portion], 0 if other is None else other[portion], out=sums))
+
+    # -- sums (reactor thread) -----------------------------------------------------------------------------
+
+    def reduce(self, block: int, parts: Sequence[tuple[tuple[Span, ...], torch.Tensor, bool]]) -> None:
+        """Sum all parts of a block into slot 0, in the order of the tree.
+
+        Args:
+            block: its number.
+            parts: the virtual ranks, the elements and whether this worker may write there, of each part.
+        """
+        nodes = [part[0][0] for part in parts]
+        plan = plan_merges(nodes, self._size) if self.exact else fold(nodes)
+        held = [part[1] for part in parts]
+        mine = [part[2] for part in parts]
+        with self.lock:
+            for merge in plan:
+                if mine[merge.target]:
+                    held[merge.target].add_(held[merge.source])
+                elif mine[merge.source]:
+                    # Addition of two numbers commutes to the bit.
+                    held[merge.target] = held[merge.source].add_(held[merge.target])
+                    mine[merge.target] = True
+                else:
+                    held[merge.target] = held[merge.target] + held[merge.source]
+                    mine[merge.target] = True
+            root = held[plan[-1].target] if plan else held[0]
+            sums = self.layout.block(self.sums, block)
+            if root.data_ptr() != sums.data_ptr():
+                sums.copy_(root)
+            self.rooted.add(block)
+
+    def store_sum(self, block: int, sums: torch.Tensor) -> None:
+        """Store the complete sum of a block that a peer has computed."""
+        with self.lock:
+            self.layout.block(self.sums, block).copy_(sums)
+            self.rooted.add(block)

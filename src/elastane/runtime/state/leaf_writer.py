@@ -1,0 +1,152 @@
+"""One virtual rank (a leaf of the tree) on its way into the slots.
+
+Where the sibling of a virtual rank comes right after it, its gradients wait where autograd left them. Then
+both are added on the way into a slot, their own or that of the pair's sibling: one pass over memory instead
+of two or three.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from elastane.runtime.state.gradient_slots import GradientSlots
+from elastane.runtime.state.model_layout import Extent, Piece
+
+Announce: TypeAlias = Callable[[tuple[int, ...]], None]
+"""Takes blocks whose partial sums are final."""
+
+
+class WaitingLeaf:
+    """A virtual rank whose gradients wait for those of its sibling."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[int, torch.Tensor | None] = {}
+        self.buffers: list[torch.Tensor] = []
+
+    def add(self, number: int, gradient: torch.Tensor | None) -> None:
+        self.gradients[number] = gradient
+
+    def finish(self, buffers: list[torch.Tensor]) -> None:
+        self.buffers = buffers
+
+
+class LeafWriter:
+    """Writes the gradients of a virtual rank, and of the sibling that waited for it, into the slots.
+
+    Args:
+        slots: of this worker.
+        rank: the virtual rank.
+        announce: takes blocks as they become final, if this is the last virtual rank of the worker.
+        waiting: the left sibling, if its gradients wait.
+    """
+
+    def __init__(
+        self, slots: GradientSlots, rank: int, announce: Announce | None, waiting: WaitingLeaf | None
+    ) -> None:
+        self._slots = slots
+        self._layout = slots.layout
+        slot, self._adding, self._merges = slots.assign(rank, with_sibling=waiting is not None)
+        self._announce = announce
+        self._waiting = waiting
+        self._tensors = slots.arenas[slot].tensors
+        self._views = slots.view_parameters(slot)
+        self._missing = [len(pieces) for pieces in self._layout.pieces]
+
+    def add(self, number: int, gradient: torch.Tensor | None) -> None:
+        """Add the gradient of a parameter; None counts as zeros."""
+        slots = self._slots
+        waited = self._waiting.gradients.pop(number) if self._waiting is not None else None
+        with slots.lock:
+            if slots.rooted.isdisjoint(self._layout.blocks_of[number]):
+                if self._adding and self._waiting is not None:
+                    extent = self._layout.extents[number]
+                    flat = [None if one is None else extent.flattened(one) for one in (waited, gradient)]
+                    slots.add_pair(extent.flat(self._tensors), *flat)
+                else:
+                    self._write(self._views[number], waited, gradient)
+            else:
+                self._write_around(number, waited, gradient)
+            if self._announce is not None:
+                self._count_down(number)
+
+    def _write(
+        self, target: torch.Tensor, waited: torch.Tensor | None, gradient: torch.Tensor | None
+    ) -> None:
+        """Store or add the sum of the sibling's gradient and this one; None counts as zeros.
+
+        A zero is added, not left out: -0.0 + 0.0 is 0.0, wherever the sum is made.
+        """
+        if waited is not None and gradient is not None:
+            torch.add(waited, gradient, out=target)
+            return
+        if self._waiting is not None:
+            if waited is None:
+                target.zero_()
+            else:
+                target.copy_(waited)
+        if self._adding or self._waiting is not None:
+            target.add_(0 if gradient is None else gradient)
+        elif gradient is None:
+            target.zero_()
+        else:
+            target.copy_(gradient)
+
+    def _write_around(self, number: int, waited: torch.Tensor | None, gradient: torch.Tensor | None) -> None:
+        """Write the blocks of a parameter that do not hold complete sums yet."""
+        extent = self._layout.extents[number]
+        for block in self._layout.blocks_of[number]:
+            for piece in self._layout.pieces[block]:
+                if piece.number == number:
+                    self._write_piece(block, piece, extent, waited, gradient)
+
+    def _write_piece(
+        self,
+        block: int,
+        piece: Piece,
+        extent: Extent,
+        waited: torch.Tensor | None,
+        change: torch.Tensor | None,
+    ) -> None:
+        if block in self._slots.rooted:
+            return
+        target = extent.flat(self._tensors)
+        cut = slice(piece.start, piece.stop)
+        pair = [None if one is None else extent.flattened(one)[cut] for one in (waited, change)]
+        write = self._slots.add_pair if self._adding and self._waiting is not None else self._write
+        write(target[cut], *pair)
+
+    def _count_down(self, number: int) -> None:
+        done = []
+        for block in self._layout.blocks_of[number]:
+            self._missing[block] -= 1
+            if self._missing[block] == 0:
+                self._merge(block)
+                done.append(block)
+        if done and self._announce is not None:
+            self._announce(tuple(done))
+
+    def _merge(self, block: int) -> None:
+        if block in self._slots.rooted:
+            return
+        arenas = self._slots.arenas
+        for target, source in self._merges:
+            into = self._layout.block(arenas[target].tensors, block)
+            into.add_(self._layout.block(arenas[source].tensors, block))
+
+    def finish(self, buffers: list[torch.Tensor]) -> None:
+        """Add what the forward passes changed in the buffers, and merge slots."""
+        slots = self._slots
+        blocks = range(len(self._layout.blocks))
+        of_buffers = [block for block in blocks if self._layout.is_buffers(block)]
+        with slots.lock:
+            for block in of_buffers:
+                for piece in self._layout.buffer_pieces[block]:
+                    extent = self._layout.buffer_extents[piece.number]
+                    waited = self._waiting.buffers[piece.number] if self._waiting is not None else None
+                    self._write_piece(block, piece, extent, waited, buffers[piece.number])
+            merged = of_buffers if self._announce is not None else blocks
+            for block in merged:
+                self._merge(block)
+            if self._announce is not None and of_buffers:
+                self._announce(tuple(of_buffers))
