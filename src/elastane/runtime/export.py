@@ -1,6 +1,7 @@
-"""``python -m elastane.runtime.export``: a finished run, or a checkpoint, in a format that others load.
+"""``python -m elastane.runtime.export``: writes a finished run or a checkpoint in a format of other tools.
 
-A process of its own, because only this floor has torch. It says one line of JSON, `elastane.api.export`.
+It is a process of its own, because only this package has torch. It prints one line of JSON,
+`elastane.api.export`.
 """
 
 import argparse
@@ -37,43 +38,43 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def read_finished_run(files: RunDir, *, optimizer: bool) -> TrainedModel:
-    """What a run has written.
+    """Return the trained model that a run has written.
 
     Args:
         files: of the run.
         optimizer: with the state of its optimizer.
 
     Raises:
-        BadInput: it has no finished model, or was not asked to save the optimizer's state.
+        BadInput: the run has no finished model, or has not saved the optimizer's state.
     """
     model = open_stored_model(files.root)
     if model is None:
         raise BadInput(
             f"{files.root} holds no finished model",
-            means="it is written when the run finishes or is stopped; this one has not come so far",
-            do="elastane checkpoint export  takes the model from a checkpoint, if it has kept one",
+            means="a run writes its model when it finishes or is stopped; this run has not done so yet",
+            do="export the model from a checkpoint of the run: elastane checkpoint export",
         )
     record = read_record(files)
-    texts = {name: _text_in(files.root / name) for name in TEXTS if (files.root / name).is_file()}
+    texts = {name: _read_text(files.root / name) for name in TEXTS if (files.root / name).is_file()}
     if files.card.is_file():
-        # Where model hubs look for it.
-        texts["README.md"] = _text_in(files.card)
+        # The name that model hubs look for.
+        texts["README.md"] = _read_text(files.card)
     adapter = files.root / ADAPTER_WEIGHTS
     return TrainedModel(
         model=model,
         max_shard_bytes=record.spec.max_shard_bytes,
-        optimizer=_optimizer_of(files) if optimizer else None,
+        optimizer=_read_optimizer(files) if optimizer else None,
         texts=texts,
         adapter=StoredTensors([adapter]) if adapter.is_file() else None,
         adapter_problem=model.metadata.get(PROBLEM, ""),
     )
 
 
-def _text_in(path: Path) -> bytes:
+def _read_text(path: Path) -> bytes:
     """Return a file that goes into the export as it is.
 
     Raises:
-        BadInput: it is a link, not a file, or no JSON object where it should be one.
+        BadInput: it is a link or not a file, or a .json file without a JSON object.
     """
     try:
         text = read_bytes(path, follow_links=False)
@@ -82,24 +83,24 @@ def _text_in(path: Path) -> bytes:
     except (OSError, Malformed) as error:
         raise BadInput(
             f"{path} cannot be exported: {error}",
-            means="the run wrote it beside the model; it was changed since",
+            means="the run wrote it beside the model, and it has changed since",
         ) from error
     return text
 
 
-def _optimizer_of(files: RunDir) -> OptimizerState:
+def _read_optimizer(files: RunDir) -> OptimizerState:
     if not files.model_files.optimizer.is_file():
         raise BadInput(
             f"{files.root} holds no optimizer.safetensors",
-            means="the run was not asked to keep the optimizer's state after its end",
-            do="take it from a checkpoint (elastane checkpoint export), or train with --save-optimizer",
+            means="the run was not asked to save the optimizer's state at its end",
+            do="export it from a checkpoint (elastane checkpoint export), or train with --save-optimizer",
         )
     stored = StoredTensors([files.model_files.optimizer])
     return decode_optimizer_state(stored, stored.metadata)
 
 
 def convert(trained: TrainedModel, dtype: torch.dtype) -> TrainedModel:
-    """The same model in another floating-point type; the optimizer's state stays as it is."""
+    """Return the same model in another floating-point type; the optimizer's state keeps its own."""
     texts = {
         name: replace_dtype(text, dtype) if name in {CONFIG, BASE_CONFIG} else text
         for name, text in trained.texts.items()
@@ -109,7 +110,7 @@ def convert(trained: TrainedModel, dtype: torch.dtype) -> TrainedModel:
 
 
 def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
-    """Write a new folder, whole or not at all.
+    """Write an export folder, completely or not at all.
 
     Args:
         trained: what to write.
@@ -117,8 +118,8 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
         out: the folder; it may exist only if it is empty.
 
     Raises:
-        BadInput: it is not empty, cannot be written, or the model does not fit the format.
-        NotReadBack: what others would load from it is not the model.
+        BadInput: the folder is not empty or cannot be written, or the model does not fit the format.
+        NotReadBack: another tool would not load the same model from it.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} exists already", do="choose another --out, or remove it")
@@ -141,10 +142,10 @@ def export_model(trained: TrainedModel, kind: str, out: Path) -> ExportedModel:
 
 @contextmanager
 def open_source(asked: argparse.Namespace) -> Iterator[TrainedModel]:
-    """What the options name; it may be used within the context only.
+    """Yield the model that the options name, which is open within the context.
 
     Raises:
-        BadInput: there is no such thing.
+        BadInput: the run or the checkpoint does not exist.
         StorageError: the checkpoint cannot be read.
     """
     if asked.checkpoint is None:

@@ -1,8 +1,8 @@
 """The fork server: imports what every worker needs once, then forks workers that start at once.
 
 ``{"start": 3}`` on standard input forks worker 3; ``{"ready": true}``, ``{"started": 3, "pid": p}`` and
-``{"exited": 3, "pid": p, "code": c}`` come back on standard output. It only imports and never computes:
-threads do not survive a fork, and a forked worker that believes in them would wait for ever.
+``{"exited": 3, "pid": p, "code": c}`` are the answers on standard output. The server only imports and never
+computes: threads do not survive a fork, and a forked worker would wait for them for ever.
 """
 
 import argparse
@@ -40,11 +40,11 @@ LOST = 1
 
 
 class ForkServerLoop:
-    """One loop over three descriptors: requests, ended workers, the agent's lifeline.
+    """The server's loop over three descriptors: requests, ended workers, the agent's lifeline.
 
     Args:
         run_dir: of the run.
-        lifeline: read end of a pipe that nobody writes; its end is the agent's end.
+        lifeline: read end of a pipe that no process writes to; it closes when the agent ends.
         streams: descriptors of the workers' standard input, output and error; empty: input is empty, and the
             others go to the worker's log.
     """
@@ -55,20 +55,20 @@ class ForkServerLoop:
         self._streams = streams
         # Every worker inherits it.
         self._presence = hold_presence(RunDir(run_dir))
-        # The protocol keeps its own copy of standard output: whatever prints must not get into it.
+        # Answers have their own copy of standard output, so that no printed text gets among them.
         self._answers = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._requests = b""
         self._workers: dict[int, int] = {}
 
     def serve(self) -> None:
-        """Until the agent closes standard input or dies."""
+        """Serve until the agent closes standard input or dies."""
         children, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._wakeup = (children, wake)
-        self._say({"ready": True})
+        self._answer({"ready": True})
         requests = sys.stdin.fileno()
         # Not epoll: a forked worker would share it with this process.
         selector = selectors.PollSelector()
@@ -95,29 +95,29 @@ class ForkServerLoop:
         try:
             pid = os.fork()
         except OSError as error:
-            # The workers that live must not lose their parent for one that cannot be started.
+            # Living workers must not lose their parent because another one cannot be started.
             sys.stderr.write(f"worker {worker} cannot be started: {error}; {THREADS.do}\n")
             sys.stderr.flush()
-            self._say({"exited": worker, "pid": 0, "code": THREADS.exit_code})
+            self._answer({"exited": worker, "pid": 0, "code": THREADS.exit_code})
             return
         if pid == 0:
-            os._exit(self._become(worker))
+            os._exit(self._run_worker(worker))
         self._workers[pid] = worker
-        self._say({"started": worker, "pid": pid})
+        self._answer({"started": worker, "pid": pid})
 
     def _reap(self) -> None:
-        # One wake-up may stand for several ended children.
+        # One wake-up may be for several ended children.
         for pid in list(self._workers):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
-                self._say({"exited": self._workers.pop(pid), "pid": pid, "code": code})
+                self._answer({"exited": self._workers.pop(pid), "pid": pid, "code": code})
 
-    def _say(self, message: dict[str, int | bool]) -> None:
+    def _answer(self, message: dict[str, int | bool]) -> None:
         os.write(self._answers, json.dumps(message).encode() + b"\n")
 
-    def _become(self, worker: int) -> int:
-        """In the forked process: the worker, to its end; returns its exit code."""
+    def _run_worker(self, worker: int) -> int:
+        """Run the worker in the forked process; return its exit code."""
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -127,7 +127,7 @@ class ForkServerLoop:
             if self._streams:
                 self._take_streams()
             else:
-                self._become_quiet(worker)
+                self._redirect_to_log(worker)
             return _main(self._run_dir, worker, self._lifeline)
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
@@ -138,8 +138,8 @@ class ForkServerLoop:
             sys.stdout.flush()
             sys.stderr.flush()
 
-    def _become_quiet(self, worker: int) -> None:
-        """Output goes to the worker's log, input is empty, the server's own descriptors are closed."""
+    def _redirect_to_log(self, worker: int) -> None:
+        """Send output to the worker's log, make input empty, and close the server's own descriptors."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open(RunDir(self._run_dir).log(f"worker-{worker}"), flags, 0o644)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -151,7 +151,7 @@ class ForkServerLoop:
         sys.stdout, sys.stderr = open_worker_log(1), open_worker_log(2)
 
     def _take_streams(self) -> None:
-        """Input and output are those of `elastane run`, its terminal as a rule."""
+        """Take input and output of `elastane run`, mostly its terminal."""
         for standard, stream in enumerate(self._streams):
             os.dup2(stream, standard)
         for fd in (*self._streams, self._answers, *self._wakeup):
@@ -168,9 +168,9 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _main(run_dir: Path, worker: int, lifeline: int) -> int:
-    from elastane.runtime.worker import main as take_part  # noqa: PLC0415 - imported by the server already
+    from elastane.runtime.worker import main as run_worker  # noqa: PLC0415 - imported by the server already
 
-    return take_part(run_dir, worker, lifeline)
+    return run_worker(run_dir, worker, lifeline)
 
 
 def main() -> None:
@@ -182,11 +182,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams = tuple(map(int, options.streams.split(","))) if options.streams else ()
     server = ForkServerLoop(options.run_dir, options.lifeline, streams)
-    # NumPy's BLAS starts its threads when imported, before anybody could fork.
+    # The import of NumPy starts threads of its BLAS, before any fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     for module in MODULES:
         importlib.import_module(module)
-    # What is imported stays shared between all workers: a collection would touch, and so copy, every page.
+    # All workers share the imported memory: a garbage collection would touch, and so copy, every page.
     gc.collect()
     gc.freeze()
     server.serve()

@@ -31,29 +31,29 @@ from elastane.storage.urls import open_storage
 def rehearse_restore(
     storage: Storage, manifest: Manifest, workers: int, copies: int | None
 ) -> RestoreRehearsal:
-    """Restore a checkpoint on so many workers, all of them in this process.
+    """Restore a checkpoint on several workers, all in this process.
 
     Args:
         storage: of the run's checkpoints.
         manifest: of the checkpoint.
-        workers: how many.
+        workers: their number.
         copies: of the optimizer state; None: all.
 
     Raises:
-        BadInput: the checkpoint does not say enough, or the state does not fit the machine's memory.
-        Damaged: what was read is not what was written.
+        BadInput: the checkpoint does not describe its model, or the state does not fit into memory.
+        Damaged: the checkpoint is not as it was written.
         StorageError: the storage does not answer.
     """
     check_memory(manifest.bytes * workers, workers)
     states = [build_empty_state(manifest, copies) for _ in range(workers)]
-    blocks, everybody = len(states[0].layout.blocks), tuple(range(workers))
+    blocks, numbers = len(states[0].layout.blocks), tuple(range(workers))
     if copies is None:
         units = tuple(range(states[0].units))
         shares: Sequence[tuple[int, ...]] = [units] * workers
-        auditors = spread_blocks(blocks, everybody)
+        auditors = spread_blocks(blocks, numbers)
     else:
-        holders = choose_holders(blocks, everybody, copies, {})
-        shares = [tuple(b for b, some in enumerate(holders) if worker in some) for worker in everybody]
+        holders = choose_holders(blocks, numbers, copies, {})
+        shares = [tuple(b for b, some in enumerate(holders) if worker in some) for worker in numbers]
         auditors = tuple(some[0] for some in holders)
 
     def restored(worker: int) -> int:
@@ -63,7 +63,7 @@ def rehearse_restore(
 
     with ThreadPoolExecutor(workers, "elastane-rehearsal") as pool:
         begun = time.perf_counter()
-        nbytes = sum(pool.map(restored, everybody))
+        nbytes = sum(pool.map(restored, numbers))
         seconds = time.perf_counter() - begun
         found = list(pool.map(lambda block: states[auditors[block]].digest(block), range(blocks)))
     return RestoreRehearsal(
@@ -72,10 +72,10 @@ def rehearse_restore(
 
 
 def build_empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
-    """A training state of the layout that the checkpoint has, without values.
+    """Return a training state with the layout of the checkpoint, without values.
 
     Raises:
-        BadInput: the checkpoint does not say what layout that is.
+        BadInput: the checkpoint does not describe its layout.
     """
     outline = read_model_description(manifest)
     model, optimizer = build_stand_in(outline, manifest)
@@ -87,19 +87,21 @@ def build_empty_state(manifest: Manifest, copies: int | None) -> TrainingState:
 
 
 def check_memory(needed_bytes: int, workers: int) -> None:
-    """A machine that runs out of memory kills processes, perhaps those of the run itself.
+    """Refuse a rehearsal that needs more memory than the machine has free.
+
+    A machine that runs out of memory kills processes, perhaps those of the run itself.
 
     Raises:
-        BadInput: there is not so much.
+        BadInput: it does.
     """
-    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - no path of ours
+    with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123 - a file of the kernel
         lines = dict(line.split(":", 1) for line in file)
     available_bytes = int(lines["MemAvailable"].split()[0]) * 1024
     if needed_bytes > available_bytes:
         raise BadInput(
-            f"{workers} workers would keep {needed_bytes / 1e9:.1f} GB; "
-            f"{available_bytes / 1e9:.1f} GB of memory are free",
-            means="a restore needs the state of every worker in memory, as the run does",
+            f"{workers} workers need {needed_bytes / 1e9:.1f} GB of memory; "
+            f"{available_bytes / 1e9:.1f} GB are free",
+            means="a rehearsal has the state of all workers in memory, as the run has",
             do="use fewer --workers, or rehearse on a larger machine",
         )
 

@@ -189,7 +189,7 @@ def _report_failure(text: str, *, lost: bool = False) -> int:
 
 
 def _handle_dead_thread(args: threading.ExceptHookArgs) -> None:
-    """End a worker one of whose own threads has died, so that it is replaced.
+    """End this worker after one of Elastane's threads has died, so that another worker replaces it.
 
     A thread of the script may die, as under plain ``python``.
     """

@@ -12,7 +12,7 @@ REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class WorkerLog(io.FileIO):
-    """A file whose writes never fail for want of disk space."""
+    """A file whose writes do not fail on a full disk."""
 
     def write(self, data: "Buffer", /) -> int:
         """Write data; return the bytes that are written or, on a full disk, lost."""
